@@ -1,0 +1,54 @@
+# All of these set up what they need, once: see scripts/setup.
+.DEFAULT_GOAL := help
+.PHONY: help run dev test check format bench setup clean distclean
+
+BIN := .venv/bin
+# Port of the Dagster UI of `make dev`.
+PORT ?= 3000
+# Passed on, for example: make test PYTEST_ARGS="-k slices -x"
+PYTEST_ARGS ?=
+RUN_ARGS ?=
+DEV_ARGS ?=
+BENCH_ARGS ?=
+
+help: ## Show this list
+	@awk 'BEGIN { FS = ":.*## "; print "usage: make TARGET\n" } \
+		/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: ## A year of flights through Kafka, Spark and Dagster, exactly once, with a summary
+	@sh scripts/setup run
+	@$(BIN)/python -m kpipe_platform.demo run $(RUN_ARGS)
+
+dev: ## Kafka and the Dagster UI with the flights platform, on PORT (3000); Ctrl-C stops all of it
+	@sh scripts/setup run
+	@$(BIN)/kpipe dev --port $(PORT) $(DEV_ARGS)
+
+test: ## The whole test suite (PYTEST_ARGS are passed on)
+	@sh scripts/setup test
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: ## Lint, formatting, types and the layers of the package
+	@sh scripts/setup tools
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+format: ## Format the code, and mend what Ruff can mend
+	@sh scripts/setup tools
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: ## Measure kpipe beside Structured Streaming; figures go to build/bench.json
+	@sh scripts/setup run
+	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+setup: ## Only set up: packages, jars, browser
+	@sh scripts/setup test
+
+clean: ## Remove what runs and tests left here, the data of `make dev` included
+	rm -rf build .kpipe .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info spark-warehouse
+	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
+
+distclean: clean ## Remove .venv too; jars stay in the cache
+	rm -rf .venv

@@ -1,0 +1,7 @@
+"""Assets over Kafka topics."""
+
+from kpipe_platform.assets.kafka_asset import kafka_asset
+from kpipe_platform.assets.table import table_input
+from kpipe_platform.assets.topic_asset import kafka_topic_asset
+
+__all__ = ["kafka_asset", "kafka_topic_asset", "table_input"]

@@ -1,0 +1,179 @@
+"""``@kafka_asset``: a stage over slices of Kafka topics."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
+from kpipe_platform.io_managers.feed import RunLimits, StagedFeeds, TopicFeed
+from kpipe_platform.io_managers.kafka import StoresOffsets
+from kpipe_platform.io_managers.step import FORM, ON_FAULT, READ, READ_FEED, SCALING, TOPIC
+from kpipe_platform.policies.faults import FaultAction
+from kpipe_platform.resources.scaling import PartitionScaling
+from kpipe_platform.spark.convert import requested_form
+
+Source = dg.SourceAsset | dg.AssetsDefinition
+_CONTEXTS = ("context", "_context", "_", "__")
+
+
+def kafka_asset(
+    *,
+    source: Source | Sequence[Source],
+    topic: KafkaTopic | None = None,
+    on_fault: FaultAction | None = None,
+    partitioned: bool = True,
+    scaling: PartitionScaling | None = None,
+    max_slices: int | None = 1,
+    max_duration_s: float | None = None,
+    io_manager_key: str | None = None,
+    io_manager_def: object | None = None,
+    ins: Mapping[str, dg.AssetIn] | None = None,
+    name: str | None = None,
+    key_prefix: str | Sequence[str] | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    **asset_kwargs: Any,
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """Declare an asset whose function is a stage: from the DataFrame of a slice to the DataFrame of its output.
+
+    The stage is called once for each slice, so that each commits by itself; it must be pure.
+
+    Args:
+        source: The topic asset(s) to read: of ``kafka_topic_asset``, or a Kafka asset. The function has a parameter
+            named like each; its annotation decides the form (Spark, pandas, pyarrow, polars, list[KafkaRecord]).
+            Several sources must share their partitions; their offsets move together.
+        topic: Destination topic. None: ``io_manager_key`` or ``io_manager_def`` stores the output.
+        on_fault: What happens to a record that fails; None: the IO manager's own setting, STOP by default.
+        partitioned: False: one materialisation takes a slice of every Kafka partition, in one transaction.
+        scaling: Bounds of a slice and of a range run; None: the source's.
+        max_slices: Consecutive slices of one run at most; None: until caught up.
+        max_duration_s: Take no further slice after this long, seconds.
+        io_manager_key: IO manager of the output; None: ``kafka_io_manager`` where ``topic`` is given.
+        io_manager_def: The IO manager itself.
+        ins: AssetIn for other inputs, for example ``table_input()``.
+        name: Asset name; None: the function's.
+        key_prefix: Prefix of the asset key.
+        metadata: Further metadata.
+        **asset_kwargs: Further arguments of ``dagster.asset``.
+
+    Raises:
+        OffsetsNotStoredError: Nothing would store the offsets.
+        ConfigError: The function lacks a source's parameter, or an argument makes no sense.
+    """
+    sources = [source] if isinstance(source, dg.SourceAsset | dg.AssetsDefinition) else list(source)
+    _check(sources, topic, io_manager_key, io_manager_def, max_slices, max_duration_s)
+    limits = RunLimits(max_slices, max_duration_s)
+
+    def decorate(stage: Callable[..., Any]) -> dg.AssetsDefinition:
+        feeds = {_parameter(s): s for s in sources}
+        hints = typing.get_type_hints(stage)
+        parameters = list(inspect.signature(stage).parameters.values())
+        _check_parameters(stage, feeds, parameters)
+        inputs = dict(ins or {})
+        for parameter, asset in feeds.items():
+            inputs[parameter] = dg.AssetIn(
+                key=asset.key,
+                metadata={READ: READ_FEED, FORM: requested_form(hints.get(parameter))},
+                dagster_type=dg.Any,
+            )
+        extra: dict[str, Any] = {TOPIC: topic, "topic": topic.name} if topic is not None else {}
+        if on_fault is not None:
+            extra[ON_FAULT] = FaultAction(on_fault).value
+        if scaling is not None:
+            extra[SCALING] = scaling
+        if io_manager_def is not None:
+            asset_kwargs["io_manager_def"] = io_manager_def
+        else:
+            asset_kwargs["io_manager_key"] = io_manager_key or "kafka_io_manager"
+        if partitioned:
+            asset_kwargs.setdefault("partitions_def", sources[0].partitions_def)
+        return dg.asset(
+            name=name or getattr(stage, "__name__", None),
+            key_prefix=key_prefix,
+            ins=inputs,
+            metadata={**extra, **(metadata or {})},
+            description=asset_kwargs.pop("description", None) or inspect.getdoc(stage),
+            compute_kind=asset_kwargs.pop("compute_kind", None),
+            kinds=asset_kwargs.pop("kinds", {"kafka", "spark"}),
+            **asset_kwargs,
+        )(_compute(stage, set(feeds), parameters, hints, limits))
+
+    return decorate
+
+
+def _compute(
+    stage: Callable[..., Any],
+    feeds: set[str],
+    parameters: list[inspect.Parameter],
+    hints: dict[str, Any],
+    limits: RunLimits,
+) -> Callable[..., Any]:
+    """The function that Dagster calls: the stage's own parameters, and the stage itself as the result."""
+
+    def compute(*args: Any, **inputs: Any) -> Any:
+        bound = inspect.Signature(parameters).bind(*args, **inputs).arguments
+        topics = {name: bound[name] for name in feeds}
+        if not any(isinstance(feed, TopicFeed) for feed in topics.values()):
+            # Called by hand, in a unit test: the stage on the frames that were passed.
+            return stage(**bound)
+        others = {name: value for name, value in bound.items() if name not in feeds}
+        return StagedFeeds(topics, lambda frames: stage(**others, **frames), limits)
+
+    compute.__name__ = getattr(stage, "__name__", "stage")
+    compute.__doc__ = stage.__doc__
+    compute.__module__ = stage.__module__
+    own = [p.replace(annotation=Any if p.name in feeds else hints.get(p.name, p.annotation)) for p in parameters]
+    compute.__signature__ = inspect.Signature(own)  # type: ignore[attr-defined]  # what Dagster reads
+    compute.__annotations__ = {p.name: p.annotation for p in own if p.annotation is not inspect.Parameter.empty}
+    return compute
+
+
+def _check(
+    sources: list[Source],
+    topic: KafkaTopic | None,
+    io_manager_key: str | None,
+    io_manager_def: object | None,
+    max_slices: int | None,
+    max_duration_s: float | None,
+) -> None:
+    if not sources:
+        msg = "@kafka_asset has no source"
+        raise ConfigError(msg, fix="source=kafka_topic_asset(...)")
+    if topic is None and io_manager_key is None and io_manager_def is None:
+        msg = "@kafka_asset has neither a topic nor an IO manager: nothing would store its output and its offsets"
+        raise OffsetsNotStoredError(
+            msg, fix='topic=KafkaTopic("name"), or io_manager_key= of an OffsetCommittingIOManager'
+        )
+    if io_manager_def is not None and not isinstance(io_manager_def, StoresOffsets):
+        msg = f"@kafka_asset's io_manager_def is {type(io_manager_def).__name__}, which does not store offsets"
+        raise OffsetsNotStoredError(msg, fix="wrap it: OffsetCommittingIOManager(inner=...)")
+    if max_slices is not None and max_slices < 1:
+        msg = f"@kafka_asset(max_slices={max_slices})"
+        raise ConfigError(msg, fix="set it to 1 or more; None takes slices until caught up")
+    if max_duration_s is not None and max_duration_s <= 0:
+        msg = f"@kafka_asset(max_duration_s={max_duration_s})"
+        raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
+
+
+def _check_parameters(
+    stage: Callable[..., Any], feeds: Mapping[str, Source], parameters: list[inspect.Parameter]
+) -> None:
+    names = [p.name for p in parameters]
+    name = getattr(stage, "__name__", "stage")
+    for parameter, asset in feeds.items():
+        if parameter not in names:
+            msg = f"{name}({', '.join(names)}) has no parameter for its source {asset.key.to_user_string()}"
+            raise ConfigError(msg, fix=f"name a parameter {parameter!r}")
+    for p in parameters:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) and p.name not in _CONTEXTS:
+            msg = f"{name} has the parameter {p}, which Dagster cannot fill"
+            raise ConfigError(msg, fix="use plain named parameters")
+
+
+def _parameter(asset: Source) -> str:
+    return "".join(c if c.isalnum() else "_" for c in asset.key.path[-1])

@@ -1,0 +1,26 @@
+"""A topic as a table input."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from kpipe_platform.io_managers.step import READ, READ_TABLE
+
+
+def table_input(key: dg.AssetKey | str | None = None, **kwargs: Any) -> dg.AssetIn:
+    """An input that loads a whole topic as a table: the latest value of each key, tombstoned keys removed.
+
+    No offsets move. Use it in ``ins`` of ``@kafka_asset`` or ``@dg.asset`` for a compacted topic.
+
+    Args:
+        key: The topic's asset; None: the asset named like the parameter.
+        **kwargs: Further arguments of ``dagster.AssetIn``.
+    """
+    metadata = {**kwargs.pop("metadata", {}), READ: READ_TABLE}
+    if key is not None:
+        kwargs["key"] = key
+    # Without a mapping to all partitions, a partitioned asset would ask for one partition of the table.
+    kwargs.setdefault("partition_mapping", dg.AllPartitionMapping())
+    return dg.AssetIn(metadata=metadata, **kwargs)

@@ -1,0 +1,107 @@
+"""A Kafka topic that something else writes, as an external, observable asset."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.io_managers.kafka import KafkaIOManager
+from kpipe_platform.io_managers.step import TOPIC
+from kpipe_platform.partitions import kafka_partitions, register_kafka_partitions
+
+
+def kafka_topic_asset(
+    topic: str,
+    *,
+    value: Codec,
+    key: Codec | None = None,
+    partitions: int | None = None,
+    name: str | None = None,
+    key_prefix: str | Sequence[str] | None = None,
+    group_name: str | None = None,
+    description: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    io_manager_key: str = "kafka_io_manager",
+) -> dg.SourceAsset:
+    """Declare a topic that is written outside of Dagster.
+
+    Args:
+        topic: Topic name.
+        value: Codec of the values.
+        key: Codec of the keys; None: RawCodec().
+        partitions: Fixed number of partitions; None: dynamic, registered when the asset is observed.
+        name: Asset name; None: the topic's name with every character but letters, digits and _ replaced by _.
+        key_prefix: Prefix of the asset key.
+        group_name: Dagster asset group.
+        description: Text for the UI.
+        metadata: Further metadata.
+        io_manager_key: The KafkaIOManager that loads it; observation asks its source.
+
+    Returns:
+        An observable asset, partitioned like the topic. Observing it registers new partitions, and records for each
+        partition the end offset as data version, with log_start, end and span as metadata.
+
+    Raises:
+        ConfigError: The topic cannot be read, for example JSON without a schema.
+    """
+    declared = KafkaTopic(topic, value=value, key_codec=key or RawCodec())
+    declared.require_readable()
+    definition = kafka_partitions(topic, partitions)
+    name = name or "".join(c if c.isalnum() and c.isascii() else "_" for c in topic)
+    prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or [])
+
+    def observe(context: dg.OpExecutionContext) -> dg.DataVersionsByPartition:
+        manager = getattr(context.resources, io_manager_key)
+        if not isinstance(manager, KafkaIOManager):
+            msg = f"resource {io_manager_key!r} is {type(manager).__name__}, and topic {topic!r} needs a KafkaIOManager"
+            raise ConfigError(msg, fix=f'Definitions(resources={{"{io_manager_key}": KafkaIOManager(...)}})')
+        marks = manager.source.watermarks(topic)
+        if isinstance(definition, dg.DynamicPartitionsDefinition):
+            register_kafka_partitions(context.instance, topic, marks)
+        known = set(definition.get_partition_keys(dynamic_partitions_store=context.instance))
+        for number, mark in marks.items():
+            if str(number) not in known:
+                context.log.warning(
+                    f"topic {topic!r} has partition {number}, which the asset's {len(known)} fixed partitions leave out"
+                )
+                continue
+            context.log_event(
+                dg.AssetObservation(
+                    asset_key=dg.AssetKey([*prefix, name]),
+                    partition=str(number),
+                    tags={"dagster/data_version": str(mark.end)},
+                    metadata={
+                        "log_start": mark.log_start,
+                        "end": mark.end,
+                        "span": mark.end - mark.log_start,
+                    },
+                )
+            )
+        # The observations above carry the data versions together with the metadata.
+        return dg.DataVersionsByPartition({})
+
+    decorate = dg.observable_source_asset(
+        key=[*prefix, name],
+        metadata={
+            TOPIC: declared,
+            "topic": topic,
+            "value_codec": _shown(value),
+            "key_codec": (key or RawCodec()).name,
+            **(metadata or {}),
+        },
+        io_manager_key=io_manager_key,
+        description=description or f"Kafka topic {topic}.",
+        group_name=group_name,
+        required_resource_keys={io_manager_key},
+        partitions_def=definition,
+    )
+    return decorate(observe)
+
+
+def _shown(codec: Codec) -> str:
+    return f"json: {codec.ddl}" if isinstance(codec, JsonCodec) and codec.has_schema else codec.name

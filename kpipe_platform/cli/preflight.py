@@ -1,0 +1,245 @@
+"""`kpipe doctor`: look at what this machine has, fetch what is missing, and say how to mend the rest."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from kpipe_platform.errors import EnvironmentSetupError, KpipeError
+from kpipe_platform.jvm.folders import CACHE_DIR_VARIABLE, cache_dir
+from kpipe_platform.jvm.jars import kafka_broker_jars, spark_connector_jars
+from kpipe_platform.jvm.java import find_java
+
+__all__ = ["Finding", "Level", "doctor", "examine"]
+
+_OLDEST_PYTHON, _NEWEST_PYTHON = (3, 10), (3, 13)
+# Spark 4.2 is tested by its makers on these; a newer Java usually works.
+_TESTED_JAVA = (17, 21)
+
+_MIB = 1024 * 1024
+# A broker preallocates its index files and Spark spills here: below the first figure jobs fail, and below the
+# second a large one may.
+_DISK_NEEDED_BYTES = 500 * _MIB
+_DISK_WANTED_BYTES = 2048 * _MIB
+# A broker, a Spark driver and the Python of a run, with a few hundred MB of heap each.
+_MEMORY_WANTED_BYTES = 2560 * _MIB
+
+
+class Level(Enum):
+    """How a finding bears on the work ahead."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one look at the machine showed.
+
+    Attributes:
+        subject: What was looked at, for example ``Java``.
+        level: Whether work can go on.
+        detail: What was found.
+        fix: How to mend it; empty when there is nothing to mend.
+    """
+
+    subject: str
+    level: Level
+    detail: str
+    fix: str = ""
+
+
+def examine(*, jars: bool = True, progress: Callable[[str], None] | None = None) -> Iterator[Finding]:
+    """Look at Python, Java, disk, memory and network names, and get the jars that are missing.
+
+    Args:
+        jars: Also fetch the jars of the broker and of Spark's Kafka connector that the cache lacks.
+        progress: Called with a line of text while jars are fetched.
+
+    Yields:
+        One finding a subject, in the order in which a person would mend them.
+    """
+    yield python_finding(sys.version_info[:2])
+    java = _java_finding()
+    yield java
+    for folder in dict.fromkeys((cache_dir(), Path(tempfile.gettempdir()), Path.cwd())):
+        finding = disk_finding(folder, _free_bytes(folder))
+        # Three lines that say that there is room would hide the one line that matters.
+        if finding.level is not Level.OK or folder == cache_dir():
+            yield finding
+    memory = memory_finding(_available_memory_bytes())
+    if memory is not None:
+        yield memory
+    yield _loopback_finding()
+    if jars and java.level is not Level.PROBLEM:
+        yield _jars_finding(progress)
+
+
+def python_finding(version: tuple[int, int]) -> Finding:
+    """Judge the version of Python that runs this."""
+    text = f"Python {version[0]}.{version[1]}"
+    if _OLDEST_PYTHON <= version <= _NEWEST_PYTHON:
+        return Finding("Python", Level.OK, text)
+    fix = "make the virtual environment again with Python 3.10, 3.11, 3.12 or 3.13"
+    return Finding("Python", Level.PROBLEM, f"{text} is not supported", fix)
+
+
+def disk_finding(folder: Path, free_bytes: int) -> Finding:
+    """Judge the free space of a folder that work writes to."""
+    detail = f"{free_bytes / 1024 / _MIB:.1f} GB free in {folder}"
+    if free_bytes < _DISK_NEEDED_BYTES:
+        fix = f"free at least {_DISK_NEEDED_BYTES // _MIB} MB there; {_elsewhere(folder)}"
+        return Finding("Disk", Level.PROBLEM, detail, fix)
+    if free_bytes < _DISK_WANTED_BYTES:
+        return Finding("Disk", Level.WARNING, detail, "large jobs may fill it")
+    return Finding("Disk", Level.OK, detail)
+
+
+def memory_finding(available_bytes: int | None) -> Finding | None:
+    """Judge the memory that is available; None where the system does not tell."""
+    if available_bytes is None:
+        return None
+    detail = f"{available_bytes / 1024 / _MIB:.1f} GB of memory available"
+    if available_bytes < _MEMORY_WANTED_BYTES:
+        fix = "a broker and a Spark session take about 2.5 GB: close programs that are not needed"
+        return Finding("Memory", Level.WARNING, detail, fix)
+    return Finding("Memory", Level.OK, detail)
+
+
+def doctor(
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only say what is wrong.")] = False,
+    jars: Annotated[bool, typer.Option(help="Fetch the jars that the cache lacks.")] = True,
+) -> None:
+    """Check Python, Java, disk and memory, and fetch the jars that are missing.
+
+    Exits with 1 when something must be mended before work can start.
+    """
+    console = Console(highlight=False)
+    with _Progress(console) as progress:
+        findings = list(examine(jars=jars, progress=progress.show))
+    shown = [finding for finding in findings if not quiet or finding.level is not Level.OK]
+    if not quiet:
+        console.print(_table(findings))
+    for finding in shown:
+        if finding.fix:
+            console.print(f"{finding.level.value}: {escape(finding.detail)}", style=_STYLES[finding.level])
+            console.print(f"  How to fix: {escape(finding.fix)}")
+    if any(finding.level is Level.PROBLEM for finding in findings):
+        raise typer.Exit(1)
+
+
+_STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"}
+
+
+def _table(findings: list[Finding]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for finding in findings:
+        mark = {Level.OK: "ok", Level.WARNING: "look", Level.PROBLEM: "MEND"}[finding.level]
+        # What quotes a program's output takes many lines and is printed below, beside its remedy.
+        first_line = finding.detail.splitlines()[0]
+        table.add_row(f"[{_STYLES[finding.level]}]{mark}[/]", finding.subject, escape(first_line))
+    return table
+
+
+class _Progress:
+    """A line that changes in place on a terminal, and one line for each download elsewhere."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._status = console.status("")
+        self._showing = False
+
+    def __enter__(self) -> _Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._showing:
+            self._status.stop()
+
+    def show(self, text: str) -> None:
+        if not self._console.is_terminal:
+            if text.startswith("Fetching"):
+                self._console.print(escape(text), soft_wrap=True)
+            return
+        self._status.update(escape(text))
+        if not self._showing:
+            self._showing = True
+            self._status.start()
+
+
+def _java_finding() -> Finding:
+    try:
+        java = find_java()
+    except EnvironmentSetupError as error:
+        return _as_finding("Java", error)
+    detail = f"Java {java.version} at {java.path}"
+    if java.major > max(_TESTED_JAVA):
+        return Finding("Java", Level.WARNING, detail, "if Spark does not start, install Java 17 or 21")
+    return Finding("Java", Level.OK, detail)
+
+
+def _jars_finding(progress: Callable[[str], None] | None) -> Finding:
+    try:
+        broker = kafka_broker_jars(progress=progress)
+        connector = spark_connector_jars(importlib.metadata.version("pyspark"), progress=progress)
+    except KpipeError as error:
+        return _as_finding("Jars", error)
+    count = len(broker) + len(connector)
+    return Finding("Jars", Level.OK, f"{count} jars of Kafka and Spark's connector in {cache_dir() / 'jars'}")
+
+
+def _loopback_finding() -> Finding:
+    try:
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+    except OSError as error:
+        fix = "allow programs to listen on 127.0.0.1: Kafka, Spark and the UI all do"
+        return Finding("Network", Level.PROBLEM, f"cannot listen on 127.0.0.1: {error}", fix)
+    return Finding("Network", Level.OK, "programs can listen on 127.0.0.1")
+
+
+def _as_finding(subject: str, error: KpipeError) -> Finding:
+    return Finding(subject, Level.PROBLEM, error.message, error.fix or "")
+
+
+def _elsewhere(folder: Path) -> str:
+    if folder == cache_dir():
+        return f"or set {CACHE_DIR_VARIABLE} to a folder on another disk"
+    if folder == Path(tempfile.gettempdir()):
+        return "or set TMPDIR to a folder on another disk"
+    return "or work in a folder on another disk"
+
+
+def _free_bytes(folder: Path) -> int:
+    # The folder may not exist yet: the disk that it would be made on is the one that counts.
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(existing).free
+
+
+def _available_memory_bytes() -> int | None:
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
+
+
+if __name__ == "__main__":
+    typer.run(doctor)

@@ -1,0 +1,126 @@
+"""What a codec is, and why bytes do not decode.
+
+A codec turns the bytes of a Kafka key or value into a Python value and back. Spark decodes whole slices by
+its own expressions; a codec says afterwards, record by record, why a record was refused. It is small,
+pickles, and equals another codec of the same settings.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+from kpipe_platform.errors import TerminalError
+
+EMPTY = "empty"
+"""There are no bytes, or only white space, where a document should be."""
+NOT_UTF8 = "not_utf8"
+"""The bytes are not UTF-8 text."""
+NOT_JSON = "not_json"
+"""The text is not one JSON document."""
+NOT_AN_OBJECT = "not_an_object"
+"""The JSON document is not an object, so it has no fields."""
+MISSING_FIELD = "missing_field"
+"""A required field is absent."""
+NULL_FIELD = "null_field"
+"""A required field is null."""
+WRONG_TYPE = "wrong_type"
+"""A field holds a value that its type cannot hold."""
+UNREADABLE = "unreadable"
+"""Spark refused the record, and the codec finds nothing wrong with it."""
+NOT_ENCODABLE = "not_encodable"
+"""A value that the codec cannot turn into bytes."""
+
+
+class _CodecFault(TerminalError, ValueError):
+    """Base of both faults: a message with its kind and field.
+
+    Args:
+        message: What is wrong, and where in the data.
+        kind: One of this module's constants; counted and shown in metadata.
+        field: Path of the field that is wrong, such as ``legs[2].code``; None where it is not one field.
+        fix: How to mend it; mostly None, because the producer has to.
+    """
+
+    def __init__(self, message: str, *, kind: str, field: str | None = None, fix: str | None = None) -> None:
+        super().__init__(message, fix=fix, kind=kind, field=field)
+        self.kind = kind
+        self.field = field
+
+
+class DecodeFault(_CodecFault):
+    """These bytes do not decode: raised by `Codec.decode`, returned by `Codec.diagnose`."""
+
+
+class EncodeFault(_CodecFault):
+    """This value has no bytes in this codec; raised by `Codec.encode`."""
+
+
+class Codec(ABC):
+    """Bytes of a Kafka key or value to a Python value and back.
+
+    A null stays null in both directions: a tombstone is no empty value.
+    """
+
+    name: ClassVar[str]
+    """Short name in configuration and messages."""
+
+    def decode(self, data: bytes | None) -> Any:
+        """The value that the bytes hold.
+
+        Args:
+            data: Bytes of a key or a value, or None.
+
+        Returns:
+            The value; None for None.
+
+        Raises:
+            DecodeFault: The bytes do not decode.
+        """
+        return None if data is None else self._decode(data)
+
+    def encode(self, value: Any) -> bytes | None:
+        """The bytes that hold the value.
+
+        Args:
+            value: A value that the codec understands, or None.
+
+        Returns:
+            The bytes; None for None.
+
+        Raises:
+            EncodeFault: The codec cannot hold such a value.
+        """
+        return None if value is None else self._encode(value)
+
+    def explain(self, data: bytes) -> DecodeFault:
+        """Why the engine refused these bytes; never None, unlike `diagnose`.
+
+        Args:
+            data: Bytes of a key or a value.
+
+        Returns:
+            What `diagnose` finds, or a fault of kind `UNREADABLE`.
+        """
+        found = self.diagnose(data)
+        if found is not None:
+            return found
+        message = f"the engine could not read these {len(data)} bytes as {self.name}, and no reason was found"
+        return DecodeFault(message, kind=UNREADABLE)
+
+    @abstractmethod
+    def diagnose(self, data: bytes) -> DecodeFault | None:
+        """Why these bytes cannot be decoded.
+
+        Args:
+            data: Bytes of a key or a value.
+
+        Returns:
+            The first thing that is wrong, or None where they decode.
+        """
+
+    @abstractmethod
+    def _decode(self, data: bytes) -> Any: ...
+
+    @abstractmethod
+    def _encode(self, value: Any) -> bytes: ...

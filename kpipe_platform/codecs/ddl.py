@@ -1,0 +1,215 @@
+"""Spark DDL text to a schema tree: ``dep_time INT NOT NULL, legs ARRAY<STRUCT<code: STRING>>``."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import NoReturn
+
+from kpipe_platform.codecs.schema import (
+    MAX_PRECISION,
+    SCALARS,
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    ScalarType,
+    StructType,
+)
+from kpipe_platform.errors import ConfigError
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<quoted>`(?:[^`]|``)*`)
+    | (?P<word>[A-Za-z0-9_]+)
+    | (?P<text>'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    | (?P<mark>[<>(),:])
+    | (?P<wrong>\S)
+    )""",
+    re.VERBOSE | re.DOTALL,
+)
+_NESTED = frozenset({"array", "map", "struct"})
+_END = "end"
+_EXAMPLE = "write fields as \"name TYPE [NOT NULL] [COMMENT 'text']\", separated by commas"
+
+
+@lru_cache(maxsize=256)
+def parse_ddl(ddl: str) -> tuple[Field, ...]:
+    """Parse the fields of a record.
+
+    Args:
+        ddl: Spark DDL: ``a INT, b STRING NOT NULL``, or the same inside ``STRUCT<...>``. Types in any
+            case; names in backquotes where they are not plain words.
+
+    Returns:
+        The fields in their order.
+
+    Raises:
+        ConfigError: The text is not such DDL, a type is not known, or a name is there twice; the message
+            names the position, which counts from 1.
+    """
+    return _Parser(ddl).parse()
+
+
+class _Parser:
+    """Recursive descent: one method a rule; ``self.kind`` and ``self.text`` are the token to look at."""
+
+    def __init__(self, ddl: str) -> None:
+        self.ddl = ddl
+        self.start = 0
+        self.end = 0
+        self.kind = _END
+        self.text = ""
+        self._next()
+
+    def parse(self) -> tuple[Field, ...]:
+        if self.kind == _END:
+            self._fail("the schema is empty", _EXAMPLE)
+        if self._is_word("struct") and self.ddl[self.end :].lstrip().startswith("<"):
+            self._next()
+            fields = self._fields(closing=">")
+        else:
+            fields = self._fields(closing=None)
+        if self.kind != _END:
+            self._fail(f"expected ',' or the end, found {self.text!r}", _EXAMPLE)
+        return fields
+
+    def _fields(self, *, closing: str | None) -> tuple[Field, ...]:
+        if closing is not None:
+            self._expect("<")
+        fields: list[Field] = []
+        names: set[str] = set()
+        while True:
+            start = self.start
+            field = self._field()
+            if field.name in names:
+                self.start = start
+                self._fail(f"field {field.name!r} is there twice", "give each field its own name")
+            names.add(field.name)
+            fields.append(field)
+            if not self._take(","):
+                break
+        if closing is not None:
+            self._expect(closing)
+        return tuple(fields)
+
+    def _field(self) -> Field:
+        name = self._name()
+        self._take(":")
+        kind = self._type()
+        required = False
+        if self._is_word("not"):
+            self._next()
+            if not self._is_word("null"):
+                self._fail(f"expected NULL after NOT, found {self._found()}", "write NOT NULL")
+            self._next()
+            required = True
+        comment = None
+        if self._is_word("comment"):
+            self._next()
+            if self.kind != "text":
+                self._fail(f"expected a quoted text after COMMENT, found {self._found()}", "write COMMENT '...'")
+            comment = _unquoted(self.text)
+            self._next()
+        return Field(name, kind, required, comment)
+
+    def _name(self) -> str:
+        if self.kind == "quoted" and len(self.text) > 2:
+            name = self.text[1:-1].replace("``", "`")
+        elif self.kind == "word" and not self.text.isdigit():
+            name = self.text
+        else:
+            fix = "put a name that is not a plain word in backquotes: `dep-time`"
+            self._fail(f"expected a field name, found {self._found()}", fix)
+        self._next()
+        return name
+
+    def _type(self) -> DataType:
+        name = self.text.lower()
+        if self.kind != "word" or (name not in SCALARS and name not in _NESTED):
+            known = ", ".join(sorted({*SCALARS.values(), *_NESTED}))
+            fix = f"use one of {known}; a name with - or . needs backquotes"
+            self._fail(f"expected a type, found {self._found()}", fix)
+        start = self.start
+        self._next()
+        if name == "array":
+            self._expect("<")
+            element = self._type()
+            self._expect(">")
+            return ArrayType(element)
+        if name == "map":
+            self._expect("<")
+            key = self._type()
+            self._expect(",")
+            value = self._type()
+            self._expect(">")
+            return MapType(key, value)
+        if name == "struct":
+            return StructType(self._fields(closing=">"))
+        arguments = self._arguments()
+        self.start, after = start, self.start
+        kind = self._scalar(SCALARS[name], arguments)
+        self.start = after
+        return kind
+
+    def _arguments(self) -> tuple[int, ...]:
+        found: list[int] = []
+        if self._take("("):
+            while True:
+                if self.kind != "word" or not self.text.isdigit():
+                    self._fail(f"expected a number, found {self._found()}", "write DECIMAL(10,2), VARCHAR(20)")
+                found.append(int(self.text))
+                self._next()
+                if not self._take(","):
+                    break
+            self._expect(")")
+        return tuple(found)
+
+    def _scalar(self, name: str, arguments: tuple[int, ...]) -> ScalarType:
+        if name == "decimal":
+            precision, scale = (*arguments, *(10, 0)[len(arguments) :])[:2]
+            if len(arguments) > 2 or not 1 <= precision <= MAX_PRECISION or scale > precision:
+                fix = f"write DECIMAL(precision, scale), precision up to {MAX_PRECISION}, scale not above it"
+                self._fail(f"a decimal cannot have {arguments}", fix)
+            return ScalarType(name, (precision, scale))
+        if name in ("varchar", "char"):
+            if len(arguments) != 1 or arguments[0] < 1:
+                self._fail(f"{name} needs one length", f"write {name.upper()}(20), or STRING")
+        elif arguments:
+            self._fail(f"{name} takes no argument", f"write {name.upper()}")
+        return ScalarType(name, arguments)
+
+    def _is_word(self, word: str) -> bool:
+        return self.kind == "word" and self.text.lower() == word
+
+    def _take(self, mark: str) -> bool:
+        if self.kind == "mark" and self.text == mark:
+            self._next()
+            return True
+        return False
+
+    def _expect(self, mark: str) -> None:
+        if not self._take(mark):
+            self._fail(f"expected {mark!r}, found {self._found()}", _EXAMPLE)
+
+    def _found(self) -> str:
+        return "the end" if self.kind == _END else repr(self.text)
+
+    def _next(self) -> None:
+        match = _TOKEN.match(self.ddl, self.end)
+        if match is None or match.lastgroup is None:
+            self.kind, self.text, self.start, self.end = _END, "", len(self.ddl), len(self.ddl)
+            return
+        self.kind = match.lastgroup
+        self.text = match.group(self.kind)
+        self.start, self.end = match.start(self.kind), match.end()
+
+    def _fail(self, problem: str, fix: str) -> NoReturn:
+        position = self.start + 1
+        msg = f"schema: {problem} at position {position} of {self.ddl!r}"
+        raise ConfigError(msg, fix=fix, position=position, schema=self.ddl)
+
+
+def _unquoted(text: str) -> str:
+    quote = text[0]
+    return re.sub(r"\\(.)", r"\1", text[1:-1].replace(quote * 2, quote), flags=re.DOTALL)

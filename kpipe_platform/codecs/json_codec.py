@@ -1,0 +1,151 @@
+"""JSON with a schema that is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from kpipe_platform.codecs.base import (
+    EMPTY,
+    NOT_AN_OBJECT,
+    NOT_ENCODABLE,
+    NOT_JSON,
+    Codec,
+    DecodeFault,
+    EncodeFault,
+)
+from kpipe_platform.codecs.json_check import first_fault, project, shown
+from kpipe_platform.codecs.json_text import JsonSyntaxError, read_json
+from kpipe_platform.codecs.json_write import write_json
+from kpipe_platform.codecs.schema import (
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    ScalarType,
+    StructType,
+    to_ddl,
+    to_spark_ddl,
+)
+from kpipe_platform.codecs.spark_schema import fields_of
+from kpipe_platform.codecs.text import not_utf8
+from kpipe_platform.errors import ConfigError
+
+_WHITE_SPACE = " \t\r\n"
+
+
+@dataclass(frozen=True)
+class JsonCodec(Codec):
+    r"""One JSON object a record, in UTF-8.
+
+    What counts as wrong is what Spark's ``from_json`` refuses, and beyond it: bytes that are not UTF-8, a
+    required field that is missing or null, and text after the object. Spark's leniencies hold: a STRING
+    field takes any value as its JSON text, a TINYINT takes numbers up to 255 (which wrap), names that the
+    schema does not have are left out, and names match exactly.
+
+    Args:
+        schema: The fields of the value: DDL text such as ``"dep_time INT NOT NULL, tailnum STRING"``, the
+            JSON text of a Spark schema, or a pyspark ``StructType``. NOT NULL marks a field required. None
+            for a codec that only writes, or that takes any object. Kept as DDL text.
+        include_nulls: Write fields that are null as ``null``; by default they are left out, as in Spark.
+
+    Raises:
+        ConfigError: The schema cannot be read, or has a map whose keys are not strings.
+
+    Source: Spark ``from_json`` and ``to_json``, mode PERMISSIVE, ANSI.
+    """
+
+    name: ClassVar[str] = "json"
+    schema: Any = None
+    include_nulls: bool = False
+    fields: tuple[Field, ...] = field(init=False, repr=False, compare=False, default=())
+
+    def __post_init__(self) -> None:
+        if self.schema is None:
+            return
+        fields = fields_of(self.schema)
+        _check_maps(fields)
+        object.__setattr__(self, "fields", fields)
+        object.__setattr__(self, "schema", to_ddl(fields))
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether the codec knows the fields of the value, as it must to make columns of it."""
+        return self.schema is not None
+
+    @property
+    def spark_schema(self) -> str:
+        """The fields as DDL text that Spark's ``from_json`` takes; empty without a schema."""
+        return to_spark_ddl(self.fields)
+
+    def diagnose(self, data: bytes) -> DecodeFault | None:
+        """Why these bytes are no record: the first of the reasons, in this order.
+
+        No bytes; not UTF-8; not JSON; not an object; the first field of the schema that is missing, null
+        or of a wrong type; text after the object.
+
+        Args:
+            data: The value's bytes.
+
+        Returns:
+            The fault, with the field and what was found there, or None.
+        """
+        try:
+            self._object(data, exact=True)
+        except DecodeFault as fault:
+            return fault
+        return None
+
+    def _decode(self, data: bytes) -> dict[str, Any]:
+        value = self._object(data, exact=False)
+        return value if self.schema is None else project(self.fields, value)
+
+    def _encode(self, value: Any) -> bytes:
+        try:
+            return write_json(value, include_nulls=self.include_nulls).encode("utf-8")
+        except UnicodeEncodeError as error:
+            found = error.object[error.start]
+            message = f"a text has half of a surrogate pair ({found!r}), which UTF-8 cannot hold"
+            raise EncodeFault(message, kind=NOT_ENCODABLE) from None
+
+    def _object(self, data: bytes, *, exact: bool) -> dict[str, Any]:
+        try:
+            text = str(data, "utf-8")
+        except UnicodeDecodeError as error:
+            raise not_utf8(error) from None
+        if not text or (text.isspace() and not text.strip(_WHITE_SPACE)):
+            what = "is empty" if not text else "holds only white space"
+            raise DecodeFault(f"the value {what}, where a JSON object should be", kind=EMPTY)
+        try:
+            value, end = read_json(text, exact=exact)
+        except JsonSyntaxError as error:
+            raise DecodeFault(f"not JSON: {error}", kind=NOT_JSON) from None
+        if not isinstance(value, dict):
+            raise DecodeFault(f"expected a JSON object, found {shown(value)}", kind=NOT_AN_OBJECT)
+        fault = first_fault(self.fields, value)
+        if fault is not None:
+            raise fault
+        if end != len(text) and text[end:].strip(_WHITE_SPACE):
+            rest = text[end:].lstrip(_WHITE_SPACE)
+            place = JsonSyntaxError(f"text after the object, {rest[:12]!r},", text, len(text) - len(rest))
+            raise DecodeFault(f"not JSON: {place}", kind=NOT_JSON)
+        return value
+
+
+def _check_maps(fields: Iterable[Field]) -> None:
+    for one in fields:
+        _check_type(one.type, one.name)
+
+
+def _check_type(kind: DataType, where: str) -> None:
+    if isinstance(kind, MapType):
+        if kind.key != ScalarType("string"):
+            msg = f"schema: field {where!r} is {kind}, and the keys of a JSON object are strings"
+            raise ConfigError(msg, fix="use MAP<STRING, ...>", field=where)
+        _check_type(kind.value, where)
+    elif isinstance(kind, ArrayType):
+        _check_type(kind.element, where)
+    elif isinstance(kind, StructType):
+        for one in kind.fields:
+            _check_type(one.type, f"{where}.{one.name}")

@@ -1,0 +1,230 @@
+r"""JSON text as Spark's parser reads it.
+
+Spark reads JSON with Jackson and takes somewhat more than the standard does: names and strings in single
+quotes, ``\'``, and the words ``NaN``, ``Infinity``, ``+INF`` and their like. It refuses what is nested
+deeper than 1,000 levels and numbers of more than 1,000 digits. Here is the same language, with the place
+of the first mistake. Python's own parser, which is written in C, goes first; the reader below looks only
+at what that one refuses.
+
+Source: Spark ``JSONOptions`` (allowSingleQuotes, allowNonNumericNumbers) and Jackson
+``StreamReadConstraints``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any, NoReturn
+
+MAX_DEPTH = 1_000
+MAX_NUMBER_DIGITS = 1_000
+
+_NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+_LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_NUMBER_DIGITS // 2}}}")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_NUMBER = re.compile(r"(-?(?:0|[1-9][0-9]*))(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_WORD = re.compile(r"[+-]?[A-Za-z_][A-Za-z0-9_]*")
+_WORDS = {
+    "true": True,
+    "false": False,
+    "null": None,
+    "NaN": float("nan"),
+    **{f"{sign}{name}": float("inf") for sign in ("", "+") for name in ("Infinity", "INF")},
+    **{f"-{name}": float("-inf") for name in ("Infinity", "INF")},
+}
+del _WORDS["INF"]  # Jackson takes this one only with a sign
+_CHUNKS = {quote: re.compile(rf"[^{quote}\\\x00-\x1f]*") for quote in "\"'"}
+_ESCAPES = {**{c: c for c in "\"'\\/"}, "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_HEX = re.compile(r"[0-9A-Fa-f]{4}")
+
+
+class JsonSyntaxError(ValueError):
+    """The text is not JSON.
+
+    Args:
+        problem: What is wrong.
+        text: The text.
+        position: Where, in characters from 0.
+    """
+
+    def __init__(self, problem: str, text: str, position: int) -> None:
+        line = text.count("\n", 0, position) + 1
+        column = position - (text.rfind("\n", 0, position) + 1) + 1
+        super().__init__(f"{problem} at line {line}, column {column} (character {position})")
+
+
+class RepeatedNames(dict[str, Any]):
+    """An object in which a name occurs more than once; as a dict it holds the last value of each name.
+
+    Args:
+        pairs: All names and values in their order.
+    """
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else RepeatedNames(pairs)
+
+
+def _exact(text: str) -> Decimal | float:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # an exponent beyond 18 digits
+        return float(text)
+
+
+_PLAIN = json.JSONDecoder(object_pairs_hook=_object)
+_DIGITS = json.JSONDecoder(object_pairs_hook=_object, parse_float=_exact)
+
+
+def read_json(text: str, *, exact: bool = False) -> tuple[Any, int]:
+    """Read the first JSON value of a text.
+
+    Args:
+        text: The text; white space before the value is skipped.
+        exact: Give numbers with a fraction or an exponent as `Decimal`, so that no digit is lost.
+
+    Returns:
+        The value, and the position behind it. NaN and infinities come as floats.
+
+    Raises:
+        JsonSyntaxError: There is no value, or it is not JSON.
+    """
+    start = _skip(text, 0)
+    if text.count("[") + text.count("{") > MAX_DEPTH:
+        _check_depth(text)
+    try:
+        if len(text) < MAX_NUMBER_DIGITS or _LONG_NUMBER.search(text) is None:
+            try:
+                return (_DIGITS if exact else _PLAIN).raw_decode(text, start)
+            except ValueError:
+                pass  # the reader says why, or takes it
+        return _Reader(text, exact=exact).value(start)
+    except RecursionError:
+        raise JsonSyntaxError("objects and arrays are nested too deeply to read", text, start) from None
+
+
+def _skip(text: str, position: int) -> int:
+    match = _SPACE.match(text, position)
+    return position if match is None else match.end()
+
+
+def _check_depth(text: str) -> None:
+    depth = 0
+    for match in _NESTING.finditer(text):
+        mark = match.group()
+        if mark in "[{":
+            depth += 1
+            if depth > MAX_DEPTH:
+                raise JsonSyntaxError(f"nested deeper than {MAX_DEPTH:,} levels", text, match.start())
+        elif mark in "]}":
+            depth -= 1
+
+
+class _Reader:
+    """Reads one value after another from the text; each method takes a position and gives the one behind."""
+
+    def __init__(self, text: str, *, exact: bool) -> None:
+        self.text = text
+        self.exact = exact
+
+    def value(self, position: int) -> tuple[Any, int]:
+        start = self.text[position : position + 1]
+        if start == "{":
+            return self._object(position + 1)
+        if start == "[":
+            return self._array(position + 1)
+        if start in ('"', "'"):
+            return self._string(position)
+        number = _NUMBER.match(self.text, position)
+        if number is not None:
+            return self._number(number), number.end()
+        word = _WORD.match(self.text, position)
+        if word is not None and word.group() in _WORDS:
+            return _WORDS[word.group()], word.end()
+        return self._fail("expected a value", position)
+
+    def _number(self, match: re.Match[str]) -> Any:
+        text = match.group()
+        if sum(map(str.isdigit, text)) > MAX_NUMBER_DIGITS:
+            raise JsonSyntaxError(f"a number of more than {MAX_NUMBER_DIGITS:,} digits", self.text, match.start())
+        if match.group(2) is None and match.group(3) is None:
+            return int(text)
+        return _exact(text) if self.exact else float(text)
+
+    def _object(self, position: int) -> tuple[dict[str, Any], int]:
+        pairs: list[tuple[str, Any]] = []
+        position = _skip(self.text, position)
+        if self.text.startswith("}", position):
+            return {}, position + 1
+        while True:
+            if self.text[position : position + 1] not in ('"', "'"):
+                self._fail("expected a field name in quotes", position)
+            name, position = self._string(position)
+            position = _skip(self.text, position)
+            if not self.text.startswith(":", position):
+                self._fail("expected ':'", position)
+            value, position = self.value(_skip(self.text, position + 1))
+            pairs.append((name, value))
+            position = _skip(self.text, position)
+            if self.text.startswith("}", position):
+                return _object(pairs), position + 1
+            if not self.text.startswith(",", position):
+                self._fail("expected ',' or '}'", position)
+            position = _skip(self.text, position + 1)
+
+    def _array(self, position: int) -> tuple[list[Any], int]:
+        values: list[Any] = []
+        position = _skip(self.text, position)
+        if self.text.startswith("]", position):
+            return values, position + 1
+        while True:
+            value, position = self.value(position)
+            values.append(value)
+            position = _skip(self.text, position)
+            if self.text.startswith("]", position):
+                return values, position + 1
+            if not self.text.startswith(",", position):
+                self._fail("expected ',' or ']'", position)
+            position = _skip(self.text, position + 1)
+
+    def _string(self, position: int) -> tuple[str, int]:
+        opened, quote = position, self.text[position]
+        parts: list[str] = []
+        position += 1
+        while True:
+            chunk = _CHUNKS[quote].match(self.text, position)
+            if chunk is not None:
+                parts.append(chunk.group())
+                position = chunk.end()
+            found = self.text[position : position + 1]
+            if found == quote:
+                # Halves of a surrogate pair that were escaped one by one become one character.
+                joined = "".join(parts).encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
+                return joined, position + 1
+            if found == "":
+                raise JsonSyntaxError("a string that does not end", self.text, opened)
+            if found != "\\":
+                self._fail("a control character in a string, which must be escaped,", position)
+            part, position = self._escape(position)
+            parts.append(part)
+
+    def _escape(self, position: int) -> tuple[str, int]:
+        letter = self.text[position + 1 : position + 2]
+        if letter == "u":
+            digits = _HEX.match(self.text, position + 2)
+            if digits is not None:
+                return chr(int(digits.group(), 16)), position + 6
+        elif letter in _ESCAPES:
+            return _ESCAPES[letter], position + 2
+        return self._fail("an escape that JSON does not know", position)
+
+    def _fail(self, problem: str, position: int) -> NoReturn:
+        found = self.text[position : position + 12]
+        shown = f"found {found!r}" if found else "found the end of the text"
+        raise JsonSyntaxError(f"{problem}, {shown}", self.text, position)

@@ -1,0 +1,28 @@
+"""Bytes as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kpipe_platform.codecs.base import NOT_ENCODABLE, Codec, DecodeFault, EncodeFault
+
+
+@dataclass(frozen=True)
+class RawCodec(Codec):
+    """Leaves the bytes as they are; every byte string decodes."""
+
+    name: ClassVar[str] = "raw"
+
+    def diagnose(self, data: bytes) -> DecodeFault | None:
+        """None: there are no wrong bytes."""
+        return None
+
+    def _decode(self, data: bytes) -> bytes:
+        return bytes(data)
+
+    def _encode(self, value: Any) -> bytes:
+        if isinstance(value, bytes | bytearray | memoryview):
+            return bytes(value)
+        message = f"codec 'raw' writes bytes, found {type(value).__name__}"
+        raise EncodeFault(message, kind=NOT_ENCODABLE, fix="use TextCodec() or JsonCodec(), or encode it first")

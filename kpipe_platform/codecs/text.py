@@ -1,0 +1,46 @@
+"""UTF-8 text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from kpipe_platform.codecs.base import NOT_ENCODABLE, NOT_UTF8, Codec, DecodeFault, EncodeFault
+
+
+@dataclass(frozen=True)
+class TextCodec(Codec):
+    """UTF-8 text. Empty bytes are the empty text; bytes that are not UTF-8 are a fault."""
+
+    name: ClassVar[str] = "text"
+
+    def diagnose(self, data: bytes) -> DecodeFault | None:
+        """Where the bytes stop being UTF-8, or None."""
+        try:
+            str(data, "utf-8")
+        except UnicodeDecodeError as error:
+            return not_utf8(error)
+        return None
+
+    def _decode(self, data: bytes) -> str:
+        try:
+            return str(data, "utf-8")
+        except UnicodeDecodeError as error:
+            raise not_utf8(error) from None
+
+    def _encode(self, value: Any) -> bytes:
+        if not isinstance(value, str):
+            message = f"codec 'text' writes str, found {type(value).__name__}"
+            raise EncodeFault(message, kind=NOT_ENCODABLE, fix="convert it with str(...)")
+        try:
+            return value.encode("utf-8")
+        except UnicodeEncodeError as error:
+            message = f"the text has half of a surrogate pair at position {error.start}, which UTF-8 cannot hold"
+            raise EncodeFault(message, kind=NOT_ENCODABLE) from None
+
+
+def not_utf8(error: UnicodeDecodeError) -> DecodeFault:
+    """The fault that says where bytes stop being UTF-8; positions count from 0."""
+    found = error.object[error.start]
+    message = f"not UTF-8: byte 0x{found:02x} at position {error.start} ({error.reason})"
+    return DecodeFault(message, kind=NOT_UTF8)

@@ -1,0 +1,69 @@
+"""A topic as an asset sees it: its name, and how its records become columns and back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from kpipe_platform.codecs.base import Codec
+from kpipe_platform.codecs.json_codec import JsonCodec
+from kpipe_platform.codecs.raw import RawCodec
+from kpipe_platform.codecs.text import TextCodec
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.topics import TopicSpec
+
+_NAME = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}$")
+
+
+@dataclass(frozen=True)
+class KafkaTopic:
+    """A topic that an asset reads or writes.
+
+    Args:
+        name: Topic name.
+        key: Column of the stage's output that becomes the record key; None: the column ``key`` of a raw or text
+            output, else the source record's key where the stage keeps ``_kafka``, else no key.
+        value: Codec of the values.
+        key_codec: Codec of the keys when the topic is read: RawCodec or TextCodec.
+        timestamp: Column of the stage's output that becomes the record timestamp: a timestamp, a date, or a bigint
+            of milliseconds since 1970; a field as ``_kafka.timestamp`` too. None: the time of the write.
+        create: How to create the topic when it does not exist. None: a missing topic is an error.
+
+    Raises:
+        ConfigError: The name is not a topic name, or the key codec cannot be one.
+    """
+
+    name: str
+    key: str | None = None
+    value: Codec = field(default_factory=JsonCodec)
+    key_codec: Codec = field(default_factory=RawCodec)
+    timestamp: str | None = None
+    create: TopicSpec | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.match(self.name):
+            msg = f"{self.name!r} is not a Kafka topic name"
+            raise ConfigError(msg, fix="use 1 to 249 of the characters a-z A-Z 0-9 . _ -")
+        for what, codec in (("value", self.value), ("key_codec", self.key_codec)):
+            if not isinstance(codec, Codec):
+                msg = f"topic {self.name!r}: {what} is {codec!r}, which is no codec"
+                raise ConfigError(msg, fix="use RawCodec(), TextCodec() or JsonCodec(...)")
+        if not isinstance(self.key_codec, RawCodec | TextCodec):
+            msg = f"topic {self.name!r}: keys cannot be read by codec {self.key_codec.name!r}"
+            raise ConfigError(msg, fix="use RawCodec() or TextCodec() for keys; decode further in the stage")
+        fields = self.value.fields if isinstance(self.value, JsonCodec) and self.value.has_schema else ()
+        if any(f.name == "_kafka" for f in fields):
+            msg = f"topic {self.name!r}: the schema has a field _kafka, which is the name of the record's coordinates"
+            raise ConfigError(msg, fix="read the topic with RawCodec() and decode it in the stage")
+
+    def require_readable(self) -> None:
+        """Refuse a topic whose values cannot be decoded.
+
+        Raises:
+            ConfigError: JSON without a schema.
+        """
+        if isinstance(self.value, JsonCodec) and not self.value.has_schema:
+            msg = f"topic {self.name!r} cannot be read: its JsonCodec() has no schema"
+            raise ConfigError(
+                msg, fix='declare the fields: JsonCodec("carrier STRING NOT NULL, distance INT")'
+            )

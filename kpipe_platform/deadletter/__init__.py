@@ -1,0 +1,32 @@
+"""Dead letters: the record that failed, byte for byte, with what is known of its failure."""
+
+from kpipe_platform.deadletter.build import DeadLetter, build_dead_letter, correlation_id
+from kpipe_platform.deadletter.context import (
+    DeadLetterContext,
+)
+from kpipe_platform.deadletter.envelope import (
+    SCHEMA,
+    Envelope,
+    envelope_schema,
+    is_envelope,
+)
+from kpipe_platform.deadletter.headers import connect_headers, error_headers, spring_headers
+
+__all__ = [
+    "SCHEMA",
+    "DeadLetter",
+    "DeadLetterContext",
+    "Distribution",
+    "Envelope",
+    "OriginRange",
+    "PayloadReference",
+    "Retry",
+    "Segment",
+    "build_dead_letter",
+    "connect_headers",
+    "correlation_id",
+    "envelope_schema",
+    "error_headers",
+    "is_envelope",
+    "spring_headers",
+]

@@ -1,0 +1,56 @@
+"""What all dead letters of one slice share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from kpipe_platform.deadletter.parts import Distribution, Retry, Segment
+from kpipe_platform.kafka.sizes import DEFAULT_MAX_RECORD_BYTES
+
+Form: TypeAlias = Literal["envelope", "raw"]
+"""``envelope``: documented JSON around the original bytes. ``raw``: the original bytes and headers."""
+
+HeaderFamily: TypeAlias = Literal["connect", "spring"]
+"""Which error headers to write: Kafka Connect's text headers, Spring Kafka's binary ones."""
+
+CORRELATION_HEADER = "correlation-id"
+"""Header that carries the correlation id through a chain of topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterContext:
+    """Where dead letters go, in which form, and who writes them. Pickles: it travels to the writer's tasks.
+
+    Args:
+        topic: The dead-letter topic.
+        asset: The asset's key as text.
+        run_id: The Dagster run.
+        group: The asset's consumer group.
+        attempt: Number of the run's attempt, from 1.
+        form: ``envelope`` or ``raw``.
+        max_record_bytes: The largest record that the dead-letter topic takes (``max.message.bytes``).
+        distribution: Deployment and worker; without it, the group only.
+        header_families: Error headers to write, in this order.
+        correlation_header: Header of the original record that holds its correlation id.
+        segments: Steps that the slice went through.
+        retries: Attempts that were made before.
+        oversized: What becomes of a payload that does not fit into an envelope: ``reference`` keeps its
+            coordinates, size and checksum, and the source topic has the bytes until retention takes them;
+            ``raw`` writes the original bytes and headers without an envelope if they fit like that, else a
+            reference.
+    """
+
+    topic: str
+    asset: str
+    run_id: str
+    group: str
+    attempt: int = 1
+    form: Form = "envelope"
+    max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
+    distribution: Distribution | None = None
+    header_families: tuple[HeaderFamily, ...] = ("connect",)
+    correlation_header: str = CORRELATION_HEADER
+    segments: tuple[Segment, ...] = ()
+    retries: tuple[Retry, ...] = ()
+    oversized: Literal["reference", "raw"] = "reference"

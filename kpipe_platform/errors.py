@@ -1,0 +1,171 @@
+"""Every error that kpipe raises, in one tree.
+
+KpipeError
+├── PartitionsFailedError             some partitions of a range run failed; the others are committed and reported
+├── TerminalError                     asking again changes nothing: somebody has to act
+│   ├── ConfigError                   a setting or a definition is wrong; found before any work
+│   │   └── OffsetsNotStoredError     a Kafka-reading asset whose offsets nothing would store
+│   ├── EnvironmentSetupError         Java, a jar, a port, disk or an optional package is missing
+│   ├── TopicNotFoundError            the topic or the partition does not exist
+│   ├── AuthenticationFailedError     credentials or TLS refused
+│   ├── AuthorizationFailedError      an ACL denies the call
+│   ├── LostRangeError                retention passed the group's offset
+│   ├── TopicRecreatedError           the topic is another one than the offset was stored for
+│   ├── OffsetsVanishedError          no offset in the group, though Dagster holds a materialisation
+│   ├── NoStartOffsetError            a new group and `start="error"`
+│   ├── RecordFaultError              a record failed and its action is to stop the run
+│   ├── StageFailedError              the user's stage raised
+│   ├── DestinationRejectedError      records the destination will not take, and their action is to stop
+│   └── DeadLetterError               a dead letter cannot be written
+└── TransientError                    nothing moved; the same run may succeed later
+    ├── BrokerUnavailableError        no answer within the deadline
+    ├── BrokerStartError              the embedded broker did not become ready
+    ├── ForeignMemberError            somebody else consumes with the asset's group
+    ├── OffsetConflictError           another run moved the group's offset: the compare failed
+    │   └── FencedError               a newer owner of the transactional id took over
+    ├── TransactionTimedOutError      the transaction was open for longer than its timeout
+    ├── DeliveryError                 outputs were not acknowledged
+    └── EngineUnavailableError        the Spark session cannot be had, or died
+
+Every error takes a message and keyword attributes. The message says what happened, where (topic, partition,
+offset) and how to mend it; the attributes hold the same facts for programs. All of them pickle, because they
+cross Spark workers and Dagster's step processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class KpipeError(Exception):
+    """Base of all errors of kpipe.
+
+    Args:
+        message: What happened and where, in one or two sentences.
+        fix: How to mend it; shown after the message.
+        **attributes: Facts for programs, for example ``topic="flights"``, ``partition=3``.
+    """
+
+    def __init__(self, message: str, *, fix: str | None = None, **attributes: Any) -> None:
+        self.message = message
+        self.fix = fix
+        self.attributes = attributes
+        super().__init__(message if fix is None else f"{message}\n  How to fix: {fix}")
+
+    def __getattr__(self, name: str) -> Any:
+        # Only reached for names that are not real attributes. `attributes` itself is looked up through
+        # __dict__, so that unpickling, which asks before __init__ ran, does not recurse.
+        attributes = self.__dict__.get("attributes", {})
+        if name in attributes:
+            return attributes[name]
+        msg = f"{type(self).__name__} has no attribute {name!r}"
+        raise AttributeError(msg)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (type(self), self.message, self.fix, self.attributes)
+
+
+def _rebuild(
+    cls: type[KpipeError], message: str, fix: str | None, attributes: dict[str, Any]
+) -> KpipeError:
+    return cls(message, fix=fix, **attributes)
+
+
+class TerminalError(KpipeError):
+    """Asking again changes nothing: somebody has to act first."""
+
+
+class TransientError(KpipeError):
+    """Nothing moved; the same run may succeed later."""
+
+
+class PartitionsFailedError(KpipeError):
+    """Some partitions of a range run failed; the others are committed and reported. ``errors`` holds each error."""
+
+
+class ConfigError(TerminalError):
+    """A setting or a definition is wrong; found before any work starts."""
+
+
+class OffsetsNotStoredError(ConfigError):
+    """A Kafka-reading asset whose offsets nothing would store."""
+
+
+class EnvironmentSetupError(TerminalError):
+    """Java, a jar, a port, disk space, the network or an optional package is missing."""
+
+
+class TopicNotFoundError(TerminalError):
+    """The topic or the partition does not exist."""
+
+
+class AuthenticationFailedError(TerminalError):
+    """The broker refused the credentials, or TLS failed."""
+
+
+class AuthorizationFailedError(TerminalError):
+    """An ACL denies the call."""
+
+
+class LostRangeError(TerminalError):
+    """Retention, or DeleteRecords, passed the group's committed offset."""
+
+
+class TopicRecreatedError(TerminalError):
+    """The topic's id differs from the one that was stored beside the group's offset."""
+
+
+class OffsetsVanishedError(TerminalError):
+    """The group has no offset, though Dagster holds an earlier materialisation."""
+
+
+class NoStartOffsetError(TerminalError):
+    """The group is new and the source's start policy is ``"error"``."""
+
+
+class RecordFaultError(TerminalError):
+    """A record failed and the action for it is to stop the run."""
+
+
+class StageFailedError(TerminalError):
+    """The user's stage raised; offsets are unmoved."""
+
+
+class DestinationRejectedError(TerminalError):
+    """The destination will not take some records, and the action for them is to stop the run."""
+
+
+class DeadLetterError(TerminalError):
+    """A dead letter cannot be written; offsets are unmoved."""
+
+
+class BrokerUnavailableError(TransientError):
+    """A broker call got no answer within its deadline."""
+
+
+class BrokerStartError(TransientError):
+    """The embedded broker did not become ready."""
+
+
+class ForeignMemberError(TransientError):
+    """Somebody else consumes with the asset's group."""
+
+
+class OffsetConflictError(TransientError):
+    """Another run moved the group's offset between plan and commit."""
+
+
+class FencedError(OffsetConflictError):
+    """A newer owner of the transactional id took over."""
+
+
+class TransactionTimedOutError(TransientError):
+    """The transaction was open for longer than its timeout; the broker aborted it."""
+
+
+class DeliveryError(TransientError):
+    """Outputs were not acknowledged by the brokers."""
+
+
+class EngineUnavailableError(TransientError):
+    """The Spark session cannot be had, or died during the work."""

@@ -1,0 +1,58 @@
+"""A topic that is read slice by slice: what a ``@kafka_asset``'s Kafka input is loaded as.
+
+The stage is called once a slice, so the input is the promise to read, not the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import DataFrame
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.io_managers.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class TopicFeed:
+    """One Kafka input.
+
+    Args:
+        topic: The topic.
+        form: What the stage's annotation asks for; see ``kpipe_platform.spark.convert``.
+        pipeline: How to plan and read it.
+    """
+
+    topic: KafkaTopic
+    form: str
+    pipeline: Pipeline
+
+
+@dataclass(frozen=True)
+class RunLimits:
+    """How many consecutive slices one materialisation takes of a Kafka partition.
+
+    Args:
+        max_slices: At most this many; None: until caught up.
+        max_duration_s: Take no further slice after this long, seconds; None: no limit.
+    """
+
+    max_slices: int | None = 1
+    max_duration_s: float | None = None
+
+
+@dataclass(frozen=True)
+class StagedFeeds:
+    """What a ``@kafka_asset`` returns: the stage with its inputs, not yet run.
+
+    Args:
+        feeds: Kafka inputs by parameter name.
+        stage: Calls the user's function with one slice's inputs.
+        limits: How many slices to take.
+    """
+
+    feeds: Mapping[str, TopicFeed]
+    stage: Callable[[Mapping[str, Any]], DataFrame | Any]
+    limits: RunLimits

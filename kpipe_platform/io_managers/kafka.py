@@ -1,0 +1,181 @@
+"""The IO manager of Kafka assets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+from pydantic import Field
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
+from kpipe_platform.io_managers import ledger
+from kpipe_platform.io_managers.feed import StagedFeeds, TopicFeed
+from kpipe_platform.io_managers.outputs import emit_feeds, emit_plain
+from kpipe_platform.io_managers.pipeline import Pipeline
+from kpipe_platform.io_managers.step import (
+    FORM,
+    READ,
+    READ_FEED,
+    READ_SLICE,
+    READ_TABLE,
+    SCALING,
+    Step,
+    action_of,
+    kafka_partitions_of,
+    step_of,
+    topic_of,
+)
+from kpipe_platform.policies.faults import FaultAction
+from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
+from kpipe_platform.resources.source import KafkaSource
+from kpipe_platform.resources.spark import SparkEngine
+from kpipe_platform.spark.convert import requested_form, to_form
+from kpipe_platform.spark.reader import TopicCodecs, empty_slice
+from kpipe_platform.spark.table import latest_by_key
+
+if TYPE_CHECKING:
+    from dagster._core.execution.context.system import StepExecutionContext
+
+
+class StoresOffsets:
+    """Marks the IO managers that move the offsets of what a step read."""
+
+
+class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
+    """Loads an asset's Kafka input as the next slice of its topic, and writes an asset's output to Kafka.
+
+    Offsets move with the output: in its transaction (exactly once), or after its acknowledgements (at least once).
+
+    Args:
+        source: Plans and reads slices.
+        spark: The engine.
+        destination: Writes outputs. None: this IO manager only reads.
+        dead_letter: Takes records that failed where the action is ``FaultAction.DEAD_LETTER``.
+        on_fault: Action for records that fail, where the asset says nothing: stop, dead_letter, skip, rethrow.
+    """
+
+    source: KafkaSource
+    spark: SparkEngine
+    destination: KafkaDestination | None = None
+    dead_letter: KafkaDeadLetterDestination | None = None
+    on_fault: str = Field("stop", description="stop, dead_letter, skip or rethrow")
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        """Load the next slice of the upstream asset's topic.
+
+        The input's annotation decides the form. An input with metadata ``{"kpipe/read": "table"}`` loads the whole
+        topic as the latest value of each key, and moves no offsets.
+
+        Raises:
+            OffsetsNotStoredError: Nothing would store the offsets of what is read.
+            KpipeError: One of the plan's refusals.
+        """
+        topic = topic_of(_upstream_metadata(context), context.asset_key)
+        form = context.definition_metadata.get(FORM) or requested_form(context.dagster_type.typing_type)
+        how = context.definition_metadata.get(READ, READ_SLICE)
+        if how == READ_TABLE:
+            return self._load_table(context, topic, form)
+        pipeline = self.pipeline(context.step_context)
+        _refuse_unstored(context.step_context, context.asset_key)
+        if how == READ_FEED:
+            topic.require_readable()
+            return TopicFeed(topic, form, pipeline)
+        return self._load_slice(pipeline, topic, form)
+
+    def _load_slice(self, pipeline: Pipeline, topic: KafkaTopic, form: str) -> Any:
+        step = pipeline.step
+        if step.partition_keys is not None and len(step.partition_keys) > 1:
+            msg = f"asset {step.asset_key.to_user_string()} takes {len(step.partition_keys)} partitions in one run"
+            raise ConfigError(
+                msg,
+                fix="declare it by @kafka_asset, which calls the stage for each partition by itself, or leave the "
+                "backfill policy at one run a partition",
+            )
+        with self.source.clients() as clients:
+            numbers = kafka_partitions_of(step, lambda: self.source.partition_numbers(topic.name))
+            slice_ = pipeline.plan(clients, [topic], numbers)
+        if slice_.is_empty:
+            ledger.note_read(step.id, ledger.OpenRead(pipeline, slice_, topic, None))
+            good = empty_slice(self.spark.spark_session, TopicCodecs(topic.key_codec, topic.value)).good
+            return to_form(good, form, topic.value)
+        frames = pipeline.read(slice_, topic)
+        ledger.note_read(step.id, ledger.OpenRead(pipeline, slice_, topic, frames))
+        return to_form(frames.good, form, topic.value)
+
+    def _load_table(self, context: dg.InputContext, topic: KafkaTopic, form: str) -> Any:
+        topic.require_readable()
+        with self.source.clients() as clients:
+            table = latest_by_key(
+                self.spark.spark_session,
+                clients,
+                topic.name,
+                TopicCodecs(topic.key_codec, topic.value),
+                isolation=self.source.isolation,
+                group=self.source.group(context.asset_key),
+                parallelism=self.spark.settings.tasks_at_once,
+            )
+        return to_form(table, form, topic.value)
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> Iterator[Any]:  # type: ignore[override]
+        """Write the output to the asset's topic and move the offsets of what the step read.
+
+        Raises:
+            KpipeError: Anything that went wrong; offsets are unmoved.
+        """
+        topic = topic_of(context.definition_metadata, context.asset_key)
+        if isinstance(obj, StagedFeeds):
+            yield from emit_feeds(context, obj, topic=topic, store=None)
+        else:
+            pipeline = self.pipeline(context.step_context)
+            yield from emit_plain(context, obj, pipeline, topic=topic, store=None)
+
+    def pipeline(self, step_context: StepExecutionContext) -> Pipeline:
+        """The resources of a step, with what its asset declares."""
+        step: Step = step_of(step_context, self.source.group, type(self).__name__)
+        metadata = _asset_metadata(step_context, step.asset_key)
+        return Pipeline(
+            step=step,
+            source=self.source,
+            engine=self.spark,
+            destination=self.destination,
+            dead_letter=self.dead_letter,
+            action=action_of(metadata, FaultAction(self.on_fault)),
+            scaling=getattr(metadata.get(SCALING), "instance", metadata.get(SCALING)) or self.source.scaling,
+        )
+
+
+def _upstream_metadata(context: dg.InputContext) -> Any:
+    return context.upstream_output.definition_metadata if context.upstream_output is not None else {}
+
+
+def _asset_metadata(step_context: StepExecutionContext, asset_key: dg.AssetKey) -> dict[str, Any]:
+    assets = step_context.assets_def
+    return dict(assets.metadata_by_key.get(asset_key, {})) if assets is not None else {}
+
+
+def _refuse_unstored(step_context: StepExecutionContext, topic_asset: dg.AssetKey) -> None:
+    """Refuse, before any work, a step whose outputs no IO manager of ours stores.
+
+    Raises:
+        OffsetsNotStoredError: The offsets would stay where they are, and every run would read the same slice.
+    """
+    from dagster._core.execution.plan.outputs import StepOutputHandle
+
+    for output in step_context.step.step_outputs:
+        if output.properties.asset_check_key is not None:
+            continue
+        handle = StepOutputHandle(step_context.step.key, output.name)
+        stored = not output.dagster_type_key.startswith("Nothing")
+        if not stored or not isinstance(step_context.get_io_manager(handle), StoresOffsets):
+            definition = step_context.op_def.output_def_named(output.name)
+            msg = (
+                f"{step_context.step.key} reads topic asset {topic_asset.to_user_string()}, and its output's IO manager "
+                f"{definition.io_manager_key!r} does not store offsets: every run would read the same slice"
+            )
+            raise OffsetsNotStoredError(
+                msg,
+                fix="write to Kafka (KafkaIOManager), or wrap the IO manager: OffsetCommittingIOManager(inner=...)",
+                step=step_context.step.key,
+            )

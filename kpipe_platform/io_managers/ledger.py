@@ -1,0 +1,65 @@
+"""What the steps of this process have read and not stored yet.
+
+Dagster loads a step's inputs and stores its output in two calls, which may be on two IO managers; in between, the
+slice waits here.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.io_managers.pipeline import Pipeline
+from kpipe_platform.io_managers.step import StepId
+from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.spark.reader import SliceFrames
+
+
+@dataclass
+class OpenRead:
+    """One topic that a step read.
+
+    Args:
+        pipeline: How it was read, and how its dead letters are written.
+        slice: The plan.
+        topic: The topic.
+        frames: The rows; None where the slice is empty.
+    """
+
+    pipeline: Pipeline
+    slice: Slice
+    topic: KafkaTopic
+    frames: SliceFrames | None
+
+
+@dataclass
+class _Ledger:
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    reads: dict[StepId, list[OpenRead]] = field(default_factory=dict)
+
+
+_ledger = _Ledger()
+
+
+def note_read(step: StepId, read: OpenRead) -> None:
+    """Remember a read until the step's output is stored; what earlier attempts of the step read is dropped."""
+    run_id, step_key, attempt = step
+    for earlier in range(1, attempt):
+        for dropped in take_reads((run_id, step_key, earlier)):
+            if dropped.frames is not None:
+                dropped.frames.release()
+    with _ledger.lock:
+        _ledger.reads.setdefault(step, []).append(read)
+
+
+def take_reads(step: StepId) -> list[OpenRead]:
+    """What the step read; it is forgotten here."""
+    with _ledger.lock:
+        return _ledger.reads.pop(step, [])
+
+
+def pipelines(step: StepId) -> list[Pipeline]:
+    """How the open reads of a step were read."""
+    with _ledger.lock:
+        return [read.pipeline for read in _ledger.reads.get(step, [])]

@@ -1,0 +1,141 @@
+"""Storing a step's output and telling Dagster, partition by partition, what became of its slices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import dagster as dg
+from dagster._core.events import DagsterEvent
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.errors import ConfigError, KpipeError
+from kpipe_platform.io_managers import ledger
+from kpipe_platform.io_managers.feed import StagedFeeds
+from kpipe_platform.io_managers.pipeline import Pipeline, SliceReport
+from kpipe_platform.io_managers.report import describe, metadata_of
+from kpipe_platform.io_managers.runner import FeedRunner, partitions_failed, store_output
+from kpipe_platform.io_managers.step import kafka_partitions_of
+from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.spark.failures import classify, is_sparks
+
+Store = Callable[[Any], None]
+
+
+def emit_feeds(
+    context: dg.OutputContext, staged: StagedFeeds, *, topic: KafkaTopic | None, store: Store | None
+) -> Iterator[Any]:
+    """Run a ``@kafka_asset``'s slices and report them.
+
+    Yields:
+        Dagster events for the partitions that are done, where others failed.
+
+    Raises:
+        KpipeError: A slice failed; what earlier slices committed stays reported.
+    """
+    pipeline = next(iter(staged.feeds.values())).pipeline
+    step = pipeline.step
+    runner = FeedRunner(staged, pipeline, topic=topic, store=store)
+    if step.partition_keys is None:
+        reports = runner.run_all(None)
+        _log(context, reports)
+        context.add_output_metadata(metadata_of(reports))
+        return
+    numbers = kafka_partitions_of(step, list)
+    done: dict[int, list[SliceReport]] = {}
+    failed: dict[int, Exception] = {}
+    for number, result in runner.run_each(numbers):
+        if isinstance(result, Exception):
+            failed[number] = result
+            context.log.error(f"partition {number}: {result}")
+        else:
+            done[number] = result
+            _log(context, result)
+    for number, reports in sorted(done.items()):
+        if failed:
+            yield _materialisation(context, str(number), reports)
+        elif len(numbers) == 1:
+            context.add_output_metadata(metadata_of(reports))
+        else:
+            context.step_context.add_asset_metadata(
+                metadata_of(reports), asset_key=step.asset_key, partition_key=str(number)
+            )
+    if failed:
+        raise partitions_failed(failed, sorted(done))
+
+
+def emit_plain(
+    context: dg.OutputContext,
+    output: Any,
+    pipeline: Pipeline,
+    *,
+    topic: KafkaTopic | None,
+    store: Store | None,
+) -> Iterator[Any]:
+    """Store what a plain asset returned, with the slices that its inputs were loaded from."""
+    yield from ()
+    reads = ledger.take_reads(pipeline.step.id)
+    try:
+        report = _store_plain(output, pipeline, reads, topic, store)
+    except KpipeError:
+        raise
+    except Exception as error:
+        if is_sparks(error):
+            where = ", ".join(str(read.slice) for read in reads) or pipeline.step.step_key
+            raise classify(error, where) from error
+        raise
+    finally:
+        for read in reads:
+            if read.frames is not None:
+                read.frames.release()
+    _log(context, [report])
+    context.add_output_metadata(metadata_of([report]))
+
+
+def _store_plain(
+    output: Any,
+    pipeline: Pipeline,
+    reads: Sequence[ledger.OpenRead],
+    topic: KafkaTopic | None,
+    store: Store | None,
+) -> SliceReport:
+    slice_ = _joined(pipeline, reads)
+    with pipeline.source.clients() as clients:
+        target = pipeline.target(clients, [read.topic for read in reads], topic)
+    if reads and slice_.is_empty:
+        return pipeline.store_start(slice_)
+    sources = {read.topic.name: (read.topic, read.frames) for read in reads if read.frames is not None}
+    return store_output(pipeline, slice_, sources, output, target, store)
+
+
+def _joined(pipeline: Pipeline, reads: Sequence[ledger.OpenRead]) -> Slice:
+    """One slice of all that the step read: its offsets move together."""
+    if len(reads) == 1:
+        return reads[0].slice
+    step = pipeline.step
+    names = [read.topic.name for read in reads]
+    if len(set(names)) < len(names):
+        msg = f"asset {step.asset_key.to_user_string()} reads a topic twice: {', '.join(sorted(names))}"
+        raise ConfigError(msg, fix="read it once and use the DataFrame twice")
+    slice_id = reads[0].slice.slice_id if reads else f"{step.step_key}.{step.attempt}"
+    return Slice(
+        group=step.group,
+        run_id=step.run_id,
+        slice_id=slice_id,
+        ranges=tuple(sorted((p for read in reads for p in read.slice.ranges), key=lambda p: p.range)),
+        fence=tuple(sorted({f for read in reads for f in read.slice.fence})),
+    )
+
+
+def _materialisation(context: dg.OutputContext, partition: str, reports: Sequence[SliceReport]) -> DagsterEvent:
+    event = dg.AssetMaterialization(asset_key=context.asset_key, partition=partition, metadata=metadata_of(reports))
+    return DagsterEvent.asset_materialization(context.step_context, event)
+
+
+def _log(context: dg.OutputContext, reports: Sequence[SliceReport]) -> None:
+    for report in reports:
+        facts = describe(report)
+        context.log.info(
+            f"{facts['slice']}: read {facts['read']:,}, written {facts['written']:,}, dead letters "
+            f"{facts['dead_letters']:,}, skipped {facts['skipped']:,} in {facts['seconds']} s"
+        )

@@ -1,0 +1,151 @@
+"""What a Dagster step says about the slice it is to take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.partitions import partition_number
+from kpipe_platform.policies.faults import FaultAction
+
+if TYPE_CHECKING:
+    from dagster._core.execution.context.system import StepExecutionContext
+
+# Keys of asset and input metadata.
+TOPIC = "kpipe/topic"
+ON_FAULT = "kpipe/on_fault"
+READ = "kpipe/read"
+RANGES = "kpipe/ranges"
+SCALING = "kpipe/scaling"
+FORM = "kpipe/form"
+
+READ_SLICE, READ_FEED, READ_TABLE = "slice", "feed", "table"
+
+
+StepId = tuple[str, str, int]
+"""Run, step and attempt."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that materialises one Kafka-reading asset.
+
+    Args:
+        asset_key: The asset.
+        group: Its consumer group.
+        run_id: Dagster run.
+        step_key: Step of the run.
+        attempt: 1 for the first try of the step.
+        partition_keys: Dagster partitions of the asset in this run; None for an unpartitioned asset.
+        instance: Dagster instance, for earlier materialisations.
+    """
+
+    asset_key: dg.AssetKey
+    group: str
+    run_id: str
+    step_key: str
+    attempt: int
+    partition_keys: tuple[str, ...] | None
+    instance: dg.DagsterInstance
+
+    @property
+    def id(self) -> StepId:
+        """Names this try of the step among all that the process runs."""
+        return (self.run_id, self.step_key, self.attempt)
+
+    def earlier_end(self, partition: Partition) -> int | None:
+        """End of the last materialisation of a Kafka partition that Dagster holds."""
+        topic, number = partition
+        keys = None if self.partition_keys is None else [str(number)]
+        records = self.instance.fetch_materializations(
+            dg.AssetRecordsFilter(asset_key=self.asset_key, asset_partitions=keys), limit=1
+        ).records
+        for record in records:
+            found = record.asset_materialization
+            stored = found.metadata.get(RANGES) if found is not None else None
+            data: Any = stored.value if stored is not None else []
+            for item in data:
+                if item["topic"] == topic and item["partition"] == number:
+                    return int(item["end"])
+        return None
+
+
+def step_id(step_context: StepExecutionContext) -> StepId:
+    """Names this try of the step among all that the process runs."""
+    return (step_context.run_id, step_context.step.key, step_context.previous_attempt_count + 1)
+
+
+def step_of(step_context: StepExecutionContext, group_of: Callable[[dg.AssetKey], str], io_manager: str) -> Step:
+    """The step behind a Dagster context.
+
+    Raises:
+        ConfigError: The step does not materialise exactly one asset.
+    """
+    assets = step_context.assets_def
+    keys = list(assets.keys) if assets is not None else []
+    if len(keys) != 1:
+        shown = ", ".join(key.to_user_string() for key in keys) or "no asset"
+        msg = f"{io_manager}: step {step_context.step.key!r} materialises {shown}"
+        raise ConfigError(
+            msg,
+            fix="read a Kafka topic in an asset of its own: its offsets move with one output",
+            step=step_context.step.key,
+        )
+    return Step(
+        asset_key=keys[0],
+        group=group_of(keys[0]),
+        run_id=step_context.run_id,
+        step_key=step_context.step.key,
+        attempt=step_context.previous_attempt_count + 1,
+        partition_keys=_partition_keys(step_context),
+        instance=step_context.instance,
+    )
+
+
+def _partition_keys(step_context: StepExecutionContext) -> tuple[str, ...] | None:
+    definition = step_context.entity_partitions_def
+    if definition is None:
+        return None
+    keys = definition.get_partition_keys_in_range(
+        step_context.partition_key_range, dynamic_partitions_store=step_context.instance
+    )
+    return tuple(keys)
+
+
+def kafka_partitions_of(step: Step, numbers: Callable[[], list[int]]) -> list[int]:
+    """Kafka partitions that the step covers: its Dagster partitions, or all of the topic's."""
+    if step.partition_keys is None:
+        return numbers()
+    return [partition_number(key) for key in step.partition_keys]
+
+
+def topic_of(metadata: Mapping[str, Any] | None, asset_key: dg.AssetKey) -> KafkaTopic:
+    """The topic of an asset: its declaration, else a JSON topic named after the asset."""
+    declared = (metadata or {}).get(TOPIC)
+    declared = getattr(declared, "instance", declared)
+    if isinstance(declared, KafkaTopic):
+        return declared
+    if declared is not None:
+        msg = f"metadata {TOPIC!r} of asset {asset_key.to_user_string()} is {declared!r}"
+        raise ConfigError(msg, fix=f'metadata={{"{TOPIC}": KafkaTopic("name", value=JsonCodec(...))}}')
+    return KafkaTopic(".".join(asset_key.path))
+
+
+def action_of(metadata: Mapping[str, Any] | None, default: FaultAction) -> FaultAction:
+    """The fault action of an asset: its declaration, else the default."""
+    declared = (metadata or {}).get(ON_FAULT)
+    declared = getattr(declared, "value", declared)
+    if declared is None:
+        return default
+    try:
+        return FaultAction(declared)
+    except ValueError:
+        known = ", ".join(action.value for action in FaultAction)
+        msg = f"metadata {ON_FAULT!r} is {declared!r}, which is not one of {known}"
+        raise ConfigError(msg, fix=f'metadata={{"{ON_FAULT}": FaultAction.DEAD_LETTER}}') from None

@@ -1,0 +1,172 @@
+"""Running Apache Ivy and telling apart why it failed."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import tempfile
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.sax.saxutils import quoteattr
+
+from kpipe_platform.errors import ConfigError, EnvironmentSetupError
+from kpipe_platform.jvm.folders import CACHE_DIR_VARIABLE
+from kpipe_platform.jvm.java import find_java
+
+__all__ = ["IVY_SETTINGS_VARIABLE", "Coordinate", "run_ivy"]
+
+logger = logging.getLogger(__name__)
+
+IVY_SETTINGS_VARIABLE = "KPIPE_IVY_SETTINGS"
+
+_QUOTED_LINES = 12
+# Lines of a long explanation that start with dots, bars or colons only draw its frame.
+_FRAME = re.compile(r"^[\s.:|\-=]*$")
+_NO_NETWORK = re.compile(
+    r"UnknownHost|unknown host|Connection refused|Connect to .* failed|timed out|unreachable|"
+    r"Server access error|SSLHandshake|reset|407 ",
+    re.IGNORECASE,
+)
+_NO_SPACE = "No space left on device"
+
+
+@dataclass(frozen=True)
+class Coordinate:
+    """Name of an artifact in a Maven repository.
+
+    Attributes:
+        group: For example ``org.apache.kafka``.
+        artifact: For example ``kafka_2.13``.
+        version: For example ``4.2.0``.
+    """
+
+    group: str
+    artifact: str
+    version: str
+
+    @classmethod
+    def parse(cls, text: str) -> Coordinate:
+        """Read ``group:artifact:version``.
+
+        Raises:
+            ConfigError: The text has another form.
+        """
+        parts = text.split(":")
+        if len(parts) != 3 or not all(re.fullmatch(r"[\w.\-]+", part) for part in parts):
+            msg = f"{text!r} is no Maven coordinate."
+            raise ConfigError(msg, fix="write it as group:artifact:version")
+        return cls(*parts)
+
+    def __str__(self) -> str:
+        return f"{self.group}:{self.artifact}:{self.version}"
+
+
+def run_ivy(
+    coordinates: Sequence[Coordinate],
+    *,
+    exclude: Sequence[str],
+    jars_dir: Path,
+    ivy_cache: Path,
+    into: Path,
+    progress: Callable[[str], None],
+) -> None:
+    """Resolve artifacts with all they depend on and copy their jars into a folder.
+
+    Args:
+        coordinates: What to resolve, together.
+        exclude: Groups to leave out.
+        jars_dir: Folder whose jars contain Ivy.
+        ivy_cache: Folder that Ivy downloads into.
+        into: Folder that the jars are copied to.
+        progress: Called with a line for each artifact.
+
+    Raises:
+        EnvironmentSetupError: No Java, or Ivy failed; says for want of what: network, space or artifact.
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".xml", encoding="utf-8") as ivy_file:
+        ivy_file.write(_ivy_xml(coordinates, exclude))
+        ivy_file.flush()
+        command: list[str | Path] = [
+            *(find_java().path, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"),
+            *("-cp", f"{jars_dir}/*", "org.apache.ivy.Main"),
+            *("-cache", ivy_cache, "-ivy", ivy_file.name, "-confs", "default"),
+            # Some libraries publish their jar as an OSGi bundle.
+            *("-types", "jar", "bundle"),
+            *("-retrieve", f"{into}/[artifact]-[revision].[ext]"),
+        ]
+        settings = os.environ.get(IVY_SETTINGS_VARIABLE)
+        if settings:
+            command += ["-settings", settings]
+        code, lines = _run(command, progress)
+    if code != 0 or not any(into.glob("*.jar")):
+        raise _failure(coordinates, ivy_cache.parent, lines)
+
+
+def _run(command: Sequence[str | Path], progress: Callable[[str], None]) -> tuple[int, Sequence[str]]:
+    lines: deque[str] = deque(maxlen=1000)
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as ivy:
+        assert ivy.stdout is not None  # noqa: S101  # it was asked for above
+        for line in ivy.stdout:
+            text = line.strip()
+            lines.append(text)
+            logger.debug("ivy: %s", text)
+            if text.startswith("found "):
+                progress(text.split(" in ")[0])
+            elif text.startswith("downloading "):
+                progress("downloading " + text.removesuffix(" ...").rpartition("/")[2])
+    return ivy.returncode, lines
+
+
+def _failure(coordinates: Sequence[Coordinate], folder: Path, lines: Sequence[str]) -> EnvironmentSetupError:
+    names = ", ".join(str(each) for each in coordinates)
+    telling = [line for line in lines if not _FRAME.match(line)]
+    errors = [line for line in telling if "ERROR" in line or _NO_NETWORK.search(line)]
+    quoted = "\n".join(f"    {line}" for line in [*errors[:3], *telling[-_QUOTED_LINES:]])
+    text = "\n".join(lines)
+    if _NO_SPACE in text:
+        reason = "the disk is full"
+        fix = f"free about 300 MB, or set {CACHE_DIR_VARIABLE} to a folder on another disk"
+    elif _NO_NETWORK.search(text):
+        reason = "the Maven repository cannot be reached"
+        fix = (
+            "the network is needed once, then never again. Without one, copy "
+            f"{folder} from a machine that ran the same command, or point {CACHE_DIR_VARIABLE} at a copy. "
+            "Behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT'; "
+            f"for a mirror set {IVY_SETTINGS_VARIABLE} to an ivysettings.xml"
+        )
+    elif "not found" in text:
+        reason = "the repository does not have it"
+        fix = "check the name and the version"
+    else:
+        reason = "Ivy failed"
+        fix = "see what it says above; a second try goes on where this one ended"
+    msg = f"Cannot fetch {names}: {reason}. The last lines of Ivy:\n{quoted}"
+    return EnvironmentSetupError(msg, fix=fix, reason=reason)
+
+
+def _ivy_xml(coordinates: Sequence[Coordinate], exclude: Sequence[str]) -> str:
+    # "default" is the artifact itself together with what it needs at run time.
+    dependencies = "\n".join(
+        f"<dependency org={quoteattr(each.group)} name={quoteattr(each.artifact)} "
+        f'rev={quoteattr(each.version)} conf="default->default"/>'
+        for each in coordinates
+    )
+    excludes = "\n".join(f"<exclude org={quoteattr(group)}/>" for group in exclude)
+    return (
+        '<ivy-module version="2.0">\n'
+        '<info organisation="kpipe" module="fetch" revision="1"/>\n'
+        '<configurations><conf name="default"/></configurations>\n'
+        f"<dependencies>\n{dependencies}\n{excludes}\n</dependencies>\n"
+        "</ivy-module>\n"
+    )

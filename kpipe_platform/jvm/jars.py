@@ -1,0 +1,223 @@
+"""Jars from Maven repositories, fetched once into a cache folder by the Ivy that pyspark ships.
+
+A set of jars lives in ``{cache_dir()}/jars/{name}/`` beside a marker that lists them. The folder appears by
+one rename after everything in it was written, so a download that was interrupted is never taken for complete.
+A second call finds the marker, reads nothing but it and the jars' sizes, and needs neither network nor lock.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import importlib.util
+import json
+import logging
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from filelock import FileLock
+
+from kpipe_platform.errors import EnvironmentSetupError
+from kpipe_platform.jvm.folders import CACHE_DIR_VARIABLE, cache_dir
+from kpipe_platform.jvm.ivy import Coordinate, run_ivy
+
+__all__ = [
+    "KAFKA_VERSION",
+    "artifact_name",
+    "cache_dir",
+    "class_path",
+    "fetch_jars",
+    "kafka_broker_jars",
+    "pyspark_jars_dir",
+    "spark_connector_jars",
+]
+
+logger = logging.getLogger(__name__)
+
+KAFKA_VERSION = "4.2.0"
+_SCALA = "2.13"
+# The distribution of Kafka adds a logging backend that the broker's own Maven dependencies leave out. Its
+# version is that of the log4j-core which kafka_2.13 4.2.0 depends on.
+_KAFKA_LOGGING = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.3"
+
+# The broker's jars take 42 MB, once in Ivy's cache and once here; a Spark package less.
+_NEEDED_BYTES = 300 * 1024 * 1024
+_MARKER = "complete.json"
+
+Progress = Callable[[str], None]
+
+
+def kafka_broker_jars(*, progress: Progress | None = None) -> list[Path]:
+    """Jars of the Apache Kafka broker and its tools; see `fetch_jars`."""
+    return fetch_jars(f"org.apache.kafka:kafka_{_SCALA}:{KAFKA_VERSION}", _KAFKA_LOGGING, progress=progress)
+
+
+def spark_connector_jars(
+    spark_version: str,
+    artifacts: Sequence[str] = (f"spark-sql-kafka-0-10_{_SCALA}",),
+    *,
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Jars that a Spark session needs beside those that pyspark ships; see `fetch_jars`.
+
+    Args:
+        spark_version: Version of the installed pyspark, for example ``4.2.0``.
+        artifacts: Modules of ``org.apache.spark``; the Kafka connector by default.
+        progress: Called with a line of text whenever there is something to tell.
+
+    Returns:
+        Paths for ``spark.jars``, without jars that pyspark has already in some version.
+    """
+    coordinates = [f"org.apache.spark:{artifact}:{spark_version}" for artifact in artifacts]
+    # Hadoop and Scala are in every pyspark: 60 MB that need not be downloaded only to be left out.
+    jars = fetch_jars(*coordinates, exclude=("org.apache.hadoop", "org.scala-lang"), progress=progress)
+    shipped = {artifact_name(path.name) for path in pyspark_jars_dir().glob("*.jar")}
+    return [path for path in jars if artifact_name(path.name) not in shipped]
+
+
+def fetch_jars(
+    coordinate: str,
+    *more: str,
+    exclude: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> list[Path]:
+    """Get an artifact and all it depends on, from the cache or else from the network.
+
+    Processes that ask at the same time download once: the others wait for it.
+
+    Args:
+        coordinate: ``group:artifact:version``.
+        *more: Further coordinates, resolved together with the first.
+        exclude: Groups that are left out among the dependencies.
+        progress: Called with a line of text whenever there is something to tell.
+
+    Returns:
+        The jars, sorted by name.
+
+    Raises:
+        ConfigError: A coordinate is not of that form.
+        EnvironmentSetupError: No Java, no network, no such artifact, no disk space, or a cache folder that
+            cannot be written.
+    """
+    coordinates = [Coordinate.parse(text) for text in (coordinate, *more)]
+    folder = cache_dir() / "jars" / _folder_name(coordinates, exclude)
+    jars = _cached(folder)
+    if jars is not None:
+        return jars
+    _make_room(folder.parent)
+    with FileLock(folder.parent / ".lock"):
+        jars = _cached(folder)
+        if jars is None:
+            _download(coordinates, exclude, folder, progress)
+            jars = _cached(folder)
+    if jars is None:
+        msg = f"The jars in {folder} changed while they were fetched."
+        raise EnvironmentSetupError(msg, fix="run the command again")
+    return jars
+
+
+def pyspark_jars_dir() -> Path:
+    """Folder of the jars that the installed pyspark ships, found without importing pyspark.
+
+    Raises:
+        EnvironmentSetupError: pyspark is not installed, or without its jars.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        msg = "pyspark is not installed: its Ivy is what fetches jars."
+        raise EnvironmentSetupError(msg, fix="pip install pyspark")
+    folder = Path(spec.origin).parent / "jars"
+    if not any(folder.glob("ivy-*.jar")):
+        msg = f"The installed pyspark has no Ivy in {folder}."
+        raise EnvironmentSetupError(msg, fix="pip install pyspark (pyspark-client alone has no jars)")
+    return folder
+
+
+def class_path(jars: Iterable[Path]) -> str:
+    """Render jars as the value of Java's ``-cp``."""
+    return ":".join(str(path) for path in jars)
+
+
+def artifact_name(file_name: str) -> str:
+    """Take the version off a jar's name: ``slf4j-api-2.0.17.jar`` becomes ``slf4j-api``."""
+    return re.sub(r"-\d+\.[^-]*(-[^-]+)?\.jar$", "", file_name)
+
+
+def _folder_name(coordinates: Sequence[Coordinate], exclude: Sequence[str]) -> str:
+    first = coordinates[0]
+    whole = json.dumps([[str(each) for each in coordinates], sorted(exclude)])
+    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    return f"{first.artifact}-{first.version}-{digest}"
+
+
+def _cached(folder: Path) -> list[Path] | None:
+    try:
+        sizes = json.loads((folder / _MARKER).read_text(encoding="utf-8"))
+        jars = [folder / name for name in sorted(sizes)]
+        complete = all(path.stat().st_size == sizes[path.name] for path in jars)
+    except (FileNotFoundError, ValueError):
+        return None
+    return jars if complete else None
+
+
+def _make_room(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        free_bytes = shutil.disk_usage(folder).free
+    except OSError as error:
+        msg = f"The cache folder {folder} cannot be made: {error}"
+        raise EnvironmentSetupError(
+            msg, fix=f"set {CACHE_DIR_VARIABLE} to a folder that can be written"
+        ) from error
+    if free_bytes < _NEEDED_BYTES:
+        raise _disk_full(folder, free_bytes)
+
+
+def _download(
+    coordinates: Sequence[Coordinate],
+    exclude: Sequence[str],
+    folder: Path,
+    progress: Progress | None,
+) -> None:
+    tell = progress or (lambda _: None)
+    names = ", ".join(str(each) for each in coordinates)
+    logger.info("fetching %s into %s, once", names, folder)
+    tell(f"Fetching {names}, once (about half a minute)")
+    ivy_cache = folder.parent / ".ivy"
+    temporary = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder.parent))
+    try:
+        run_ivy(
+            coordinates,
+            exclude=exclude,
+            jars_dir=pyspark_jars_dir(),
+            ivy_cache=ivy_cache,
+            into=temporary,
+            progress=tell,
+        )
+        sizes = {path.name: path.stat().st_size for path in temporary.glob("*.jar")}
+        (temporary / _MARKER).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
+        temporary.chmod(0o755)
+        # Without its marker, or with other jars than the marker lists, it is not what anybody can be using.
+        shutil.rmtree(folder, ignore_errors=True)
+        temporary.rename(folder)
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _disk_full(folder, 0) from error
+        msg = f"Cannot write the jars into {folder}: {error}"
+        fix = f"set {CACHE_DIR_VARIABLE} to a folder that can be written"
+        raise EnvironmentSetupError(msg, fix=fix) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    # Kept after a failure, so that the next try goes on where this one ended; of no use after a success.
+    shutil.rmtree(ivy_cache, ignore_errors=True)
+
+
+def _disk_full(folder: Path, free_bytes: int) -> EnvironmentSetupError:
+    return EnvironmentSetupError(
+        f"Not enough disk space for jars in {folder}: {free_bytes // 2**20} MB are free, "
+        f"about {_NEEDED_BYTES // 2**20} MB are needed.",
+        fix=f"free some space, or set {CACHE_DIR_VARIABLE} to a folder on another disk",
+    )

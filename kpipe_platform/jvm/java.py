@@ -1,0 +1,124 @@
+"""Finding a Java that is new enough."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from kpipe_platform.errors import EnvironmentSetupError
+
+__all__ = ["MINIMUM_JAVA", "JavaInstall", "find_java"]
+
+logger = logging.getLogger(__name__)
+
+# Spark 4 and Kafka 4 brokers are compiled for Java 17.
+MINIMUM_JAVA = 17
+
+# A cold JVM on a busy small machine needs about a second to print its version; a minute means it hangs.
+_VERSION_DEADLINE_S = 60.0
+
+_REMEDY = (
+    "install Java 17 or 21, for example `apt-get install openjdk-17-jre-headless` (Debian, Ubuntu), "
+    "`dnf install java-17-openjdk-headless` (Fedora, RHEL) or `brew install openjdk@17` (macOS), "
+    "or set JAVA_HOME to the folder of an installed one"
+)
+
+
+@dataclass(frozen=True)
+class JavaInstall:
+    """A Java that kpipe can start.
+
+    Attributes:
+        path: The ``java`` executable.
+        version: Full version, for example ``17.0.15``.
+    """
+
+    path: Path
+    version: str
+
+    @property
+    def major(self) -> int:
+        """Feature release, for example 17; Java 8 and older count as what follows ``1.``."""
+        return _major(self.version)
+
+
+def find_java() -> JavaInstall:
+    """Find the ``java`` that child processes are started with.
+
+    ``JAVA_HOME`` goes before ``PATH``, as it does for Spark: when it is set, nothing else is looked at.
+
+    Returns:
+        The executable and its version, 17 or newer.
+
+    Raises:
+        EnvironmentSetupError: No Java, or an older one.
+    """
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        path = Path(home) / "bin" / "java"
+        where = f"JAVA_HOME={home}"
+        if not os.access(path, os.X_OK):
+            msg = f"JAVA_HOME is set to {home}, but there is no executable bin/java in it."
+            raise EnvironmentSetupError(msg, fix=f"correct or unset JAVA_HOME; or {_REMEDY}")
+    else:
+        found = shutil.which("java")
+        if found is None:
+            msg = "No Java found: JAVA_HOME is not set and there is no `java` on PATH."
+            raise EnvironmentSetupError(msg, fix=_REMEDY)
+        path, where = Path(found), "the first on PATH"
+    version = _version_of(path)
+    install = JavaInstall(path, version)
+    if install.major < MINIMUM_JAVA:
+        msg = f"Java {version} at {path} ({where}) is too old: kpipe needs {MINIMUM_JAVA} or newer."
+        raise EnvironmentSetupError(msg, fix=_REMEDY, version=version)
+    logger.debug("using Java %s at %s", version, path)
+    return install
+
+
+def _version_of(path: Path) -> str:
+    # A JDK's and JRE's `release` file holds the version, which saves starting a JVM.
+    try:
+        release = (path.resolve().parent.parent / "release").read_text(encoding="utf-8")
+    except OSError:
+        return _ask_version(path)
+    match = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
+    return match.group(1) if match else _ask_version(path)
+
+
+@lru_cache(maxsize=8)
+def _ask_version(path: Path) -> str:
+    try:
+        answer = subprocess.run(
+            [path, "-version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_VERSION_DEADLINE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        msg = f"{path} does not start: {error}"
+        raise EnvironmentSetupError(msg, fix=_REMEDY) from error
+    text = answer.stderr + answer.stdout
+    match = re.search(r'version "([^"]+)"', text)
+    if answer.returncode != 0 or match is None:
+        # macOS ships a /usr/bin/java that only says that there is no Java.
+        msg = f"{path} -version gave no version: {' '.join(text.split())[:300] or 'no output'}"
+        raise EnvironmentSetupError(msg, fix=_REMEDY)
+    return match.group(1)
+
+
+def _major(version: str) -> int:
+    numbers = re.findall(r"\d+", version)
+    if not numbers:
+        return 0
+    if numbers[0] == "1" and len(numbers) > 1:
+        return int(numbers[1])
+    return int(numbers[0])

@@ -1,0 +1,1 @@
+"""Kafka without Dagster and without Spark: records, connection, topics, offsets and slices, transactions."""

@@ -1,0 +1,129 @@
+"""Broker calls with a deadline, and Kafka's error codes as kpipe's typed errors."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any, TypeVar
+
+from confluent_kafka import KafkaError, KafkaException
+
+from kpipe_platform.errors import (
+    AuthenticationFailedError,
+    AuthorizationFailedError,
+    BrokerUnavailableError,
+    DeliveryError,
+    FencedError,
+    KpipeError,
+    TerminalError,
+    TopicNotFoundError,
+    TransientError,
+)
+from kpipe_platform.kafka.settings import ConnectionSettings
+
+Result = TypeVar("Result")
+
+# How much longer than the request's own timeout the future is waited for, seconds: librdkafka answers by
+# itself at its timeout, so this only guards against a client that never answers.
+_GRACE_S = 2.0
+
+_AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
+_AUTHORIZATION = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+_UNAVAILABLE = {
+    KafkaError._TRANSPORT,
+    KafkaError._TIMED_OUT,
+    KafkaError._TIMED_OUT_QUEUE,
+    KafkaError._MSG_TIMED_OUT,
+    KafkaError._ALL_BROKERS_DOWN,
+    KafkaError._RESOLVE,
+    KafkaError._WAIT_COORD,
+    KafkaError.REQUEST_TIMED_OUT,
+    KafkaError.BROKER_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NETWORK_EXCEPTION,
+    KafkaError.NOT_ENOUGH_REPLICAS,
+    KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+}
+FENCED_CODES = {
+    KafkaError._FENCED,
+    KafkaError.PRODUCER_FENCED,
+    KafkaError.INVALID_PRODUCER_EPOCH,
+    KafkaError.TRANSACTION_COORDINATOR_FENCED,
+}
+_UNKNOWN_TOPIC = {
+    KafkaError.UNKNOWN_TOPIC_OR_PART,
+    KafkaError._UNKNOWN_TOPIC,
+    KafkaError._UNKNOWN_PARTITION,
+    KafkaError.UNKNOWN_TOPIC_ID,
+}
+
+
+def kafka_error(exception: KafkaException) -> KafkaError:
+    """The KafkaError inside a KafkaException."""
+    error = exception.args[0] if exception.args else None
+    return error if isinstance(error, KafkaError) else KafkaError(KafkaError._FAIL, str(exception))
+
+
+def translate(error: KafkaError | KafkaException, settings: ConnectionSettings, what: str, **where: Any) -> KpipeError:
+    """Kafka's error as kpipe's: terminal or transient by type, saying what and where and how to mend it.
+
+    Args:
+        error: What a client raised or reported.
+        settings: The connection, for its servers and for redaction.
+        what: What was tried, as a phrase: ``"describe topic flights"``.
+        **where: Attributes of the new error, for example topic and partition.
+    """
+    if isinstance(error, KafkaException):
+        error = kafka_error(error)
+    code = error.code()
+    text = settings.redact(error.str() or error.name())
+    message = f"cannot {what} at {settings.bootstrap_servers}: {text} ({error.name()})"
+    where = {**where, "code": error.name()}
+    if code in _AUTHENTICATION:
+        return AuthenticationFailedError(
+            message, fix="check security_protocol, sasl_* and ssl_* of KafkaConnection", **where
+        )
+    if code in _AUTHORIZATION:
+        return AuthorizationFailedError(message, fix="ask for the ACL that this call needs", **where)
+    if code in _UNKNOWN_TOPIC:
+        return TopicNotFoundError(message, fix="create the topic, or correct its name", **where)
+    if code in FENCED_CODES:
+        return FencedError(message, fix="nothing: a newer run owns this partition now", **where)
+    if code in _UNAVAILABLE:
+        return BrokerUnavailableError(
+            message,
+            fix="check that the brokers run and that bootstrap_servers and the network path are right, then run again",
+            **where,
+        )
+    kind = TransientError if error.retriable() else TerminalError
+    return kind(message, **where)
+
+
+def await_result(future: Future[Result], settings: ConnectionSettings, what: str, **where: Any) -> Result:
+    """The future's result within the connection's deadline, or a typed error."""
+    try:
+        return future.result(timeout=settings.request_timeout_s + _GRACE_S)
+    except KafkaException as exception:
+        raise translate(exception, settings, what, **where) from exception
+    except FutureTimeoutError as exception:
+        raise no_answer(settings, what, **where) from exception
+
+
+def no_answer(settings: ConnectionSettings, what: str, **where: Any) -> BrokerUnavailableError:
+    """The error for a call that nobody answered."""
+    message = f"cannot {what} at {settings.bootstrap_servers}: no answer within {settings.request_timeout_s:g} s"
+    return BrokerUnavailableError(message, fix="check that the brokers run and are reachable, then run again", **where)
+
+
+def not_delivered(settings: ConnectionSettings, what: str, left: int, **where: Any) -> DeliveryError:
+    """The error for records that the brokers did not acknowledge within the deadline."""
+    message = f"{left:,} records of {what} were not acknowledged by {settings.bootstrap_servers}"
+    return DeliveryError(message, fix="check the brokers; offsets are unmoved, so run again", **where)

@@ -1,0 +1,83 @@
+"""Kafka clients of one process: made at first use, never shared across a fork, closed when done."""
+
+from __future__ import annotations
+
+import os
+import threading
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import Consumer
+from confluent_kafka.admin import AdminClient
+
+from kpipe_platform.kafka.settings import ConnectionSettings
+
+
+class Clients:
+    """Lazy admin and consumer clients for one connection.
+
+    librdkafka's threads do not survive a fork and its handles do not pickle; so a client belongs to the
+    process that made it, a forked child makes its own, and pickling carries the settings only.
+    """
+
+    def __init__(self, settings: ConnectionSettings) -> None:
+        self.settings = settings
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._admin: AdminClient | None = None
+        self._consumers: dict[tuple[str, str], Consumer] = {}
+
+    def admin(self) -> AdminClient:
+        """The admin client of this process."""
+        with self._lock:
+            self._forget_after_fork()
+            if self._admin is None:
+                self._admin = AdminClient(self.settings.for_librdkafka())
+            return self._admin
+
+    def consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
+        """A consumer that never joins ``group``: for its committed offsets and its group metadata."""
+        with self._lock:
+            self._forget_after_fork()
+            consumer = self._consumers.get((group, isolation))
+            if consumer is None:
+                consumer = Consumer(
+                    {
+                        **self.settings.for_librdkafka(),
+                        "group.id": group,
+                        "isolation.level": isolation,
+                        "enable.auto.commit": False,
+                        "allow.auto.create.topics": False,
+                        "enable.partition.eof": False,
+                    }
+                )
+                self._consumers[(group, isolation)] = consumer
+            return consumer
+
+    def close(self) -> None:
+        """Close the clients of this process. They are made again if asked for."""
+        with self._lock:
+            self._forget_after_fork()
+            consumers, self._consumers, self._admin = self._consumers, {}, None
+        for consumer in consumers.values():
+            consumer.close()
+
+    def _forget_after_fork(self) -> None:
+        if self._pid != os.getpid():
+            self._pid = os.getpid()
+            self._admin = None
+            self._consumers = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"settings": self.settings}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(state["settings"])  # type: ignore[misc]  # a fresh object in this process is the point
+
+    def __enter__(self) -> Clients:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

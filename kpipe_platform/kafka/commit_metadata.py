@@ -1,0 +1,74 @@
+"""The text that kpipe stores beside a committed offset.
+
+It tells a later run which topic the offset belongs to (a recreated topic has another id), and a retried task
+what an earlier attempt committed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+# Brokers take at most offset.metadata.max.bytes, 4,096 by default; the text below stays under 400.
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class SliceCounts:
+    """Counted records of one slice.
+
+    Args:
+        read: Records read from the source.
+        written: Records written to the destination.
+        dead_lettered: Records written to the dead-letter topic.
+        skipped: Records dropped by ``FaultAction.SKIP``.
+    """
+
+    read: int = 0
+    written: int = 0
+    dead_lettered: int = 0
+    skipped: int = 0
+
+    def __add__(self, other: SliceCounts) -> SliceCounts:
+        return SliceCounts(
+            self.read + other.read,
+            self.written + other.written,
+            self.dead_lettered + other.dead_lettered,
+            self.skipped + other.skipped,
+        )
+
+
+@dataclass(frozen=True)
+class CommitMetadata:
+    """What stands beside a committed offset.
+
+    Args:
+        topic_id: Id of the topic when the offset was committed.
+        run_id: Dagster run, or another name of who committed.
+        slice_id: Names one attempt-independent slice of the run.
+        unit: Transactional id that committed; another one committing later fences this one first.
+        start: First offset of the slice in this partition.
+        counts: Counted records of the whole slice.
+    """
+
+    topic_id: str
+    run_id: str
+    slice_id: str
+    unit: str
+    start: int
+    counts: SliceCounts
+
+    def to_text(self) -> str:
+        """JSON for the offset's metadata field."""
+        return json.dumps({"kpipe": VERSION, **asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str | None) -> CommitMetadata | None:
+        """Read it back; None where the text is absent or was written by another tool."""
+        try:
+            data = json.loads(text or "")
+            if data.pop("kpipe") != VERSION:
+                return None
+            return cls(**{**data, "counts": SliceCounts(**data["counts"])})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None

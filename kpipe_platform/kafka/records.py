@@ -1,0 +1,59 @@
+"""One Kafka record as a plain value.
+
+The same class serves what was read and what is to be written. What is not known is None: a record that a user
+builds for writing has no offset yet, and often no partition or timestamp. There are no sentinel integers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+TimestampType: TypeAlias = Literal["create_time", "log_append_time"]
+"""Who set a record's timestamp: its producer, or the broker (``message.timestamp.type`` of the topic)."""
+
+Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
+"""Record headers in their order. A key may repeat; a value may be null, which is not the same as empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaRecord:
+    """A record that was read from Kafka, or one to be written.
+
+    Args:
+        topic: Topic; None for a record to be written where its asset says.
+        partition: Partition; None to let the partitioner choose from the key.
+        offset: Offset; None for every record that is not in a log yet.
+        timestamp_ms: Milliseconds since the epoch; None to let the producer take its clock.
+        timestamp_type: Who set the timestamp; None for a record to be written, or where there is no
+            timestamp.
+        key: The key's bytes; None is a null key, ``b""`` is an empty one.
+        value: The value: bytes as Kafka holds them, or what the topic's codec made of them. None is a
+            tombstone.
+        headers: Pairs of key and value in their order; any sequence of pairs is taken.
+
+    Raises:
+        ValueError: The partition or the offset is negative.
+    """
+
+    topic: str | None = None
+    partition: int | None = None
+    offset: int | None = None
+    timestamp_ms: int | None = None
+    timestamp_type: TimestampType | None = None
+    key: bytes | None = None
+    value: Any = None
+    headers: Headers = ()
+
+    def __post_init__(self) -> None:
+        if type(self.headers) is not tuple:
+            object.__setattr__(self, "headers", tuple((key, value) for key, value in self.headers))
+        if (self.partition is not None and self.partition < 0) or (self.offset is not None and self.offset < 0):
+            msg = f"{self.coordinates} is no place of a record: use None for what is not known"
+            raise ValueError(msg)
+
+    @property
+    def coordinates(self) -> str:
+        """Where the record is, for messages: ``flights[3]@42``, with ``?`` for what is not known."""
+        topic, partition, offset = ("?" if v is None else v for v in (self.topic, self.partition, self.offset))
+        return f"{topic}[{partition}]@{offset}"

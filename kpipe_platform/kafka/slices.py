@@ -1,0 +1,316 @@
+"""Planning the next slice: pure decisions over facts that the brokers and Dagster gave.
+
+The only call to a broker is in ``gather_facts``; ``plan_range`` and ``plan_slice`` decide, and need none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from kpipe_platform.errors import (
+    ForeignMemberError,
+    LostRangeError,
+    NoStartOffsetError,
+    OffsetsVanishedError,
+    TopicNotFoundError,
+    TopicRecreatedError,
+)
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.groups import CommittedOffset, GroupMember, committed_offsets, group_members
+from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, offsets_at, watermarks
+from kpipe_platform.kafka.topics import TopicDescription, describe_topics
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+
+@dataclass(frozen=True)
+class PlanPolicy:
+    """What decides a plan beside the facts.
+
+    Args:
+        group: The asset's consumer group.
+        isolation: Isolation of the plan and of the read.
+        start: Where a new group begins: ``"earliest"``, ``"latest"``, ``"error"`` or milliseconds since 1970.
+        on_lost_offsets: ``"error"``, or ``"skip"`` to begin at the log start and record what was lost.
+        max_records: Largest number of offsets of one partition in a slice; None: up to the end.
+    """
+
+    group: str
+    isolation: Isolation = "read_committed"
+    start: str | int = "earliest"
+    on_lost_offsets: Literal["error", "skip"] = "error"
+    max_records: int | None = None
+
+
+@dataclass(frozen=True)
+class PartitionFacts:
+    """What the brokers and Dagster know of one partition.
+
+    Args:
+        topic_id: Id of the topic now.
+        marks: Log start and end now.
+        committed: The group's offset; None where it has none.
+        start_offset: First offset at the policy's start time; None where no record is that young, or the policy
+            names no time.
+        earlier_end: End of the last materialisation that Dagster holds; None where it holds none.
+    """
+
+    topic: str
+    partition: int
+    topic_id: str
+    marks: Watermarks
+    committed: CommittedOffset | None
+    start_offset: int | None = None
+    earlier_end: int | None = None
+
+
+@dataclass(frozen=True)
+class PlannedRange:
+    """One partition's part of a slice, with what the plan knew.
+
+    Args:
+        range: Offsets to read.
+        topic_id: Id of the topic at plan time.
+        log_start: First readable offset at plan time.
+        end: Last stable offset (or log end) at plan time.
+        committed: The group's offset that the commit compares with; None: the group must still have none.
+        lost: Offsets that retention took before they were read; only with ``on_lost_offsets="skip"``.
+    """
+
+    range: OffsetRange
+    topic_id: str
+    log_start: int
+    end: int
+    committed: int | None
+    lost: OffsetRange | None = None
+
+    @property
+    def backlog(self) -> int:
+        """Offsets behind this range that wait for a later slice."""
+        return self.end - self.range.end
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The offset ranges that one commit moves, of one group.
+
+    Args:
+        group: Consumer group.
+        run_id: Who takes the slice.
+        slice_id: Name of the slice within the run; the same for every attempt of its tasks.
+        ranges: One per Kafka partition, in order.
+        fence: Transactional ids that committed these partitions before under another layout.
+    """
+
+    group: str
+    run_id: str
+    slice_id: str
+    ranges: tuple[PlannedRange, ...]
+    fence: tuple[str, ...] = ()
+
+    @property
+    def is_empty(self) -> bool:
+        """True when there is nothing to read."""
+        return all(planned.range.is_empty for planned in self.ranges)
+
+    @property
+    def moves_offsets(self) -> bool:
+        """True when the commit changes the group, be it only to store where a new group begins."""
+        return any(planned.committed != planned.range.end for planned in self.ranges)
+
+    @property
+    def span(self) -> int:
+        """Number of offsets in all ranges: an upper bound of the number of records."""
+        return sum(planned.range.span for planned in self.ranges)
+
+    @property
+    def transactional_id(self) -> str:
+        """The id under which this slice commits; the same for every slice of the same partitions."""
+        return transactional_id(self.group, [planned.range for planned in self.ranges])
+
+    def __str__(self) -> str:
+        return ", ".join(str(planned.range) for planned in self.ranges)
+
+
+def transactional_id(group: str, ranges: Iterable[OffsetRange]) -> str:
+    """``{group}.{topic}.{partition}``; ``{group}.{topic}.all`` for a slice over several partitions."""
+    ordered = sorted(ranges)
+    numbers = {r.partition for r in ordered}
+    last = str(ordered[0].partition) if len(numbers) == 1 else "all"
+    return f"{group}.{ordered[0].topic}.{last}"
+
+
+def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
+    """The next range of one partition: ``[committed, min(end, committed + max_records))``. Pure.
+
+    Raises:
+        TopicRecreatedError: The stored offset belongs to another topic of that name, or lies past the log's end.
+        OffsetsVanishedError: No stored offset, though Dagster holds an earlier materialisation.
+        NoStartOffsetError: A new group and ``start="error"``.
+        LostRangeError: The log begins after the stored offset, and the policy is ``"error"``.
+    """
+    where = f"{facts.topic}/{facts.partition}"
+    ids = {"topic": facts.topic, "partition": facts.partition, "group": policy.group}
+    cli = f"kpipe offsets set {policy.group} {facts.topic} --partition {facts.partition} --to"
+    if facts.committed is None:
+        begin, committed = _first_offset(facts, policy, where, cli, ids), None
+    else:
+        begin = committed = facts.committed.offset
+        stored = facts.committed.metadata
+        if stored is not None and stored.topic_id != facts.topic_id:
+            msg = (
+                f"topic {facts.topic!r} was deleted and created again: group {policy.group} stores offset {begin} of "
+                f"{where} for topic id {stored.topic_id}, and the topic's id is now {facts.topic_id}"
+            )
+            raise TopicRecreatedError(
+                msg,
+                fix=f"decide where to begin in the new topic: {cli} earliest",
+                stored_topic_id=stored.topic_id,
+                topic_id=facts.topic_id,
+                **ids,
+            )
+        if begin > facts.marks.end:
+            msg = (
+                f"group {policy.group} stores offset {begin} of {where}, past the log's end {facts.marks.end}: "
+                "the topic was recreated or truncated"
+            )
+            raise TopicRecreatedError(msg, fix=f"decide where to begin: {cli} earliest", **ids)
+    lost = None
+    if begin < facts.marks.log_start:
+        lost = OffsetRange(facts.topic, facts.partition, begin, facts.marks.log_start)
+        if policy.on_lost_offsets == "error":
+            msg = (
+                f"retention passed the group: offsets [{lost.start}, {lost.end}) of {where} were deleted before group "
+                f"{policy.group} read them"
+            )
+            raise LostRangeError(
+                msg,
+                fix=f'accept the loss once: {cli} earliest; or always: KafkaSource(on_lost_offsets="skip")',
+                lost=lost,
+                **ids,
+            )
+        begin = lost.end
+    end = facts.marks.end
+    if policy.max_records is not None:
+        end = min(end, begin + policy.max_records)
+    return PlannedRange(
+        range=OffsetRange(facts.topic, facts.partition, begin, end),
+        topic_id=facts.topic_id,
+        log_start=facts.marks.log_start,
+        end=facts.marks.end,
+        committed=committed,
+        lost=lost,
+    )
+
+
+def _first_offset(facts: PartitionFacts, policy: PlanPolicy, where: str, cli: str, ids: dict[str, object]) -> int:
+    if facts.earlier_end is not None:
+        msg = (
+            f"group {policy.group} has no offset for {where}, though Dagster holds a materialisation up to offset "
+            f"{facts.earlier_end}: the offset expired or was deleted"
+        )
+        raise OffsetsVanishedError(
+            msg,
+            fix=f"go on from there: {cli} {facts.earlier_end}",
+            earlier_end=facts.earlier_end,
+            **ids,
+        )
+    if policy.start == "error":
+        msg = f'group {policy.group} has no offset for {where}, and the source says start="error"'
+        raise NoStartOffsetError(msg, fix=f"set the first offset: {cli} earliest", **ids)
+    if policy.start == "earliest":
+        return facts.marks.log_start
+    if policy.start == "latest" or facts.start_offset is None:
+        return facts.marks.end
+    return min(facts.start_offset, facts.marks.end)
+
+
+def plan_slice(facts: Iterable[PartitionFacts], policy: PlanPolicy, *, run_id: str, slice_id: str) -> Slice:
+    """One slice over the given partitions. Pure; raises as ``plan_range``."""
+    known = sorted(facts, key=lambda f: (f.topic, f.partition))
+    ranges = tuple(plan_range(f, policy) for f in known)
+    own = transactional_id(policy.group, [planned.range for planned in ranges])
+    units = {f.committed.metadata.unit for f in known if f.committed and f.committed.metadata}
+    return Slice(policy.group, run_id, slice_id, ranges, tuple(sorted(units - {own})))
+
+
+def refuse_foreign_members(group: str, members: Iterable[GroupMember]) -> None:
+    """Kpipe never joins the asset's group, so any member is somebody else's consumer.
+
+    Raises:
+        ForeignMemberError: The group has a member.
+    """
+    found = list(members)
+    if found:
+        named = ", ".join(f"{m.client_id} at {m.host}" for m in found[:3])
+        msg = f"group {group} is in use by {len(found)} other consumer(s): {named}"
+        raise ForeignMemberError(
+            msg,
+            fix="stop them or give them another group.id; this group belongs to the asset alone",
+            group=group,
+            members=tuple(m.client_id for m in found),
+        )
+
+
+def check_partitions(described: Mapping[str, TopicDescription], partitions: Iterable[Partition]) -> None:
+    """Refuse partition numbers that the topic does not have.
+
+    Raises:
+        TopicNotFoundError: A partition is missing.
+    """
+    for topic, number in partitions:
+        count = described[topic].partitions
+        if number >= count:
+            msg = f"topic {topic!r} has no partition {number}: it has {count} (0 to {count - 1})"
+            raise TopicNotFoundError(
+                msg,
+                fix="follow the topic with kafka_partitions(topic), or add partitions to the topic",
+                topic=topic,
+                partition=number,
+            )
+
+
+def gather_facts(
+    clients: Clients,
+    policy: PlanPolicy,
+    partitions: Iterable[Partition],
+    earlier_end: Callable[[Partition], int | None],
+) -> list[PartitionFacts]:
+    """Ask the brokers what a plan needs, in a number of calls that does not grow with the partitions.
+
+    Args:
+        clients: The clients to use.
+        policy: The plan's policy.
+        partitions: Which partitions.
+        earlier_end: Looks up the end of the last materialisation; asked only where the group has no offset.
+
+    Raises:
+        TopicNotFoundError: A topic or partition does not exist.
+        ForeignMemberError: Somebody else is a member of the group.
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    wanted = list(partitions)
+    described = describe_topics(clients, [topic for topic, _ in wanted])
+    check_partitions(described, wanted)
+    refuse_foreign_members(policy.group, group_members(clients, policy.group))
+    # The group's offset is read before the log's end: so the end can only be younger, never older.
+    committed = committed_offsets(clients, policy.group, wanted)
+    marks = watermarks(clients, wanted, policy.isolation)
+    new = [p for p in wanted if committed.get(p) is None]
+    starts: dict[Partition, int | None] = {}
+    if new and isinstance(policy.start, int):
+        starts = offsets_at(clients, new, policy.start, policy.isolation)
+    return [
+        PartitionFacts(
+            topic=topic,
+            partition=number,
+            topic_id=described[topic].topic_id,
+            marks=marks[(topic, number)],
+            committed=committed.get((topic, number)),
+            start_offset=starts.get((topic, number)),
+            earlier_end=earlier_end((topic, number)) if (topic, number) in new else None,
+        )
+        for topic, number in wanted
+    ]

@@ -1,0 +1,161 @@
+"""Topics: describe with topic id and the settings that decide what they take; create on purpose only.
+
+Source: KIP-516 (topic ids), Kafka topic configuration reference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+
+from kpipe_platform.errors import ConfigError, TopicNotFoundError
+from kpipe_platform.kafka.calls import await_result, kafka_error, translate
+from kpipe_platform.kafka.clients import Clients
+
+
+@dataclass(frozen=True)
+class TopicSpec:
+    """How to create a topic that does not exist.
+
+    Args:
+        partitions: Number of partitions, at least 1.
+        replication_factor: Replicas; None takes the brokers' default.
+        config: Topic settings by their Kafka names, for example ``{"retention.ms": "-1"}``.
+    """
+
+    partitions: int = 1
+    replication_factor: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.partitions < 1:
+            msg = f"a topic cannot have {self.partitions} partitions"
+            raise ConfigError(msg, fix="set partitions to 1 or more")
+        if self.replication_factor is not None and self.replication_factor < 1:
+            msg = f"a topic cannot have replication_factor {self.replication_factor}"
+            raise ConfigError(msg, fix="set replication_factor to 1 or more, or leave it to the brokers")
+
+
+@dataclass(frozen=True)
+class TopicDescription:
+    """What a topic is now.
+
+    Args:
+        name: Topic name.
+        topic_id: The id that a topic gets when it is created; a recreated topic has another one.
+        partitions: Number of partitions.
+    """
+
+    name: str
+    topic_id: str
+    partitions: int
+
+
+@dataclass(frozen=True)
+class TopicLimits:
+    """What a topic takes, from its configuration.
+
+    Args:
+        max_message_bytes: Largest record batch the topic takes, bytes (``max.message.bytes``).
+        compacted: True where records need a key (``cleanup.policy`` contains ``compact``).
+        create_time: True where the producer's timestamp is kept (``message.timestamp.type``).
+        before_max_ms: How far before now a timestamp may lie; None: any.
+        after_max_ms: How far after now a timestamp may lie; None: any.
+    """
+
+    max_message_bytes: int = 1_048_588
+    compacted: bool = False
+    create_time: bool = True
+    before_max_ms: int | None = None
+    after_max_ms: int | None = None
+
+
+# Long.MAX_VALUE, Kafka's word for "any" in message.timestamp.*.max.ms.
+_ANY_MS = 2**63 - 1
+
+
+def describe_topics(clients: Clients, names: Iterable[str]) -> dict[str, TopicDescription]:
+    """Describe topics in one call, without creating any.
+
+    Raises:
+        TopicNotFoundError: A topic does not exist.
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    wanted = list(dict.fromkeys(names))
+    settings = clients.settings
+    futures = clients.admin().describe_topics(TopicCollection(wanted), request_timeout=settings.request_timeout_s)
+    described = {}
+    for name, future in futures.items():
+        try:
+            found = await_result(future, settings, f"describe topic {name}", topic=name)
+        except TopicNotFoundError as error:
+            raise missing_topic(name, settings.bootstrap_servers) from error
+        described[name] = TopicDescription(name, str(found.topic_id), len(found.partitions))
+    return described
+
+
+def missing_topic(name: str, servers: str) -> TopicNotFoundError:
+    """The error for a topic that does not exist; kpipe never creates one by accident."""
+    return TopicNotFoundError(
+        f"topic {name!r} does not exist at {servers}",
+        fix=f"correct the name, or create it: kpipe topics create {name} --partitions N "
+        "(or declare KafkaTopic(..., create=TopicSpec(...)))",
+        topic=name,
+    )
+
+
+def topic_limits(clients: Clients, names: Iterable[str]) -> dict[str, TopicLimits]:
+    """Read what each topic takes, in one round of calls."""
+    settings = clients.settings
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(names)]
+    if not resources:
+        return {}
+    futures = clients.admin().describe_configs(resources, request_timeout=settings.request_timeout_s)
+    limits = {}
+    for resource, future in futures.items():
+        entries = await_result(future, settings, f"read the settings of topic {resource.name}")
+        config = {name: entry.value for name, entry in entries.items()}
+        limits[resource.name] = limits_from_config(config)
+    return limits
+
+
+def limits_from_config(config: Mapping[str, str | None]) -> TopicLimits:
+    """TopicLimits from a topic's configuration values. Pure."""
+
+    def bound(name: str) -> int | None:
+        value = config.get(name)
+        return None if value is None or int(value) >= _ANY_MS else int(value)
+
+    return TopicLimits(
+        max_message_bytes=int(config.get("max.message.bytes") or TopicLimits.max_message_bytes),
+        compacted="compact" in (config.get("cleanup.policy") or ""),
+        create_time=(config.get("message.timestamp.type") or "CreateTime") == "CreateTime",
+        before_max_ms=bound("message.timestamp.before.max.ms"),
+        after_max_ms=bound("message.timestamp.after.max.ms"),
+    )
+
+
+def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
+    """Create a topic on purpose.
+
+    Returns:
+        True when this call created it, False when it was there already.
+
+    Raises:
+        KpipeError: The brokers refused, for example more replicas than brokers.
+    """
+    settings = clients.settings
+    # -1 on the wire means "the brokers' default"; it does not leave this call.
+    replicas = -1 if spec.replication_factor is None else spec.replication_factor
+    new = NewTopic(name, spec.partitions, replicas, config=dict(spec.config))
+    future = clients.admin().create_topics([new], request_timeout=settings.request_timeout_s)[name]
+    try:
+        future.result(timeout=settings.request_timeout_s + 2)
+    except KafkaException as exception:
+        if kafka_error(exception).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            return False
+        raise translate(exception, settings, f"create topic {name}", topic=name) from exception
+    return True

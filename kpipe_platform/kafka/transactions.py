@@ -1,0 +1,312 @@
+"""The transaction that moves a slice's offsets, with or without its outputs inside.
+
+The order of the steps is the promise: fence, compare, begin, produce, offsets, commit. The compare of the group's
+offset is the lock; fencing makes the compare final.
+
+Source: KIP-98 and KIP-447; seeds/001 on transactions.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+
+from kpipe_platform.errors import (
+    BrokerUnavailableError,
+    FencedError,
+    KpipeError,
+    OffsetConflictError,
+    TransactionTimedOutError,
+)
+from kpipe_platform.kafka.calls import FENCED_CODES, kafka_error, translate
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
+from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.slices import Slice
+
+logger = logging.getLogger(__name__)
+
+# A commit waits for the transaction log and for markers in every partition that took part; on a busy cluster
+# that is seconds. Past this the outcome is left to the next run's compare.
+COMMIT_DEADLINE_S = 60.0
+
+_TIMED_OUT_CODES = FENCED_CODES | {
+    KafkaError.INVALID_TXN_STATE,
+    KafkaError.INVALID_PRODUCER_ID_MAPPING,
+    KafkaError.UNKNOWN_PRODUCER_ID,
+    KafkaError._STATE,
+}
+
+
+class SliceTransaction:
+    """One slice's transaction.
+
+    Args:
+        settings: The connection.
+        slice_: The planned slice.
+        timeout_s: Transaction timeout, seconds: the broker aborts a transaction that is open for longer.
+        producer_settings: Further librdkafka producer properties (batching, compression).
+        clock: Monotonic seconds; injected for tests.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        slice_: Slice,
+        *,
+        timeout_s: float,
+        producer_settings: Mapping[str, Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._slice = slice_
+        self._timeout_s = timeout_s
+        self._producer_settings = dict(producer_settings or {})
+        self._clock = clock
+        self._clients = Clients(settings)
+        self._producer: Producer | None = None
+        self._began_at: float | None = None
+
+    @property
+    def producer(self) -> Producer:
+        """The transactional producer; only between ``open`` and ``close``."""
+        if self._producer is None:
+            msg = "the transaction is not open"
+            raise RuntimeError(msg)
+        return self._producer
+
+    def open(self) -> None:
+        """Fence every older owner of these partitions and abort what it left open.
+
+        Raises:
+            BrokerUnavailableError: No answer within the deadline.
+            AuthorizationFailedError: The transactional id may not be used.
+        """
+        self._producer = self._initialised(self._slice.transactional_id)
+        # The own id first: with that order, of two layouts racing for one partition at most one stays unfenced.
+        for other in self._slice.fence:
+            logger.info("fencing %s, which committed %s before", other, self._slice)
+            self._initialised(other).close()
+
+    def _initialised(self, transactional_id: str) -> Producer:
+        producer = Producer(
+            {
+                **self._settings.for_librdkafka(),
+                "transaction.timeout.ms": int(self._timeout_s * 1000),
+                **self._producer_settings,
+                "transactional.id": transactional_id,
+            }
+        )
+        what = f"take over transactional id {transactional_id}"
+        deadline = self._clock() + self._settings.request_timeout_s
+        while True:
+            try:
+                producer.init_transactions(max(deadline - self._clock(), 0.1))
+            except KafkaException as exception:
+                error = kafka_error(exception)
+                if error.retriable() and self._clock() < deadline:
+                    continue
+                raise translate(error, self._settings, what) from exception
+            return producer
+
+    @property
+    def is_open(self) -> bool:
+        """True between ``begin`` and ``commit`` or ``abort``."""
+        return self._began_at is not None
+
+    def committed_earlier(self) -> list[SliceCounts] | None:
+        """Compare the group's offsets with the plan: the lock of the protocol.
+
+        Returns:
+            None when the slice is still to be done; the counts of each range when an earlier attempt of this slice
+            committed.
+
+        Raises:
+            OffsetConflictError: Another run moved an offset.
+            BrokerUnavailableError: No answer within the deadline.
+        """
+        found = self._read_committed()
+        states = []
+        for planned, (offset, stored) in zip(self._slice.ranges, found, strict=True):
+            ours = (
+                stored is not None
+                and stored.run_id == self._slice.run_id
+                and stored.slice_id == self._slice.slice_id
+                and offset == planned.range.end
+            )
+            if not ours and offset != planned.committed:
+                expected = "no offset" if planned.committed is None else f"offset {planned.committed}"
+                where = f"{planned.range.topic}/{planned.range.partition}"
+                by = f" by run {stored.run_id}" if stored is not None else ""
+                msg = (
+                    f"group {self._slice.group} was at {expected} of {where} when this run planned "
+                    f"{planned.range}, and is now at {'no offset' if offset is None else offset}{by}"
+                )
+                raise OffsetConflictError(
+                    msg,
+                    fix="nothing was written by this run; another run took the slice. Run again for what is left",
+                    group=self._slice.group,
+                    topic=planned.range.topic,
+                    partition=planned.range.partition,
+                    expected=planned.committed,
+                    found=offset,
+                )
+            states.append(stored if ours else None)
+        done = [state for state in states if state is not None]
+        # All offsets of a slice move in one transaction, so either all are ours or none is.
+        return [state.counts for state in done] if len(done) == len(states) else None
+
+    def _read_committed(self) -> list[tuple[int | None, CommitMetadata | None]]:
+        partitions = [TopicPartition(p.range.topic, p.range.partition) for p in self._slice.ranges]
+        consumer = self._clients.consumer(self._slice.group)
+        what = f"read the offsets of group {self._slice.group}"
+        try:
+            # librdkafka asks for stable offsets under read_committed and retries while one is pending.
+            answer = consumer.committed(partitions, self._settings.request_timeout_s)
+        except KafkaException as exception:
+            raise translate(exception, self._settings, what, group=self._slice.group) from exception
+        found = []
+        for tp in answer:
+            if tp.error is not None:
+                raise translate(tp.error, self._settings, what, group=self._slice.group)
+            # A negative offset without an error is the protocol's way to say that there is none.
+            if tp.offset < 0:
+                found.append((None, None))
+            else:
+                found.append((tp.offset, CommitMetadata.from_text(tp.metadata)))
+        return found
+
+    def begin(self) -> None:
+        """Begin; as late as possible, because the broker's timeout runs from here."""
+        self._guard("begin a transaction", self.producer.begin_transaction)
+        self._began_at = self._clock()
+
+    def commit(self, counts: Sequence[SliceCounts]) -> None:
+        """Add the planned ends, with the commit metadata, and commit.
+
+        Args:
+            counts: Counted records of each range of the slice.
+
+        Raises:
+            FencedError: A newer run took over; nothing of this one is visible.
+            TransactionTimedOutError: The transaction was open for longer than its timeout.
+            BrokerUnavailableError: The outcome is not known; the next run's compare tells.
+        """
+        slice_ = self._slice
+        offsets = [
+            TopicPartition(
+                planned.range.topic,
+                planned.range.partition,
+                planned.range.end,
+                metadata=CommitMetadata(
+                    planned.topic_id,
+                    slice_.run_id,
+                    slice_.slice_id,
+                    slice_.transactional_id,
+                    planned.range.start,
+                    counted,
+                ).to_text(),
+            )
+            for planned, counted in zip(slice_.ranges, counts, strict=True)
+        ]
+        group = self._clients.consumer(slice_.group).consumer_group_metadata()
+        self._guard(
+            "add offsets to the transaction",
+            lambda: self.producer.send_offsets_to_transaction(offsets, group, COMMIT_DEADLINE_S),
+        )
+        self._guard(f"commit {slice_}", lambda: self.producer.commit_transaction(COMMIT_DEADLINE_S))
+        self._began_at = None
+
+    def abort(self) -> None:
+        """Abort, if begun. A failure is only logged: the next owner's ``open`` aborts what is left."""
+        if self._began_at is None:
+            return
+        self._began_at = None
+        try:
+            self.producer.abort_transaction(self._settings.request_timeout_s)
+        except KafkaException as exception:
+            logger.warning("could not abort the transaction of %s: %s", self._slice, kafka_error(exception).name())
+
+    def close(self) -> None:
+        """Abort what is open and let the clients go."""
+        try:
+            if self._producer is not None:
+                self.abort()
+        finally:
+            producer, self._producer = self._producer, None
+            if producer is not None:
+                producer.purge()
+                del producer
+            self._clients.close()
+
+    def error(self, error: KafkaError | KafkaException, what: str) -> KpipeError:
+        """A client's error as kpipe's, telling a timed-out transaction from a fenced one."""
+        if isinstance(error, KafkaException):
+            error = kafka_error(error)
+        open_for_s = None if self._began_at is None else self._clock() - self._began_at
+        if error.code() in _TIMED_OUT_CODES and open_for_s is not None and open_for_s >= self._timeout_s:
+            msg = (
+                f"the transaction of {self._slice} was open for {open_for_s:.1f} s, longer than its timeout of "
+                f"{self._timeout_s:g} s, so the broker aborted it"
+            )
+            return TransactionTimedOutError(
+                msg,
+                fix="lower max_records, or raise transaction_timeout_s of the KafkaDestination; then run again",
+                transaction_timeout_s=self._timeout_s,
+                group=self._slice.group,
+            )
+        found = translate(error, self._settings, what, group=self._slice.group)
+        if isinstance(found, FencedError):
+            msg = f"a newer run took over {self._slice} of group {self._slice.group} while this one tried to {what}"
+            return FencedError(
+                msg, fix="nothing: this run wrote nothing that a reader can see", group=self._slice.group
+            )
+        if isinstance(found, BrokerUnavailableError) and what.startswith("commit"):
+            msg = f"{found.message}; whether the transaction committed is not known"
+            return BrokerUnavailableError(
+                msg, fix="run again: the next run compares the group's offset and loses or repeats nothing"
+            )
+        return found
+
+    def _guard(self, what: str, call: Callable[[], Any]) -> None:
+        deadline = self._clock() + COMMIT_DEADLINE_S
+        while True:
+            try:
+                call()
+            except KafkaException as exception:
+                error = kafka_error(exception)
+                if error.retriable() and not error.txn_requires_abort() and self._clock() < deadline:
+                    continue
+                raise self.error(error, what) from exception
+            return
+
+    def __enter__(self) -> SliceTransaction:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def store_offsets(transaction: SliceTransaction, counts: Sequence[SliceCounts]) -> Sequence[SliceCounts]:
+    """Move a slice's offsets in a transaction of their own, after the compare.
+
+    Args:
+        transaction: Opened at plan time, so that any later owner fences it.
+        counts: What the slice did, by range.
+
+    Returns:
+        The counts that stand committed.
+    """
+    earlier = transaction.committed_earlier()
+    if earlier is not None:
+        return earlier
+    transaction.begin()
+    transaction.commit(counts)
+    return counts

@@ -1,0 +1,91 @@
+"""The resource that says how to reach a Kafka cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.settings import ConnectionSettings
+
+_SECRETS = ("sasl_password", "ssl_key_password")
+# True while Dagster rebuilds the resource with the values of its environment variables.
+_resolving: ContextVar[bool] = ContextVar("_resolving", default=False)
+
+
+class KafkaConnection(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """How to reach a Kafka cluster; one object for librdkafka, Spark's Java client and the tools.
+
+    Secrets are given by ``dagster.EnvVar`` only: a plain value would stand in Dagster's UI and in its storage.
+
+    Raises:
+        ConfigError: A secret is a plain value. The other settings are checked by ``settings``.
+    """
+
+    bootstrap_servers: str = Field(description="host:port, several separated by commas")
+    security_protocol: str = Field("PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
+    sasl_mechanism: str | None = Field(None, description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
+    sasl_username: str | None = Field(None, description="SASL user")
+    sasl_password: str | None = Field(None, description="SASL password, by EnvVar", repr=False)
+    ssl_ca_pem: str | None = Field(None, description="path of the CA certificates, PEM")
+    ssl_certificate_pem: str | None = Field(None, description="path of the client certificate, PEM")
+    ssl_key_pem: str | None = Field(None, description="path of the client's private key, PEM")
+    ssl_key_password: str | None = Field(None, description="password of the key, by EnvVar", repr=False)
+    ssl_verify_hostname: bool = Field(True, description="check the broker's name against its certificate")
+    client_id: str = Field("kpipe", description="client id in broker logs and quotas")
+    request_timeout_s: float = Field(10.0, description="deadline of one broker call, seconds")
+    librdkafka: dict[str, str] = Field({}, description="further librdkafka properties", repr=False)
+    java: dict[str, str] = Field({}, description="further properties of Spark's Kafka client", repr=False)
+
+    def __init__(self, **data: Any) -> None:
+        if not _resolving.get():
+            for name in _SECRETS:
+                value = data.get(name)
+                if value is not None and not isinstance(value, dg.EnvVar):
+                    msg = f"KafkaConnection({name}=...) is a plain value, which Dagster would show"
+                    raise ConfigError(msg, fix=f'{name}=dg.EnvVar("KAFKA_{name.upper()}")', setting=name)
+        super().__init__(**data)
+
+    def _with_updated_values(self, values: Mapping[str, Any] | None) -> Any:
+        with _resolution():
+            return super()._with_updated_values(values)
+
+    @property
+    def settings(self) -> ConnectionSettings:
+        """The checked settings, with environment variables read.
+
+        Raises:
+            ConfigError: A value is unknown, or a combination makes no sense.
+        """
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        for name, value in values.items():
+            if isinstance(value, dg.EnvVar):
+                values[name] = _value_of(name, value)
+        return ConnectionSettings(**values)
+
+    def __repr__(self) -> str:
+        return f"KafkaConnection(bootstrap_servers={self.bootstrap_servers!r}, {self.security_protocol})"
+
+    __str__ = __repr__
+
+
+def _value_of(setting: str, variable: dg.EnvVar) -> str:
+    value = variable.get_value()
+    if value is None:
+        msg = f"KafkaConnection.{setting}: the environment variable {variable.env_var_name} is not set"
+        raise ConfigError(msg, fix=f"export {variable.env_var_name}=...", setting=setting)
+    return value
+
+
+@contextmanager
+def _resolution() -> Iterator[None]:
+    token = _resolving.set(True)
+    try:
+        yield
+    finally:
+        _resolving.reset(token)

@@ -1,0 +1,111 @@
+"""The resource that plans slices of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+import dagster as dg
+from pydantic import Field
+
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
+from kpipe_platform.kafka.offsets import Partition, Watermarks, parse_start, watermarks
+from kpipe_platform.kafka.slices import PlanPolicy, Slice, gather_facts, plan_slice
+from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.resources.connection import KafkaConnection
+from kpipe_platform.resources.scaling import PartitionScaling
+
+
+class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Where slices come from: plans them, and answers where topics and groups stand."""
+
+    connection: KafkaConnection
+    group_prefix: str = Field("kpipe", description="the group of an asset is {group_prefix}.{asset key}")
+    isolation: Literal["read_committed", "read_uncommitted"] = Field(
+        "read_committed", description="isolation of the plan and of the read"
+    )
+    start: str = Field("earliest", description="where a new group begins: earliest, latest, error, or an ISO 8601 time")
+    on_lost_offsets: Literal["error", "skip"] = Field(
+        "error", description="what to do when retention passed the group's offset"
+    )
+    scaling: PartitionScaling = PartitionScaling()
+
+    def group(self, asset_key: dg.AssetKey) -> str:
+        """The consumer group of an asset and of nothing else."""
+        return ".".join([self.group_prefix, *asset_key.path])
+
+    def policy(self, group: str, scaling: PartitionScaling | None = None) -> PlanPolicy:
+        """What decides the plans of a group."""
+        return PlanPolicy(
+            group=group,
+            isolation=self.isolation,
+            start=parse_start(self.start),
+            on_lost_offsets=self.on_lost_offsets,
+            max_records=(scaling or self.scaling).max_records,
+        )
+
+    def clients(self) -> Clients:
+        """New Kafka clients for this source; close them."""
+        return Clients(self.connection.settings)
+
+    def plan(
+        self,
+        group: str,
+        partitions: Iterable[Partition],
+        *,
+        run_id: str,
+        slice_id: str,
+        earlier_end: Callable[[Partition], int | None] = lambda _: None,
+        scaling: PartitionScaling | None = None,
+        clients: Clients | None = None,
+    ) -> Slice:
+        """Plan the next slice of some partitions; moves nothing.
+
+        Args:
+            group: Consumer group.
+            partitions: Pairs of topic and partition number.
+            run_id: Dagster run.
+            slice_id: Name of the slice.
+            earlier_end: End of the last materialisation of a partition that Dagster holds.
+            scaling: Overrides the source's own bounds.
+            clients: Clients to use; None: new ones, closed after the plan.
+
+        Raises:
+            KpipeError: One of the refusals of the plan; see ``kpipe_platform.kafka.slices``.
+        """
+        policy = self.policy(group, scaling)
+        if clients is None:
+            with self.clients() as own:
+                facts = gather_facts(own, policy, partitions, earlier_end)
+        else:
+            facts = gather_facts(clients, policy, partitions, earlier_end)
+        return plan_slice(facts, policy, run_id=run_id, slice_id=slice_id)
+
+    def partition_numbers(self, topic: str) -> list[int]:
+        """The topic's partitions now."""
+        with self.clients() as clients:
+            return list(range(describe_topics(clients, [topic])[topic].partitions))
+
+    def watermarks(self, topic: str) -> dict[int, Watermarks]:
+        """Log start and end of every partition of a topic, at this source's isolation."""
+        with self.clients() as clients:
+            count = describe_topics(clients, [topic])[topic].partitions
+            marks = watermarks(clients, [(topic, n) for n in range(count)], self.isolation)
+        return {number: mark for (_, number), mark in marks.items()}
+
+    def committed(self, group: str, topic: str) -> dict[int, CommittedOffset | None]:
+        """A group's offsets in every partition of a topic."""
+        with self.clients() as clients:
+            count = describe_topics(clients, [topic])[topic].partitions
+            found = committed_offsets(clients, group, [(topic, n) for n in range(count)])
+        return {number: offset for (_, number), offset in found.items()}
+
+    def lag(self, group: str, topic: str) -> dict[int, int]:
+        """Offsets that wait for a group in every partition of a topic; all of them for a new group."""
+        marks, committed = self.watermarks(topic), self.committed(group, topic)
+        lags = {}
+        for number, mark in marks.items():
+            stored = committed[number]
+            lags[number] = max(mark.end - (mark.log_start if stored is None else stored.offset), 0)
+        return lags

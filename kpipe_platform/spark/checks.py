@@ -1,0 +1,38 @@
+"""Checks of a stage's output before anything runs."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from kpipe_platform.codecs import Codec, JsonCodec
+from kpipe_platform.errors import ConfigError
+
+
+def check_output_schema(output: object, codec: Codec, topic: str) -> None:
+    """Refuse an output that its topic's declared schema does not describe.
+
+    Args:
+        output: What the stage returned.
+        codec: The destination's codec; only a JSON codec with a schema declares fields.
+        topic: Destination topic, for the message.
+
+    Raises:
+        ConfigError: The stage returned no DataFrame, or a field is missing, undeclared, or of another type.
+    """
+    if not isinstance(output, DataFrame):
+        msg = f"the stage returned {type(output).__name__} for topic {topic!r}"
+        raise ConfigError(msg, fix="return a Spark DataFrame")
+    if not isinstance(codec, JsonCodec) or not codec.has_schema:
+        return
+    found = {f.name: f.dataType.simpleString() for f in output.schema.fields if f.name != "_kafka"}
+    declared = {f.name: str(f.type).lower() for f in codec.fields}
+    problems = [f"{name!r} is declared and not returned" for name in declared if name not in found]
+    problems += [f"{name!r} is returned and not declared" for name in found if name not in declared]
+    problems += [
+        f"{name!r} is {found[name]}, declared as {kind}"
+        for name, kind in declared.items()
+        if name in found and found[name] != kind and "<" not in kind and "char" not in kind
+    ]
+    if problems:
+        msg = f"the stage's output does not fit the schema of topic {topic!r}: {'; '.join(problems)}"
+        raise ConfigError(msg, fix="cast or select the columns, or correct KafkaTopic(value=JsonCodec(...))")

@@ -1,0 +1,92 @@
+"""Finding the records that the brokers refuse.
+
+A broker refuses a whole batch for one record in it and does not say which. Suspects are produced in transactions
+that are always aborted, so that no reader ever sees them, and halved until each culprit stands alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from kpipe_platform.kafka.calls import translate
+from kpipe_platform.policies.faults import Component, Fault
+from kpipe_platform.spark.outputs import Row
+from kpipe_platform.spark.writer_spec import WriterSpec
+
+# Records of one probe: small enough that halving is cheap, large enough that a clean slice takes few probes.
+_PROBE_RECORDS = 1_000
+
+
+def find_refused(
+    producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Collection[int]
+) -> list[tuple[Row, Fault]]:
+    """Rows that the destination refuses, each with the brokers' reason.
+
+    Args:
+        producer: Transactional, initialised, and outside of a transaction; left so.
+        spec: For topic, deadlines and connection.
+        rows: The suspects.
+        refusals: Error codes that are the record's fault.
+
+    Raises:
+        KpipeError: The brokers failed for another reason.
+    """
+    found: list[tuple[Row, Fault]] = []
+    pending = [rows[i : i + _PROBE_RECORDS] for i in range(0, len(rows), _PROBE_RECORDS)]
+    while pending:
+        part = pending.pop()
+        error = _probe(producer, spec, part)
+        if error is None:
+            continue
+        if error.code() not in refusals:
+            raise translate(error, spec.settings, "look for refused records", topic=spec.topic)
+        if len(part) == 1:
+            found.append((part[0], _fault(error, spec)))
+        else:
+            middle = len(part) // 2
+            pending += [part[:middle], part[middle:]]
+    return found
+
+
+def _probe(producer: Producer, spec: WriterSpec, rows: list[Row]) -> KafkaError | None:
+    """Produce rows and abort; the brokers' error, or None when they take all of them."""
+    failures: list[KafkaError] = []
+
+    def on_delivery(error: KafkaError | None, _message: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    assert spec.topic is not None
+    try:
+        producer.begin_transaction()
+        for row in rows:
+            producer.produce(
+                spec.topic,
+                value=row.value,
+                key=row.key,
+                headers=row.headers or None,
+                on_delivery=on_delivery,
+                **row.placement(),
+            )
+        deadline = time.monotonic() + spec.delivery_timeout_s
+        while producer.flush(1.0) and time.monotonic() < deadline:
+            pass
+        producer.abort_transaction(spec.settings.request_timeout_s)
+    except KafkaException as exception:
+        error = exception.args[0]
+        producer.abort_transaction(spec.settings.request_timeout_s)
+        return error  # type: ignore[no-any-return]
+    return failures[0] if failures else None
+
+
+def _fault(error: KafkaError, spec: WriterSpec) -> Fault:
+    return Fault(
+        Component.DESTINATION,
+        "refused",
+        error.name(),
+        f"the brokers refuse the output record for topic {spec.topic!r}: {error.str()}",
+        int(time.time() * 1000),
+    )

@@ -1,0 +1,139 @@
+"""The Spark session: started at first use, with the connector that matches the installed pyspark."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from kpipe_platform.errors import ConfigError, EngineUnavailableError
+from kpipe_platform.jvm.jars import spark_connector_jars
+from kpipe_platform.jvm.java import find_java
+
+logger = logging.getLogger(__name__)
+
+# Tasks at once that are assumed of an engine that cannot be asked: a cluster or a Connect server.
+_REMOTE_PARALLELISM = 4
+_LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Which Spark to use.
+
+    Args:
+        master: ``local[*]``, or a cluster's master; not with ``remote``.
+        remote: A Spark Connect server, ``sc://host:port``.
+        app_name: Name in Spark's UI.
+        config: Spark settings.
+        parallelism: Tasks that the engine runs at once; None: the cores of a local master, else 4.
+    """
+
+    master: str | None = None
+    remote: str | None = None
+    app_name: str = "kpipe"
+    config: Mapping[str, str] = field(default_factory=dict)
+    parallelism: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.master and self.remote:
+            msg = f"SparkEngine has both master={self.master!r} and remote={self.remote!r}"
+            raise ConfigError(msg, fix="keep one of them")
+        if self.remote and not self.remote.startswith("sc://"):
+            msg = f"remote is {self.remote!r}"
+            raise ConfigError(msg, fix='a Spark Connect address looks like "sc://127.0.0.1:15002"')
+        if self.parallelism is not None and self.parallelism < 1:
+            msg = f"parallelism is {self.parallelism}"
+            raise ConfigError(msg, fix="set it to 1 or more, or leave it out")
+
+    @property
+    def tasks_at_once(self) -> int:
+        """How many tasks the engine runs at once, as far as can be known without asking it."""
+        if self.parallelism is not None:
+            return self.parallelism
+        local = _LOCAL.match(self.master or "local[*]") if not self.remote else None
+        if local is None:
+            return _REMOTE_PARALLELISM
+        cores = local.group(1) or "1"
+        return (os.cpu_count() or 1) if cores == "*" else int(cores)
+
+
+# What a slice of a topic needs of Spark; a user's own settings go before.
+_DEFAULTS = {
+    # Ten thousand Kafka records a batch keep the Python worker's memory flat.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # 200 shuffle partitions suit a warehouse, not a slice.
+    "spark.sql.shuffle.partitions": "8",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # The default keeps a driver of a small job at 1 GB; a persisted slice of a million records needs more.
+    "spark.driver.memory": "2g",
+}
+# Settings of a driver that a Connect client does not have.
+_CLASSIC_ONLY = ("spark.ui.", "spark.driver.")
+
+
+def get_session(settings: EngineSettings) -> SparkSession:
+    """The session of this process for these settings; started when there is none.
+
+    Raises:
+        EnvironmentSetupError: Java or the connector jars are missing.
+        EngineUnavailableError: The Connect server does not answer.
+    """
+    # Spark starts its workers with the first python3 on PATH, which is seldom the one that has our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if settings.remote:
+        return _connect(settings)
+    return _classic(settings)
+
+
+def _classic(settings: EngineSettings) -> SparkSession:
+    active = SparkSession.getActiveSession()
+    if active is not None:
+        return active
+    master = settings.master or "local[*]"
+    config = {**_DEFAULTS, **settings.config}
+    if "spark.jars" not in config and "spark.jars.packages" not in config:
+        jars = spark_connector_jars(pyspark.__version__)
+        config["spark.jars"] = ",".join(str(jar) for jar in jars)
+    if not _LOCAL.match(master):
+        for name in ("spark.driver.host", "spark.driver.bindAddress"):
+            if name not in settings.config:
+                del config[name]
+    os.environ.setdefault("JAVA_HOME", str(find_java().path.resolve().parent.parent))
+    builder = SparkSession.builder.master(master).appName(settings.app_name)
+    for name, value in config.items():
+        builder = builder.config(name, value)
+    logger.info("starting Spark %s on %s", pyspark.__version__, master)
+    session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session
+
+
+def _connect(settings: EngineSettings) -> SparkSession:
+    config = {
+        name: value for name, value in {**_DEFAULTS, **settings.config}.items() if not name.startswith(_CLASSIC_ONLY)
+    }
+    builder = SparkSession.builder.remote(settings.remote or "").appName(settings.app_name)
+    for name, value in config.items():
+        builder = builder.config(name, value)
+    try:
+        session: SparkSession = builder.getOrCreate()
+        session.version  # noqa: B018  # the first call that reaches the server
+    except ImportError as error:
+        msg = f"the Spark Connect client needs a package that is missing: {error}"
+        raise ConfigError(msg, fix="pip install 'kpipe-platform[connect]'") from error
+    except Exception as error:
+        msg = f"the Spark Connect server at {settings.remote} does not answer: {str(error).splitlines()[0]}"
+        raise EngineUnavailableError(msg, fix="start it, or correct SparkEngine(remote=...)") from error
+    return session

@@ -1,0 +1,67 @@
+"""A whole compacted topic as a table: the latest value of each key. No offsets move."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from kpipe_platform.errors import RecordFaultError
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.offsets import OffsetRange, watermarks
+from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.spark.reader import TopicCodecs, decode_rows, empty_rows, read_ranges
+
+
+def latest_by_key(
+    session: SparkSession,
+    clients: Clients,
+    topic: str,
+    codecs: TopicCodecs,
+    *,
+    isolation: str,
+    group: str,
+    parallelism: int,
+) -> DataFrame:
+    """The latest value of each key, tombstoned keys removed, records without a key left out.
+
+    Args:
+        session: The Spark session.
+        clients: Kafka clients.
+        topic: The topic.
+        codecs: How keys and values decode.
+        isolation: ``read_committed`` or ``read_uncommitted``.
+        group: Prefix of Spark's group ids.
+        parallelism: Tasks that the engine runs at once.
+
+    Columns:
+        The decoded value's columns and ``_kafka``, as of the log's end at the call.
+
+    Raises:
+        RecordFaultError: A latest value does not decode.
+        TopicNotFoundError: The topic does not exist.
+    """
+    count = describe_topics(clients, [topic])[topic].partitions
+    marks = watermarks(clients, [(topic, n) for n in range(count)], isolation)
+    ranges = [OffsetRange(topic, n, marks[(topic, n)].log_start, marks[(topic, n)].end) for n in range(count)]
+    if all(r.is_empty for r in ranges):
+        rows = empty_rows(session)
+    else:
+        rows = read_ranges(
+            session, clients.settings, ranges, isolation=isolation, group=group, parts=max(count, parallelism)
+        )
+    newest = Window.partitionBy("key").orderBy(F.col("offset").desc())
+    latest = (
+        rows.where("key is not null")
+        # A key always lands in one partition, so the offset orders its records.
+        .withColumn("_nth", F.row_number().over(newest))
+        .where("_nth = 1 and value is not null")
+        .drop("_nth")
+    )
+    frames = decode_rows(latest, codecs, src=F.lit(0))
+    if frames.can_fault:
+        bad = frames.decoded.where("fault is not null").select("_kafka.partition", "_kafka.offset", "raw").head(1)
+        if bad:
+            found = codecs.value.explain(bytes(bad[0]["raw"] or b""))
+            msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {found.message}"
+            raise RecordFaultError(msg, fix="mend the record: write the key again", topic=topic)
+    return frames.good

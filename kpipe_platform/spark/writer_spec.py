@@ -1,0 +1,127 @@
+"""What the driver tells the writer task, and what the task tells back. Both pickle; neither imports Spark."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from kpipe_platform.codecs import Codec
+from kpipe_platform.deadletter import DeadLetterContext
+from kpipe_platform.kafka.commit_metadata import SliceCounts
+from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.topics import TopicLimits
+from kpipe_platform.policies.faults import Fault, FaultAction
+
+KIND_OUTPUT, KIND_FAULT, KIND_COUNT = 0, 1, 2
+
+Rejected = tuple[int, int] | str
+"""What the destination will not take: (index of the range, offset) of the source record, or, where the stage
+dropped ``_kafka``, a digest of the output record."""
+
+
+@dataclass(frozen=True)
+class WriterSpec:
+    """Everything that the writer task needs.
+
+    Args:
+        settings: The connection for outputs and dead letters.
+        source_settings: The connection to the slice's source, which may be another cluster at least once.
+        slice: The plan.
+        mode: ``transactional`` (exactly once), ``idempotent`` (at least once, several tasks at a time) or ``probe``:
+            find out, in transactions that are always aborted, which records the brokers refuse.
+        topic: Destination topic; None when only dead letters are written.
+        limits: What the destination topic takes.
+        dead_letters: For each range of the slice where and how its dead letters are written; None when the action
+            needs none.
+        action: What happens to a record that fails.
+        codecs: (key, value) codec of each range of the slice, to say why a record does not decode.
+        rejected: Records not to write again, with the reason; their dead letters are written instead.
+        only_rejected: Write nothing but these dead letters: a second pass at least once, after a first that wrote
+            everything else.
+        stamp_source: Add the header ``kpipe.source`` to outputs whose source is known.
+        preview_rows: Outputs to show in the metadata.
+        producer: librdkafka producer properties.
+        transaction_timeout_s: Transaction timeout, seconds.
+        delivery_timeout_s: How long one record may wait for its acknowledgement, seconds.
+    """
+
+    settings: ConnectionSettings
+    source_settings: ConnectionSettings
+    slice: Slice
+    mode: Literal["transactional", "idempotent", "probe"]
+    topic: str | None
+    limits: TopicLimits
+    dead_letters: tuple[DeadLetterContext | None, ...]
+    action: FaultAction
+    codecs: tuple[tuple[Codec, Codec], ...]
+    isolation: str
+    rejected: dict[Rejected, Fault] = field(default_factory=dict)
+    only_rejected: bool = False
+    stamp_source: bool = True
+    preview_rows: int = 5
+    producer: dict[str, Any] = field(default_factory=dict)
+    transaction_timeout_s: float = 300.0
+    delivery_timeout_s: float = 60.0
+
+    @property
+    def record_limits(self) -> list[int]:
+        """The largest records that the topics written here take, bytes."""
+        letters = [context.max_record_bytes for context in self.dead_letters if context is not None]
+        return [self.limits.max_message_bytes, *letters]
+
+
+@dataclass(frozen=True)
+class FaultSample:
+    """One failed record: where it is and why it failed."""
+
+    topic: str
+    partition: int
+    offset: int | None
+    fault: Fault
+
+    def __str__(self) -> str:
+        at = "output record" if self.offset is None else f"offset {self.offset}"
+        return f"{self.topic}/{self.partition} {at}: {self.fault.message}"
+
+
+@dataclass(frozen=True)
+class PreviewRow:
+    """One written record, shortened for people."""
+
+    key: str | None
+    value: str | None
+
+
+@dataclass
+class Outcome:
+    """What one writer task did.
+
+    Args:
+        status: ``committed``; ``committed_earlier`` (an earlier attempt of this slice did it); ``written`` (acked,
+            offsets not moved by this task); ``faults`` (records failed and the action is to stop); ``rejected``
+            (the destination will not take ``rejected``); ``broker_rejected`` (the brokers refused a batch, so the
+            culprits must be found); ``error``.
+        counts: Counted records by range of the slice.
+        faults: Number of failed records seen.
+        samples: The first of them.
+        reasons: Number of dead letters by reason.
+        rejected: Records that the destination will not take.
+        error: What went wrong, with status ``error``.
+        steps_s: Seconds by step.
+    """
+
+    status: str
+    counts: dict[int, SliceCounts] = field(default_factory=dict)
+    faults: int = 0
+    samples: list[FaultSample] = field(default_factory=list)
+    reasons: dict[str, int] = field(default_factory=dict)
+    rejected: dict[Rejected, Fault] = field(default_factory=dict)
+    preview: list[PreviewRow] = field(default_factory=list)
+    error: Exception | None = None
+    steps_s: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def total(self) -> SliceCounts:
+        """The counts of all ranges together."""
+        return sum(self.counts.values(), SliceCounts())

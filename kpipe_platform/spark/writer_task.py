@@ -1,0 +1,391 @@
+"""The writer: Arrow batches in, acknowledged Kafka records out. Runs in a Spark task's Python worker.
+
+It never raises for what Kafka answers: Spark would retry the task and hide the reason in a stack trace. It yields
+one outcome, and the driver decides.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from kpipe_platform.errors import DeadLetterError, KpipeError
+from kpipe_platform.kafka.calls import FENCED_CODES, not_delivered, translate
+from kpipe_platform.kafka.commit_metadata import SliceCounts
+from kpipe_platform.kafka.transactions import SliceTransaction
+from kpipe_platform.spark.outputs import OutputChecks, OutputRows, Row
+from kpipe_platform.spark.probe import find_refused
+from kpipe_platform.spark.task_faults import FaultRows
+from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_FAULT, KIND_OUTPUT, Outcome, PreviewRow, WriterSpec
+
+OUTCOME_SCHEMA = "outcome binary"
+_ARROW_OUTCOME = pa.schema([("outcome", pa.binary())])
+
+# What a broker says of one record, or of a batch that holds such a record; anything else is not the record's fault.
+_REFUSALS = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.INVALID_MSG,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError._INVALID_DIFFERENT_RECORD,
+}
+_PREVIEW_CHARACTERS = 200
+_BATCH_BYTES = 1_000_000
+# How long the writer waits for room in librdkafka's queue before it looks for failures again, seconds.
+_QUEUE_WAIT_S = 0.02
+
+
+class _GiveUpError(Exception):
+    """The brokers refused or did not acknowledge; the reason is in ``Sink.failures``."""
+
+
+class Sink:
+    """A producer that remembers which deliveries failed."""
+
+    def __init__(self, producer: Producer) -> None:
+        self.producer = producer
+        self.failures: list[KafkaError] = []
+
+    def on_delivery(self, error: KafkaError | None, _message: object) -> None:
+        """Called for failed deliveries only (``delivery.report.only.error``)."""
+        if error is not None:
+            self.failures.append(error)
+
+    def send(self, topic: str, row: Row) -> None:
+        """Queue one record, waiting for room while the queue is full."""
+        while True:
+            try:
+                self.producer.produce(
+                    topic,
+                    value=row.value,
+                    key=row.key,
+                    headers=row.headers or None,
+                    on_delivery=self.on_delivery,
+                    **row.placement(),
+                )
+            except BufferError:
+                self.poll(_QUEUE_WAIT_S)
+            else:
+                return
+
+    def send_plain(self, topic: str, messages: list[dict[str, Any]]) -> None:
+        """Queue records that have neither headers, nor a timestamp, nor a partition of their own."""
+        while messages:
+            if self.producer.produce_batch(topic, messages, on_delivery=self.on_delivery) == len(messages):
+                return
+            messages = [m for m in messages if "_error" in m]
+            for message in messages:
+                error = message.pop("_error")
+                if error.code() != KafkaError._QUEUE_FULL:
+                    self.failures.append(error)
+            self.poll(_QUEUE_WAIT_S)
+
+    def poll(self, timeout_s: float = 0.0) -> None:
+        """Serve delivery reports; stop the work at the first failure."""
+        self.producer.poll(timeout_s)
+        if self.failures:
+            raise _GiveUpError
+
+    def flush(self, deadline_s: float) -> int:
+        """Wait for every acknowledgement; returns how many records have none."""
+        deadline = time.monotonic() + deadline_s
+        left = len(self.producer)
+        while left and not self.failures and time.monotonic() < deadline:
+            left = self.producer.flush(min(1.0, deadline_s))
+        if self.failures:
+            raise _GiveUpError
+        return left
+
+
+def run_writer(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Write one slice, or a parallel part of it.
+
+    Args:
+        spec: What to do.
+        batches: Rows of ``spark.writer.writer_rows``, in the order in which they are to be written.
+
+    Yields:
+        One row with the pickled Outcome.
+    """
+    try:
+        outcome = _run(spec, batches)
+    except KpipeError as error:
+        outcome = Outcome("error", error=error)
+    yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]}, schema=_ARROW_OUTCOME)
+
+
+def _run(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Outcome:
+    task = _Task(spec)
+    if spec.mode == "probe":
+        return task.probe(batches)
+    if spec.mode == "idempotent":
+        return task.write_idempotent(batches)
+    return task.write_transactional(batches)
+
+
+class _Task:
+    def __init__(self, spec: WriterSpec) -> None:
+        self.spec = spec
+        self.outcome = Outcome("written")
+        self.checks = OutputChecks(spec)
+        self.faults = FaultRows(spec)
+        self.steps: dict[str, float] = {"open": 0.0, "wait": 0.0, "write": 0.0, "commit": 0.0}
+        self.written: dict[int, int] = {}
+        self.read: dict[int, int] = {}
+
+    def _producer_settings(self) -> dict[str, Any]:
+        limits = self.spec.record_limits
+        # The brokers refuse a whole batch above the topic's limit, innocent records with it, and librdkafka does not
+        # split one; 512 bytes are room for the batch's own header.
+        largest_batch = max(min([_BATCH_BYTES, *limits]) - 512, 1_024)
+        return {
+            "linger.ms": 20,
+            "compression.type": "lz4",
+            "queue.buffering.max.messages": 500_000,
+            # 128 MiB bounds the worker's memory; the writer waits when the queue is full.
+            "queue.buffering.max.kbytes": 131_072,
+            # Java's default partitioner: a key lands where every other Kafka client puts it.
+            "partitioner": "murmur2_random",
+            **self.spec.producer,
+            "batch.size": min(int(self.spec.producer.get("batch.size", _BATCH_BYTES)), largest_batch),
+            "message.max.bytes": min(max(*limits, 1_000), 1_000_000_000),
+            "message.timeout.ms": int(self.spec.delivery_timeout_s * 1000),
+            "delivery.report.only.error": True,
+            "enable.idempotence": True,
+        }
+
+    # Modes
+
+    def write_transactional(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+        spec = self.spec
+        transaction = SliceTransaction(
+            spec.settings,
+            spec.slice,
+            timeout_s=spec.transaction_timeout_s,
+            producer_settings=self._producer_settings(),
+        )
+        with transaction, self.faults:
+            with self._timed("open"):
+                transaction.open()
+                earlier = transaction.committed_earlier()
+            if earlier is not None:
+                return Outcome("committed_earlier", counts=dict(enumerate(earlier)))
+            sink = Sink(transaction.producer)
+            try:
+                self._consume(batches, sink, transaction)
+                if self._stopped():
+                    transaction.abort()
+                    return self._finish(self.outcome.status)
+                if not transaction.is_open:
+                    transaction.begin()
+                with self._timed("write"):
+                    left = sink.flush(spec.delivery_timeout_s)
+                if left:
+                    raise not_delivered(spec.settings, str(spec.slice), left)
+                counts = self._counts()
+                with self._timed("commit"):
+                    transaction.commit(list(counts.values()))
+            except _GiveUpError:
+                outcome = self._given_up(sink, transaction)
+                transaction.abort()
+                return outcome
+            except KafkaException as exception:
+                raise transaction.error(exception, "write outputs") from exception
+        return self._finish("committed")
+
+    def write_idempotent(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+        spec = self.spec
+        sink = Sink(Producer({**spec.settings.for_librdkafka(), **self._producer_settings()}))
+        with self.faults:
+            try:
+                self._consume(batches, sink, None)
+                with self._timed("write"):
+                    left = sink.flush(spec.delivery_timeout_s)
+            except _GiveUpError:
+                return self._given_up(sink, None)
+        if left:
+            raise not_delivered(spec.settings, str(spec.slice), left)
+        return self._finish("rejected" if self.outcome.rejected else "written")
+
+    def probe(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+        """Find every record that the brokers refuse; nothing of it becomes visible."""
+        producer = Producer(
+            {
+                **self.spec.settings.for_librdkafka(),
+                **self._producer_settings(),
+                "transactional.id": f"{self.spec.slice.transactional_id}.probe",
+            }
+        )
+        try:
+            producer.init_transactions(self.spec.settings.request_timeout_s)
+        except KafkaException as exception:
+            raise translate(exception, self.spec.settings, "look for refused records") from exception
+        for batch in batches:
+            rows = OutputRows(batch.filter(_is(batch, KIND_OUTPUT)), self.spec)
+            suspects = [row for row in rows.rows() if row.identity not in self.spec.rejected]
+            refused = find_refused(producer, self.spec, suspects, _REFUSALS)
+            self.outcome.rejected.update({row.identity: fault for row, fault in refused})
+        return self._finish("rejected" if self.outcome.rejected else "error")
+
+    # Work
+
+    def _consume(self, batches: Iterable[pa.RecordBatch], sink: Sink, transaction: SliceTransaction | None) -> None:
+        waited = time.monotonic()
+        for batch in batches:
+            now = time.monotonic()
+            self.steps["wait"] += now - waited
+            for kind in (KIND_COUNT, KIND_FAULT, KIND_OUTPUT):
+                part = batch.filter(_is(batch, kind))
+                if part.num_rows == 0:
+                    continue
+                if kind == KIND_COUNT:
+                    for src, count in zip(
+                        part.column("src").to_pylist(), part.column("src_offset").to_pylist(), strict=True
+                    ):
+                        self.read[src] = self.read.get(src, 0) + count
+                elif kind == KIND_FAULT:
+                    if self.spec.only_rejected:
+                        continue
+                    self._write_faults(part, sink, transaction)
+                else:
+                    self._write_outputs(part, sink, transaction)
+            sink.poll()
+            waited = time.monotonic()
+            self.steps["write"] += waited - now
+
+    def _write_outputs(self, part: pa.RecordBatch, sink: Sink, transaction: SliceTransaction | None) -> None:
+        spec = self.spec
+        rows = OutputRows(part, spec)
+        if spec.only_rejected:
+            for row in rows.rows():
+                self._is_rejected(row, sink)
+            return
+        self.outcome.rejected.update(self.checks.rejected(rows))
+        if self._stopped() and spec.mode == "transactional":
+            return
+        self._begin(transaction)
+        assert spec.topic is not None
+        kept: Iterable[Row]
+        if not spec.rejected and not self.outcome.rejected:
+            if rows.are_plain:
+                sink.send_plain(spec.topic, rows.messages())
+                self._note_written(rows.ranges())
+                self._note_preview(rows)
+                return
+            kept = rows.rows()
+        else:
+            kept = [row for row in rows.rows() if not self._is_rejected(row, sink)]
+        written: list[int] = []
+        for row in kept:
+            sink.send(spec.topic, row)
+            written.append(row.src or 0)
+        self._note_written(written)
+        self._note_preview(rows)
+
+    def _is_rejected(self, row: Row, sink: Sink) -> bool:
+        fault = self.spec.rejected.get(row.identity)
+        if fault is None:
+            return row.identity in self.outcome.rejected
+        letter = self.faults.rejected_output(row, fault)
+        if letter is not None:
+            sink.send(*letter)
+        return True
+
+    def _write_faults(self, part: pa.RecordBatch, sink: Sink, transaction: SliceTransaction | None) -> None:
+        for topic, row in self.faults.dead_letters(part):
+            if self._stopped():
+                continue
+            self._begin(transaction)
+            sink.send(topic, row)
+
+    @staticmethod
+    def _begin(transaction: SliceTransaction | None) -> None:
+        if transaction is not None and not transaction.is_open:
+            transaction.begin()
+
+    def _stopped(self) -> bool:
+        if self.faults.stops:
+            self.outcome.status = "faults"
+            return True
+        if self.outcome.rejected:
+            self.outcome.status = "rejected"
+            return True
+        return False
+
+    def _given_up(self, sink: Sink, transaction: SliceTransaction | None) -> Outcome:
+        codes = {error.code() for error in sink.failures}
+        if codes & _REFUSALS:
+            return self._finish("broker_rejected")
+        # After a fatal error the queued records fail too, with a code that says less than the first.
+        error = next((e for e in sink.failures if e.code() in FENCED_CODES), sink.failures[0])
+        what = f"write outputs of {self.spec.slice} to {self.spec.topic}"
+        if transaction is not None:
+            raise transaction.error(error, what)
+        raise translate(error, self.spec.settings, what)
+
+    # Accounts
+
+    def _note_written(self, sources: Iterable[int]) -> None:
+        for src in sources:
+            self.written[src] = self.written.get(src, 0) + 1
+
+    def _note_preview(self, rows: OutputRows) -> None:
+        missing = self.spec.preview_rows - len(self.outcome.preview)
+        if missing > 0:
+            self.outcome.preview += [PreviewRow(_short(k), _short(v)) for k, v in rows.first(missing)]
+
+    def _counts(self) -> dict[int, SliceCounts]:
+        return {
+            src: SliceCounts(
+                read=self.read.get(src, 0),
+                written=self.written.get(src, 0),
+                dead_lettered=self.faults.dead_lettered.get(src, 0),
+                skipped=self.faults.skipped.get(src, 0),
+            )
+            for src in range(len(self.spec.slice.ranges))
+        }
+
+    def _finish(self, status: str) -> Outcome:
+        outcome = self.outcome
+        outcome.status = status
+        outcome.counts = self._counts()
+        outcome.faults = self.faults.seen
+        outcome.samples = self.faults.samples
+        outcome.reasons = self.faults.reasons
+        outcome.steps_s = self.steps
+        if status == "error":
+            outcome.error = DeadLetterError("the brokers refused a batch, and every record of it alone is taken")
+        return outcome
+
+    def _timed(self, step: str) -> _Timer:
+        return _Timer(self.steps, step)
+
+
+class _Timer:
+    def __init__(self, steps: dict[str, float], step: str) -> None:
+        self._steps, self._step = steps, step
+
+    def __enter__(self) -> None:
+        self._began = time.monotonic()
+
+    def __exit__(self, *_: object) -> None:
+        self._steps[self._step] += time.monotonic() - self._began
+
+
+def _is(batch: pa.RecordBatch, kind: int) -> pa.Array:
+    return pc.equal(batch.column("kind"), kind)
+
+
+def _short(data: bytes | None) -> str | None:
+    if data is None:
+        return None
+    text = data[: _PREVIEW_CHARACTERS + 1].decode("utf-8", "backslashreplace")
+    return text if len(text) <= _PREVIEW_CHARACTERS else text[:_PREVIEW_CHARACTERS] + "…"

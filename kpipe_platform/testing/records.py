@@ -1,0 +1,226 @@
+"""Filling and reading topics from tests: acknowledged writes, and reads that end at the log's end."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, OffsetSpec
+
+from kpipe_platform.errors import BrokerUnavailableError, DeliveryError, TopicNotFoundError
+from kpipe_platform.testing.clients import Client, client_config
+from kpipe_platform.testing.messages import ConsumedRecord, outgoing
+
+__all__ = ["ConsumedRecord", "Isolation", "consume", "log_ranges", "produce"]
+
+Isolation = Literal["read_committed", "read_uncommitted"]
+
+_BATCH = 1000
+
+
+def produce(
+    client: Client,
+    topic: str,
+    records: Iterable[Any],
+    *,
+    transaction: Literal["commit", "abort"] | None = None,
+    deadline_s: float = 60.0,
+) -> int:
+    """Write records and return once the brokers acknowledged every one.
+
+    Partitions keep the order of ``records``. A broker that is stopped meanwhile may get a record twice, unless
+    it is a transaction, or ``client`` has ``enable.idempotence``.
+
+    Args:
+        client: Bootstrap servers or a librdkafka configuration.
+        topic: Topic.
+        records: Each a value, a ``(key, value)`` pair, or a mapping with some of ``key``, ``value``,
+            ``headers``, ``timestamp`` (milliseconds; ``timestamp_ms`` is the same) and ``partition``. Keys
+            and values are bytes, text, None, or, in pairs and mappings, anything that JSON can hold.
+        transaction: Write all in one transaction, and how to end it.
+        deadline_s: Seconds for the acknowledgements, after the last record was handed over.
+
+    Returns:
+        How many records were acknowledged.
+
+    Raises:
+        DeliveryError: The brokers refused some, or did not acknowledge all within the deadline.
+        TypeError: A record is of no such form.
+    """
+    # Idempotence would cost each call half a second before its first record, so order is kept by one request
+    # at a time instead. Acknowledged records need no call back: an empty queue and no error say as much.
+    defaults = {
+        "acks": "all",
+        "linger.ms": 5,
+        "max.in.flight": 1,
+        "enable.idempotence": transaction is not None,
+    }
+    config = {**defaults, **client_config(client), "delivery.report.only.error": True}
+    failures: list[tuple[KafkaError, Message]] = []
+    if transaction is not None:
+        config["transactional.id"] = f"kpipe-testing-{uuid.uuid4()}"
+    producer = Producer(config)
+    if transaction is not None:
+        producer.init_transactions(deadline_s)
+        producer.begin_transaction()
+
+    def failed(error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            failures.append((error, message))
+
+    count = 0
+    for count, record in enumerate(records, start=1):
+        message = outgoing(record)
+        while True:
+            try:
+                producer.produce(topic, on_delivery=failed, **message)
+                break
+            except BufferError:
+                producer.poll(0.1)
+        if count % _BATCH == 0:
+            producer.poll(0)
+    unacknowledged = producer.flush(deadline_s)
+    if failures or unacknowledged:
+        if transaction is not None:
+            # An open transaction would keep readers of committed records from the topic's end.
+            producer.purge()
+            producer.abort_transaction(deadline_s)
+        reason = failures[0][0].str() if failures else f"no answer within {deadline_s:.0f} s"
+        msg = f"{len(failures) + unacknowledged} of {count} records for topic {topic!r} were not acknowledged: {reason}"
+        raise DeliveryError(msg, topic=topic)
+    if transaction == "commit":
+        producer.commit_transaction(deadline_s)
+    elif transaction == "abort":
+        producer.abort_transaction(deadline_s)
+    return count
+
+
+def consume(
+    client: Client,
+    topic: str,
+    *,
+    isolation: Isolation = "read_committed",
+    deadline_s: float = 60.0,
+) -> list[ConsumedRecord]:
+    """Read a topic from its log start to the end that it has at the time of the call.
+
+    Args:
+        client: Bootstrap servers or a librdkafka configuration.
+        topic: Topic.
+        isolation: ``read_committed`` ends at the last stable offset and leaves aborted records out,
+            ``read_uncommitted`` ends at the high watermark.
+        deadline_s: Seconds to read at most.
+
+    Returns:
+        The records, by partition and then offset. No group is joined and no offset is stored.
+
+    Raises:
+        TopicNotFoundError: There is no such topic.
+        BrokerUnavailableError: The end was not reached within the deadline.
+    """
+    end_time = time.monotonic() + deadline_s
+    ranges = log_ranges(client, topic, isolation=isolation, deadline_s=deadline_s)
+    ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
+    records: list[ConsumedRecord] = []
+    if not ends:
+        return records
+    config = client_config(client, enable_auto_commit=False, auto_offset_reset="error")
+    # The event for a partition's end is what tells that nothing but transaction markers or gaps is left.
+    config |= {
+        "group.id": "kpipe-testing",
+        "isolation.level": isolation,
+        "enable.partition.eof": True,
+        # How long a broker holds back the answer that there is no more.
+        "fetch.wait.max.ms": 20,
+    }
+    consumer = Consumer(config)
+    try:
+        consumer.assign([TopicPartition(topic, each, ranges[each][0]) for each in ends])
+        while ends:
+            left_s = end_time - time.monotonic()
+            if left_s <= 0:
+                msg = (
+                    f"Topic {topic!r} was not read within {deadline_s:.0f} s: offsets still to come, by "
+                    f"partition: {ends}"
+                )
+                raise BrokerUnavailableError(msg, topic=topic)
+            for message in consumer.consume(_BATCH, timeout=min(left_s, 0.1)):
+                _take(message, ends, records)
+    finally:
+        consumer.close()
+    return sorted(records, key=lambda each: (each.partition, each.offset))
+
+
+def log_ranges(
+    client: Client,
+    topic: str,
+    *,
+    isolation: Isolation = "read_committed",
+    deadline_s: float = 30.0,
+) -> dict[int, tuple[int, int]]:
+    """Log start and end of each partition; the end is the last stable offset under ``read_committed``.
+
+    Args:
+        client: Bootstrap servers or a librdkafka configuration.
+        topic: Topic.
+        isolation: Isolation level.
+        deadline_s: Seconds for the calls together.
+
+    Raises:
+        TopicNotFoundError: There is no such topic.
+    """
+    admin = AdminClient(client_config(client))
+    found = admin.list_topics(topic, timeout=deadline_s).topics[topic]
+    if found.error is not None:
+        msg = f"Topic {topic!r} cannot be read: {found.error.str()}"
+        raise TopicNotFoundError(msg, topic=topic)
+    level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
+    partitions = [TopicPartition(topic, each) for each in found.partitions]
+
+    def offsets(spec: OffsetSpec) -> dict[int, int]:
+        answers = admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level=level, request_timeout=deadline_s)
+        return {each.partition: future.result().offset for each, future in answers.items()}
+
+    starts, ends = offsets(OffsetSpec.earliest()), offsets(OffsetSpec.latest())
+    return {partition: (starts[partition], ends[partition]) for partition in sorted(ends)}
+
+
+def _take(message: Message, ends: dict[int, int], records: list[ConsumedRecord]) -> None:
+    topic, partition, offset = message.topic(), message.partition(), message.offset()
+    error = message.error()
+    if error is not None and error.code() != KafkaError._PARTITION_EOF:
+        raise KafkaException(error)
+    end = None if partition is None else ends.get(partition)
+    if end is None or topic is None or partition is None or offset is None:
+        return
+    if error is None and offset < end:
+        records.append(
+            ConsumedRecord(
+                topic,
+                partition,
+                offset,
+                message.timestamp()[1],
+                message.key(),
+                message.value(),
+                tuple(_header(each) for each in message.headers() or ()),
+            )
+        )
+    # At the end of the partition, or past where it was at the call: records that came meanwhile don't count.
+    if offset + (error is None) >= end:
+        del ends[partition]
+
+
+def _header(header: Any) -> tuple[str, bytes | None]:
+    name, value = header
+    return name, value.encode() if isinstance(value, str) else value

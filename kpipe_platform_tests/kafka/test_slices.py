@@ -1,0 +1,144 @@
+"""Planning is pure: a table of facts and what they lead to. No broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from kpipe_platform.errors import (
+    ForeignMemberError,
+    KpipeError,
+    LostRangeError,
+    NoStartOffsetError,
+    OffsetsVanishedError,
+    TopicNotFoundError,
+    TopicRecreatedError,
+)
+from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
+from kpipe_platform.kafka.groups import CommittedOffset, GroupMember
+from kpipe_platform.kafka.offsets import OffsetRange, Watermarks
+from kpipe_platform.kafka.slices import (
+    PartitionFacts,
+    PlanPolicy,
+    check_partitions,
+    plan_range,
+    plan_slice,
+    refuse_foreign_members,
+    transactional_id,
+)
+from kpipe_platform.kafka.topics import TopicDescription
+
+
+def facts(committed: int | None = None, log_start: int = 0, end: int = 100, **changes: Any) -> PartitionFacts:
+    stored = None if committed is None else CommittedOffset(committed, stored_by(changes.pop("stored_id", "id-1")))
+    return PartitionFacts("t", 3, "id-1", Watermarks(log_start, end), stored, **changes)
+
+
+def stored_by(topic_id: str, unit: str = "kpipe.a.t.3") -> CommitMetadata:
+    return CommitMetadata(topic_id, "run-0", "s-0", unit, 0, SliceCounts(1, 1, 0, 0))
+
+
+def policy(**changes: Any) -> PlanPolicy:
+    return PlanPolicy(group="kpipe.a", **changes)
+
+
+@pytest.mark.parametrize(
+    ("given", "how", "start", "end"),
+    [
+        pytest.param(facts(10), policy(), 10, 100, id="from the committed offset to the end"),
+        pytest.param(facts(10), policy(max_records=30), 10, 40, id="at most max_records"),
+        pytest.param(facts(90), policy(max_records=30), 90, 100, id="no further than the end"),
+        pytest.param(facts(100), policy(), 100, 100, id="nothing new is an empty range"),
+        pytest.param(facts(None), policy(), 0, 100, id="new group from the earliest"),
+        pytest.param(facts(None, log_start=7), policy(), 7, 100, id="earliest is the log start"),
+        pytest.param(facts(None), policy(start="latest"), 100, 100, id="new group from the latest"),
+        pytest.param(facts(None, start_offset=42), policy(start=1000), 42, 100, id="from a time"),
+        pytest.param(facts(None, start_offset=None), policy(start=1000), 100, 100, id="from a time after all records"),
+        pytest.param(facts(None, start_offset=120), policy(start=1000), 100, 100, id="a time past the stable end"),
+        pytest.param(facts(10, log_start=50), policy(on_lost_offsets="skip"), 50, 100, id="skip what was lost"),
+        pytest.param(facts(10, log_start=10), policy(), 10, 100, id="a log that begins at the offset lost nothing"),
+        pytest.param(
+            facts(10, log_start=100), policy(on_lost_offsets="skip"), 100, 100, id="skip to an empty log"
+        ),
+    ],
+)
+def test_range(given: PartitionFacts, how: PlanPolicy, start: int, end: int) -> None:
+    assert plan_range(given, how).range == OffsetRange("t", 3, start, end)
+
+
+def test_a_skipped_loss_is_recorded_and_the_compare_stays_with_the_stored_offset() -> None:
+    planned = plan_range(facts(10, log_start=50), policy(on_lost_offsets="skip"))
+    assert planned.lost == OffsetRange("t", 3, 10, 50)
+    assert planned.committed == 10
+
+
+def test_the_backlog_is_what_waits_behind_the_range() -> None:
+    assert plan_range(facts(10), policy(max_records=30)).backlog == 60
+
+
+@pytest.mark.parametrize(
+    ("given", "how", "error", "says"),
+    [
+        (facts(10, log_start=50), policy(), LostRangeError, ["[10, 50)", "t/3", "--to earliest"]),
+        (facts(10, stored_id="id-0"), policy(), TopicRecreatedError, ["id-0", "id-1", "kpipe offsets set"]),
+        (facts(101), policy(), TopicRecreatedError, ["101", "past the log's end 100"]),
+        (facts(None, earlier_end=77), policy(), OffsetsVanishedError, ["offset 77", "--to 77"]),
+        (facts(None), policy(start="error"), NoStartOffsetError, ['start="error"', "kpipe offsets set kpipe.a t"]),
+        (facts(None, earlier_end=77), policy(start="latest"), OffsetsVanishedError, ["no offset"]),
+    ],
+)
+def test_refusals_say_what_where_and_how(
+    given: PartitionFacts, how: PlanPolicy, error: type[KpipeError], says: list[str]
+) -> None:
+    with pytest.raises(error) as caught:
+        plan_range(given, how)
+    for part in says:
+        assert part in str(caught.value)
+    assert caught.value.topic == "t"
+    assert caught.value.partition == 3
+
+
+def test_an_offset_moved_by_another_tool_has_no_topic_id_to_compare() -> None:
+    moved = PartitionFacts("t", 3, "id-1", Watermarks(0, 100), CommittedOffset(40, None))
+    assert plan_range(moved, policy()).range.start == 40
+
+
+def test_a_slice_names_one_transactional_id_for_its_partitions() -> None:
+    assert plan_slice([facts(0)], policy(), run_id="r", slice_id="s").transactional_id == "kpipe.a.t.3"
+    both = [OffsetRange("t", 0, 0, 1), OffsetRange("t", 1, 0, 1)]
+    assert transactional_id("kpipe.a", both) == "kpipe.a.t.all"
+    joined = [OffsetRange("t", 2, 0, 1), OffsetRange("s", 2, 0, 1)]
+    assert transactional_id("kpipe.a", joined) == "kpipe.a.s.2"
+
+
+def test_a_layout_change_fences_who_committed_before() -> None:
+    before = PartitionFacts(
+        "t", 3, "id-1", Watermarks(0, 100), CommittedOffset(5, stored_by("id-1", unit="kpipe.a.t.all"))
+    )
+    assert plan_slice([before], policy(), run_id="r", slice_id="s").fence == ("kpipe.a.t.all",)
+    assert plan_slice([facts(5)], policy(), run_id="r", slice_id="s").fence == ()
+
+
+def test_empty_and_moving_slices() -> None:
+    empty = plan_slice([facts(100)], policy(), run_id="r", slice_id="s")
+    assert (empty.is_empty, empty.moves_offsets) == (True, False)
+    new = plan_slice([facts(None)], policy(start="latest"), run_id="r", slice_id="s")
+    assert (new.is_empty, new.moves_offsets) == (True, True)
+
+
+def test_foreign_members_are_named() -> None:
+    refuse_foreign_members("g", [])
+    with pytest.raises(ForeignMemberError, match=r"rival-client at /127\.0\.0\.1"):
+        refuse_foreign_members("g", [GroupMember("m-1", "rival-client", "/127.0.0.1")])
+
+
+def test_a_partition_that_the_topic_lacks() -> None:
+    with pytest.raises(TopicNotFoundError, match=r"has no partition 4: it has 4 \(0 to 3\)"):
+        check_partitions({"t": TopicDescription("t", "id", 4)}, [("t", 4)])
+
+
+@pytest.mark.parametrize(("start", "end", "partition"), [(-1, 5, 0), (5, 4, 0), (0, 1, -1)])
+def test_a_range_takes_no_sentinels(start: int, end: int, partition: int) -> None:
+    with pytest.raises(ValueError, match="not an offset range"):
+        OffsetRange("t", partition, start, end)
