@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.partitions.context import partition_loading_context
 
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
@@ -63,7 +64,8 @@ def kafka_topic_asset(
         marks = manager.source.watermarks(topic)
         if isinstance(definition, dg.DynamicPartitionsDefinition):
             register_kafka_partitions(context.instance, topic, marks)
-        known = set(definition.get_partition_keys(dynamic_partitions_store=context.instance))
+        with partition_loading_context(dynamic_partitions_store=context.instance):
+            known = set(definition.get_partition_keys())
         for number, mark in marks.items():
             if str(number) not in known:
                 context.log.warning(
@@ -104,4 +106,4 @@ def kafka_topic_asset(
 
 
 def _shown(codec: Codec) -> str:
-    return f"json: {codec.ddl}" if isinstance(codec, JsonCodec) and codec.has_schema else codec.name
+    return f"json: {codec.schema}" if isinstance(codec, JsonCodec) and codec.has_schema else codec.name

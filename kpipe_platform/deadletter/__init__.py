@@ -1,16 +1,10 @@
 """Dead letters: the record that failed, byte for byte, with what is known of its failure."""
 
 from kpipe_platform.deadletter.build import DeadLetter, build_dead_letter, correlation_id
-from kpipe_platform.deadletter.context import (
-    DeadLetterContext,
-)
-from kpipe_platform.deadletter.envelope import (
-    SCHEMA,
-    Envelope,
-    envelope_schema,
-    is_envelope,
-)
+from kpipe_platform.deadletter.context import DeadLetterContext
+from kpipe_platform.deadletter.envelope import Envelope, envelope_schema, is_envelope
 from kpipe_platform.deadletter.headers import connect_headers, error_headers, spring_headers
+from kpipe_platform.deadletter.parts import SCHEMA, Distribution, OriginRange, PayloadReference, Retry, Segment
 
 __all__ = [
     "SCHEMA",

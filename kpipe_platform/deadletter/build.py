@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from kpipe_platform.deadletter.context import DeadLetterContext, Distribution, OriginRange
+from kpipe_platform.deadletter.context import DeadLetterContext
 from kpipe_platform.deadletter.envelope import (
     OMITTED_HEADERS,
     OMITTED_KEY,
@@ -16,9 +16,9 @@ from kpipe_platform.deadletter.envelope import (
     OMITTED_MESSAGE_KEY,
     OMITTED_STACKTRACE,
     Envelope,
-    PayloadReference,
 )
 from kpipe_platform.deadletter.headers import coordinate_headers, error_headers
+from kpipe_platform.deadletter.parts import Distribution, OriginRange, PayloadReference
 from kpipe_platform.errors import DeadLetterError
 from kpipe_platform.kafka.records import Headers, KafkaRecord
 from kpipe_platform.kafka.sizes import record_size
@@ -103,23 +103,22 @@ def build_dead_letter(
     """
     if type(record.value) is not bytes or (record.key is not None and type(record.key) is not bytes):
         record = _with_bytes(record)
-    origin = origin_range and OriginRange(
-        origin_range.topic, origin_range.partition, origin_range.start, origin_range.end
-    )
+    origin = None
+    if origin_range is not None:
+        places = (origin_range.topic, origin_range.partition, origin_range.start, origin_range.end)
+        origin = OriginRange(*places)
     letters = _raw if context.form == "raw" else _envelopes
     size = 0
     for letter in letters(record, fault, context, now_ms, origin):
         size = letter.size_bytes
         if size <= context.max_record_bytes:
             return letter
-    msg = (
-        f"the dead letter of {record.coordinates} takes {size:,} bytes at least, and topic {context.topic!r} takes "
-        f"{context.max_record_bytes:,}"
-    )
+    limit = context.max_record_bytes
+    msg = f"the dead letter of {record.coordinates} takes {size:,} bytes at least; {context.topic!r} takes {limit:,}"
     fix = f"set max.message.bytes of topic {context.topic!r} to {size} or more"
     if context.form == "raw":
         fix += ', or use form="envelope", which can refer to a payload that does not fit'
-    raise DeadLetterError(msg, fix=fix, topic=context.topic, size_bytes=size, limit_bytes=context.max_record_bytes)
+    raise DeadLetterError(msg, fix=fix, topic=context.topic, size_bytes=size, limit_bytes=limit)
 
 
 def correlation_id(record: KafkaRecord, header: str, origin: OriginRange | None = None) -> str:
@@ -185,7 +184,8 @@ def _envelopes(
     )
 
     def letter(key: bytes | None, own: Headers) -> DeadLetter:
-        errors = error_headers(record if own else replace(record, headers=()), envelope.fault, context, origin)
+        described = record if own is record.headers else replace(record, headers=())
+        errors = error_headers(described, envelope.fault, context, origin)
         return DeadLetter(context.topic, key, envelope.to_json_bytes(), (*own, *errors), now_ms)
 
     for less, omitted in _shrunk(fault):

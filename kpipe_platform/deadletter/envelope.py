@@ -13,22 +13,20 @@ from importlib import resources
 from typing import Any, Literal
 
 from kpipe_platform.codecs.base import UNREADABLE, DecodeFault
+from kpipe_platform.deadletter.envelope_write import envelope_text
 from kpipe_platform.deadletter.parts import (
+    SCHEMA,
     Distribution,
     OriginRange,
     PayloadReference,
     Retry,
     Segment,
     fields_of,
-    fields_to_json,
 )
-from kpipe_platform.deadletter.times import from_iso, required_from_iso, to_iso
+from kpipe_platform.deadletter.times import from_iso, required_from_iso
 from kpipe_platform.errors import DeadLetterError
 from kpipe_platform.kafka.records import Headers, KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
-
-SCHEMA = "kpipe.dead_letter/1"
-"""Name and version of the envelope."""
 
 OMITTED_STACKTRACE, OMITTED_MESSAGE, OMITTED_HEADERS, OMITTED_KEY = "stacktrace", "message", "headers", "key"
 OMITTED_MESSAGE_HEADERS, OMITTED_MESSAGE_KEY = "message_headers", "message_key"
@@ -108,44 +106,7 @@ class Envelope:
 
     def to_json_bytes(self) -> bytes:
         """The envelope as compact JSON; plain ASCII, so that no reader can stumble over its text."""
-        original, fault = self.original, self.fault
-        document = {
-            "schema": SCHEMA,
-            "payload": self.payload,
-            "omitted": self.omitted,
-            "original": {
-                "topic": original.topic,
-                "partition": original.partition,
-                "offset": original.offset,
-                "timestamp_ms": original.timestamp_ms,
-                "timestamp_type": original.timestamp_type,
-                "key_base64": _base64(original.key),
-                "value_base64": _base64(original.value),
-                "headers": [{"key": k, "value_base64": _base64(v)} for k, v in original.headers],
-                "header_count": self.header_count,
-                "reference": None if self.reference is None else fields_to_json(self.reference),
-            },
-            "origin_range": None if self.origin_range is None else fields_to_json(self.origin_range),
-            "fault": {
-                "component": fault.component.value,
-                "kind": fault.kind,
-                "exception_type": fault.exception_type,
-                "message": fault.message,
-                "field": fault.field,
-                "at": to_iso(fault.at_ms),
-                "stacktrace": fault.stacktrace,
-            },
-            "asset": self.asset,
-            "run_id": self.run_id,
-            "attempt": self.attempt,
-            "correlation_id": self.correlation_id,
-            "segments": [segment.to_json() for segment in self.segments],
-            "retries": [retry.to_json() for retry in self.retries],
-            "created_at": to_iso(self.created_ms),
-            "dead_lettered_at": to_iso(self.dead_lettered_ms),
-            "distribution": fields_to_json(self.distribution),
-        }
-        return _ENCODER.encode(document).encode("ascii")
+        return envelope_text(self).encode("ascii")
 
     @classmethod
     def from_json_bytes(cls, data: bytes) -> Envelope:
@@ -185,13 +146,6 @@ def envelope_schema() -> dict[str, Any]:
     text = resources.files(__package__).joinpath("envelope.schema.json").read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema
-
-
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
-
-
-def _base64(data: bytes | None) -> str | None:
-    return None if data is None else base64.b64encode(data).decode("ascii")
 
 
 def _bytes(text: str | None) -> bytes | None:

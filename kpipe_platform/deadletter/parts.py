@@ -9,6 +9,9 @@ from typing import Any
 
 from kpipe_platform.deadletter.times import required_from_iso, to_iso
 
+SCHEMA = "kpipe.dead_letter/1"
+"""Name and version of the envelope."""
+
 
 @dataclass(frozen=True, slots=True)
 class OriginRange:

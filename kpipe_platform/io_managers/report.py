@@ -86,16 +86,17 @@ def _slices(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
 
 
 def _steps(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
+    seconds = {s: sum(report.steps_s.get(s, 0.0) for report in reports) for s in ("plan", "open", "write", "commit")}
+    # What the writer did not spend, Spark spent: its stages run before the writer's task, or feed it.
+    seconds["spark"] = max(sum(report.duration_s for report in reports) - sum(seconds.values()), 0.0)
     meaning = {
+        "plan": "watermarks, committed offsets, checks",
+        "spark": "read, decode and run the stage",
         "open": "take over the transactional id, compare offsets",
-        "wait": "read, decode and stage in Spark",
         "write": "send and await acknowledgements",
         "commit": "offsets and commit",
     }
-    seconds = {step: sum(report.steps_s.get(step, 0.0) for report in reports) for step in meaning}
-    rest = sum(report.duration_s for report in reports) - sum(seconds.values())
     rows = [{"step": s, "seconds": round(seconds[s], 3), "what": what} for s, what in meaning.items()]
-    rows.append({"step": "other", "seconds": round(max(rest, 0.0), 3), "what": "checks, job start, accounts"})
     return dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
 
 

@@ -119,7 +119,7 @@ class FeedRunner:
         return replace(
             report,
             duration_s=self._clock() - began,
-            steps_s={**report.steps_s, "open": report.steps_s.get("open", 0.0) + planned_s},
+            steps_s={**report.steps_s, "plan": planned_s},
         )
 
     def _work(self, slice_: Slice, target: Target) -> SliceReport:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from dagster._core.definitions.partitions.context import partition_loading_context
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
@@ -112,10 +113,11 @@ def _partition_keys(step_context: StepExecutionContext) -> tuple[str, ...] | Non
     definition = step_context.entity_partitions_def
     if definition is None:
         return None
-    keys = definition.get_partition_keys_in_range(
-        step_context.partition_key_range, dynamic_partitions_store=step_context.instance
-    )
-    return tuple(keys)
+    if not step_context.has_partitions:
+        msg = f"step {step_context.step.key!r} materialises a partitioned asset without naming a partition"
+        raise ConfigError(msg, fix='name one, for example dg.materialize(..., partition_key="0")')
+    with partition_loading_context(dynamic_partitions_store=step_context.instance):
+        return tuple(definition.get_partition_keys_in_range(step_context.partition_key_range))
 
 
 def kafka_partitions_of(step: Step, numbers: Callable[[], list[int]]) -> list[int]:

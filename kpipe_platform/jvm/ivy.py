@@ -122,9 +122,9 @@ def _run(command: Sequence[str | Path], progress: Callable[[str], None]) -> tupl
             lines.append(text)
             logger.debug("ivy: %s", text)
             if text.startswith("found "):
-                progress(text.split(" in ")[0])
+                progress("  " + text.split(" in ")[0])
             elif text.startswith("downloading "):
-                progress("downloading " + text.removesuffix(" ...").rpartition("/")[2])
+                progress("  downloading " + text.removesuffix(" ...").rpartition("/")[2])
     return ivy.returncode, lines
 
 

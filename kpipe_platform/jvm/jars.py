@@ -66,7 +66,7 @@ def spark_connector_jars(
     Args:
         spark_version: Version of the installed pyspark, for example ``4.2.0``.
         artifacts: Modules of ``org.apache.spark``; the Kafka connector by default.
-        progress: Called with a line of text whenever there is something to tell.
+        progress: Called with a line of text for each step; details are indented.
 
     Returns:
         Paths for ``spark.jars``, without jars that pyspark has already in some version.
@@ -92,7 +92,7 @@ def fetch_jars(
         coordinate: ``group:artifact:version``.
         *more: Further coordinates, resolved together with the first.
         exclude: Groups that are left out among the dependencies.
-        progress: Called with a line of text whenever there is something to tell.
+        progress: Called with a line of text for each step; details are indented.
 
     Returns:
         The jars, sorted by name.

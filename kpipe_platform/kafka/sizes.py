@@ -37,7 +37,11 @@ def record_size(key: bytes | None, value: bytes | None, headers: Sequence[tuple[
     size += _varint_size(len(headers))
     for name, content in headers:
         name_bytes = len(name) if name.isascii() else len(name.encode("utf-8", "surrogatepass"))
-        size += _varint_size(name_bytes) + name_bytes + _field_size(content)
+        content_bytes = 0 if content is None else len(content)
+        if name_bytes < 64 and content_bytes < 64:
+            size += 2 + name_bytes + content_bytes  # nearly every header; lengths of one byte each
+        else:
+            size += _varint_size(name_bytes) + name_bytes + _varint_size(content_bytes) + content_bytes
     return size
 
 

@@ -137,7 +137,7 @@ class _Task:
         self.outcome = Outcome("written")
         self.checks = OutputChecks(spec)
         self.faults = FaultRows(spec)
-        self.steps: dict[str, float] = {"open": 0.0, "wait": 0.0, "write": 0.0, "commit": 0.0}
+        self.steps: dict[str, float] = {"open": 0.0, "write": 0.0, "commit": 0.0}
         self.written: dict[int, int] = {}
         self.read: dict[int, int] = {}
 
@@ -238,10 +238,8 @@ class _Task:
     # Work
 
     def _consume(self, batches: Iterable[pa.RecordBatch], sink: Sink, transaction: SliceTransaction | None) -> None:
-        waited = time.monotonic()
         for batch in batches:
-            now = time.monotonic()
-            self.steps["wait"] += now - waited
+            began = time.monotonic()
             for kind in (KIND_COUNT, KIND_FAULT, KIND_OUTPUT):
                 part = batch.filter(_is(batch, kind))
                 if part.num_rows == 0:
@@ -258,8 +256,7 @@ class _Task:
                 else:
                     self._write_outputs(part, sink, transaction)
             sink.poll()
-            waited = time.monotonic()
-            self.steps["write"] += waited - now
+            self.steps["write"] += time.monotonic() - began
 
     def _write_outputs(self, part: pa.RecordBatch, sink: Sink, transaction: SliceTransaction | None) -> None:
         spec = self.spec

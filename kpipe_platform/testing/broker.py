@@ -48,7 +48,7 @@ class EmbeddedBroker:
         detached: Outlive this process.
         class_archive: Start faster with an archive of Kafka's classes, made at the first start (10 s, once).
         jvm_options: Further JVM options.
-        progress: Called with a line of text whenever there is something to tell.
+        progress: Called with a line of text for each step; details are indented.
     """
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import ExitStack
 from collections.abc import Mapping, Sequence
 
 from kpipe_platform.errors import BrokerStartError, ConfigError
@@ -159,9 +160,17 @@ class BrokerCluster:
 
     def _choose_ports(self) -> tuple[NodePorts, ...]:
         names = [PLAINTEXT, *(each.name for each in self._listeners)]
+        if self._port is not None and not is_free(self._port):
+            msg = f"Port {self._port} is taken by another program."
+            raise ConfigError(msg, fix="choose another port, or none", port=self._port)
         before = self.ports
-        same = all(list(each.listeners) == names for each in before)
-        if before and same and all(is_free(port) for each in before for port in each.all()):
+        usable = (
+            bool(before)
+            and all(list(each.listeners) == names for each in before)
+            and self._port in (None, before[0].listeners[PLAINTEXT])
+            and all(is_free(port) for each in before for port in each.all())
+        )
+        if usable:
             return before
         count = len(self.nodes)
         free = iter(free_ports(count * (len(names) + 1)))
@@ -176,9 +185,11 @@ class BrokerCluster:
             node.configure(node_settings(node.node, self.ports, node.data_dir, self._listeners, self._settings))
 
     def _format(self, options: Sequence[str]) -> None:
-        tools = [(node, node.begin_format(self.data.cluster_id, options)) for node in self.nodes]
-        for node, tool in tools:
-            if tool is not None:
+        # All at once, because most of it is starting a JVM.
+        with ExitStack() as stack:
+            begun = [(each, each.begin_format(self.data.cluster_id, options)) for each in self.nodes]
+            tools = [(node, stack.enter_context(tool)) for node, tool in begun if tool is not None]
+            for node, tool in tools:
                 node.finish_format(tool)
 
 

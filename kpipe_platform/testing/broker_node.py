@@ -144,12 +144,11 @@ class BrokerNode:
         Raises:
             BrokerStartError: It failed.
         """
-        with tool:
-            try:
-                output, _ = tool.communicate(timeout=_FORMAT_DEADLINE_S)
-            except subprocess.TimeoutExpired:
-                tool.kill()
-                output, _ = tool.communicate()
+        try:
+            output, _ = tool.communicate(timeout=_FORMAT_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            tool.kill()
+            output, _ = tool.communicate()
         if tool.returncode != 0:
             tail = "\n".join(output.splitlines()[-30:])
             msg = f"Kafka's storage tool could not format {self.data_dir}:\n{tail}"

