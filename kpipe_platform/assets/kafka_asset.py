@@ -13,7 +13,7 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
 from kpipe_platform.io_managers.feed import RunLimits, StagedFeeds, TopicFeed
 from kpipe_platform.io_managers.kafka import StoresOffsets
-from kpipe_platform.io_managers.step import FORM, ON_FAULT, READ, READ_FEED, SCALING, TOPIC
+from kpipe_platform.io_managers.step import FORM, ON_FAULT, READ, READ_FEED, SCALING
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.spark.convert import requested_form
@@ -81,27 +81,27 @@ def kafka_asset(
                 metadata={READ: READ_FEED, FORM: requested_form(hints.get(parameter))},
                 dagster_type=dg.Any,
             )
-        extra: dict[str, Any] = {TOPIC: topic, "topic": topic.name} if topic is not None else {}
+        extra: dict[str, Any] = topic.as_metadata() if topic is not None else {}
         if on_fault is not None:
             extra[ON_FAULT] = FaultAction(on_fault).value
         if scaling is not None:
-            extra[SCALING] = scaling
+            extra[SCALING] = scaling.model_dump()
         if io_manager_def is not None:
             asset_kwargs["io_manager_def"] = io_manager_def
         else:
             asset_kwargs["io_manager_key"] = io_manager_key or "kafka_io_manager"
         if partitioned:
             asset_kwargs.setdefault("partitions_def", sources[0].partitions_def)
-        return dg.asset(
+        made: dg.AssetsDefinition = dg.asset(
             name=name or getattr(stage, "__name__", None),
             key_prefix=key_prefix,
             ins=inputs,
             metadata={**extra, **(metadata or {})},
             description=asset_kwargs.pop("description", None) or inspect.getdoc(stage),
-            compute_kind=asset_kwargs.pop("compute_kind", None),
             kinds=asset_kwargs.pop("kinds", {"kafka", "spark"}),
             **asset_kwargs,
         )(_compute(stage, set(feeds), parameters, hints, limits))
+        return made
 
     return decorate
 

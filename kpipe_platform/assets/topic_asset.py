@@ -12,7 +12,6 @@ from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.kafka import KafkaIOManager
-from kpipe_platform.io_managers.step import TOPIC
 from kpipe_platform.partitions import kafka_partitions, register_kafka_partitions
 
 
@@ -90,8 +89,7 @@ def kafka_topic_asset(
     decorate = dg.observable_source_asset(
         key=[*prefix, name],
         metadata={
-            TOPIC: declared,
-            "topic": topic,
+            **declared.as_metadata(),
             "value_codec": _shown(value),
             "key_codec": (key or RawCodec()).name,
             **(metadata or {}),

@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 from filelock import FileLock, Timeout
 
+from kpipe_platform.cli.output import progress_lines
 from kpipe_platform.errors import EnvironmentSetupError
 from kpipe_platform.jvm.ports import LOOPBACK, is_free
 from kpipe_platform.jvm.process import ManagedProcess
@@ -47,9 +48,9 @@ _SUPERSEDED = "ignore:Function `dev_command` is superseded"
 def dev(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Dagster UI.")] = 3000,
     brokers: Annotated[int, typer.Option(min=1, max=3, help="Kafka brokers to start.")] = 1,
-    data_dir: Annotated[
-        Path, typer.Option(help="Where topics, tables and Dagster's history are kept.")
-    ] = Path(".kpipe/dev"),
+    data_dir: Annotated[Path, typer.Option(help="Where topics, tables and Dagster's history are kept.")] = Path(
+        ".kpipe/dev"
+    ),
     seed: Annotated[bool, typer.Option(help="Fill the topics of the flights platform first.")] = True,
 ) -> None:
     """Start Kafka and the Dagster UI with the flights platform; Ctrl-C stops all of it.
@@ -71,9 +72,7 @@ def dev(
         typer.echo("Stopped.")
 
 
-def service_environment(
-    environment: Mapping[str, str], *, bootstrap_servers: str, folder: Path
-) -> dict[str, str]:
+def service_environment(environment: Mapping[str, str], *, bootstrap_servers: str, folder: Path) -> dict[str, str]:
     """The environment of Dagster and of the seeding, from this process's own.
 
     Args:
@@ -102,13 +101,12 @@ def dagster_yaml(cpus: int) -> str:
 
 
 def _serve(port: int, brokers: int, folder: Path, *, seed: bool) -> None:
-    broker = EmbeddedBroker(brokers, folder / "kafka", keep_data=True, progress=typer.echo)
     typer.echo(f"Starting Kafka ({brokers} broker{'s' if brokers > 1 else ''}), data in {folder}")
-    try:
+    with progress_lines() as show:
+        broker = EmbeddedBroker(brokers, folder / "kafka", keep_data=True, progress=show)
         broker.start()
-        environment = service_environment(
-            os.environ, bootstrap_servers=broker.bootstrap_servers, folder=folder
-        )
+    try:
+        environment = service_environment(os.environ, bootstrap_servers=broker.bootstrap_servers, folder=folder)
         if seed:
             typer.echo("Filling the topics of the flights platform")
             _seed(environment)

@@ -18,6 +18,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from kpipe_platform.cli.output import progress_lines
 from kpipe_platform.errors import EnvironmentSetupError, KpipeError
 from kpipe_platform.jvm.folders import CACHE_DIR_VARIABLE, cache_dir
 from kpipe_platform.jvm.jars import kafka_broker_jars, spark_connector_jars
@@ -129,8 +130,8 @@ def doctor(
     Exits with 1 when something must be mended before work can start.
     """
     console = Console(highlight=False)
-    with _Progress(console) as progress:
-        findings = list(examine(jars=jars, progress=progress.show))
+    with progress_lines() as show:
+        findings = list(examine(jars=jars, progress=show))
     shown = [finding for finding in findings if not quiet or finding.level is not Level.OK]
     if not quiet:
         console.print(_table(findings))
@@ -153,32 +154,6 @@ def _table(findings: list[Finding]) -> Table:
         first_line = finding.detail.splitlines()[0]
         table.add_row(f"[{_STYLES[finding.level]}]{mark}[/]", finding.subject, escape(first_line))
     return table
-
-
-class _Progress:
-    """A line that changes in place on a terminal, and one line for each download elsewhere."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._status = console.status("")
-        self._showing = False
-
-    def __enter__(self) -> _Progress:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._showing:
-            self._status.stop()
-
-    def show(self, text: str) -> None:
-        if not self._console.is_terminal:
-            if text.startswith("Fetching"):
-                self._console.print(escape(text), soft_wrap=True)
-            return
-        self._status.update(escape(text))
-        if not self._showing:
-            self._showing = True
-            self._status.start()
 
 
 def _java_finding() -> Finding:

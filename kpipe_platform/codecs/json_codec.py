@@ -94,7 +94,7 @@ class JsonCodec(Codec):
         try:
             self._object(data, exact=True)
         except DecodeFault as fault:
-            return fault
+            return fault.with_traceback(None)
         return None
 
     def _decode(self, data: bytes) -> dict[str, Any]:

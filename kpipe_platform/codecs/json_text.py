@@ -210,7 +210,7 @@ class _Reader:
             if found == "":
                 raise JsonSyntaxError("a string that does not end", self.text, opened)
             if found != "\\":
-                self._fail("a control character in a string, which must be escaped,", position)
+                self._fail("a control character in a string, not escaped", position)
             part, position = self._escape(position)
             parts.append(part)
 

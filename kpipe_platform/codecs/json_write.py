@@ -41,7 +41,7 @@ def write_json(value: Any, *, include_nulls: bool) -> str:
 
 def _write(value: Any, put: Any, nulls: bool, path: str) -> None:
     if isinstance(value, str):
-        put(_ENCODER.encode(value.value if isinstance(value, Enum) else str(value)))
+        put(_text(value))
     elif value is None:
         put("null")
     elif isinstance(value, bool):
@@ -76,10 +76,15 @@ def _write_object(value: Mapping[Any, Any], put: Any, nulls: bool, path: str) ->
             where = path or "the value"
             message = f"the name {name!r} in {where} is {type(name).__name__}; names in JSON are text"
             raise EncodeFault(message, kind=NOT_ENCODABLE, field=path or None)
-        put(f"{separator}{_ENCODER.encode(str(name))}:")
+        put(f"{separator}{_text(name)}:")
         _write(one, put, nulls, f"{path}.{name}" if path else name)
         separator = ","
     put("{}" if separator == "{" else "}")
+
+
+def _text(value: str) -> str:
+    # str() of a member of an enumeration of texts is its name.
+    return _ENCODER.encode(value.value if isinstance(value, Enum) else str(value))
 
 
 def _fields(value: Any) -> Mapping[Any, Any] | None:

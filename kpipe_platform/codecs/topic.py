@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from kpipe_platform.codecs.base import Codec
+from kpipe_platform.codecs.config import codec_from_config, codec_to_config
 from kpipe_platform.codecs.json_codec import JsonCodec
 from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.topics import TopicSpec
+
+TOPIC = "kpipe/topic"
+"""Key of the asset metadata that declares an asset's topic."""
 
 _NAME = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}$")
 
@@ -55,6 +61,42 @@ class KafkaTopic:
         if any(f.name == "_kafka" for f in fields):
             msg = f"topic {self.name!r}: the schema has a field _kafka, which is the name of the record's coordinates"
             raise ConfigError(msg, fix="read the topic with RawCodec() and decode it in the stage")
+
+    def to_config(self) -> dict[str, Any]:
+        """The declaration as JSON values."""
+        return {
+            "name": self.name,
+            "key": self.key,
+            "value": codec_to_config(self.value),
+            "key_codec": codec_to_config(self.key_codec),
+            "timestamp": self.timestamp,
+            "create": None if self.create is None else asdict(self.create),
+        }
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> KafkaTopic:
+        """Read it back.
+
+        Raises:
+            ConfigError: It is not what ``to_config`` makes.
+        """
+        try:
+            create = config["create"]
+            return cls(
+                name=config["name"],
+                key=config["key"],
+                value=codec_from_config(config["value"]),
+                key_codec=codec_from_config(config["key_codec"]),
+                timestamp=config["timestamp"],
+                create=None if create is None else TopicSpec(**create),
+            )
+        except (KeyError, TypeError) as error:
+            msg = f"{dict(config)!r} does not declare a topic"
+            raise ConfigError(msg, fix="use KafkaTopic(...).as_metadata()") from error
+
+    def as_metadata(self) -> dict[str, Any]:
+        """Asset metadata that declares this topic: for a plain ``@dg.asset`` whose IO manager is a KafkaIOManager."""
+        return {TOPIC: self.to_config(), "topic": self.name}
 
     def require_readable(self) -> None:
         """Refuse a topic whose values cannot be decoded.

@@ -20,10 +20,10 @@ from kpipe_platform.io_managers.step import (
     READ_FEED,
     READ_SLICE,
     READ_TABLE,
-    SCALING,
     Step,
     action_of,
     kafka_partitions_of,
+    scaling_of,
     step_of,
     topic_of,
 )
@@ -60,7 +60,7 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
     spark: SparkEngine
     destination: KafkaDestination | None = None
     dead_letter: KafkaDeadLetterDestination | None = None
-    on_fault: str = Field("stop", description="stop, dead_letter, skip or rethrow")
+    on_fault: str = Field(default="stop", description="stop, dead_letter, skip or rethrow")
 
     def load_input(self, context: dg.InputContext) -> Any:
         """Load the next slice of the upstream asset's topic.
@@ -142,7 +142,7 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
             destination=self.destination,
             dead_letter=self.dead_letter,
             action=action_of(metadata, FaultAction(self.on_fault)),
-            scaling=getattr(metadata.get(SCALING), "instance", metadata.get(SCALING)) or self.source.scaling,
+            scaling=scaling_of(metadata, self.source.scaling),
         )
 
 

@@ -269,7 +269,7 @@ class Pipeline:
         spec = self._spec(slice_, {t.name: t for t, _ in reads.values()}, target)
         if self.destination.delivery == "exactly_once":
             outcome = write_slice(rows, frames, spec)
-            counts = _by_range(outcome, slice_)
+            counts: Sequence[SliceCounts] = _by_range(outcome, slice_)
         else:
             outcome, counts = self._write_at_least_once(slice_, frames, spec, lambda: write_slice(rows, frames, spec))
         return _report(slice_, outcome, counts, output, began)

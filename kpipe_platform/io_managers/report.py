@@ -11,6 +11,7 @@ from kpipe_platform.io_managers.pipeline import SliceReport
 from kpipe_platform.io_managers.step import RANGES
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 
+_Cell = str | int | float | bool | None
 # Rows of a table in the metadata; Dagster stores the whole of it with every event.
 _TABLE_ROWS = 100
 
@@ -63,7 +64,7 @@ def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
 
 
 def _slices(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
-    rows = [
+    rows: list[dict[str, _Cell]] = [
         {
             "topic": planned.range.topic,
             "partition": planned.range.partition,
@@ -96,7 +97,9 @@ def _steps(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
         "write": "send and await acknowledgements",
         "commit": "offsets and commit",
     }
-    rows = [{"step": s, "seconds": round(seconds[s], 3), "what": what} for s, what in meaning.items()]
+    rows: list[dict[str, _Cell]] = [
+        {"step": s, "seconds": round(seconds[s], 3), "what": what} for s, what in meaning.items()
+    ]
     return dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
 
 

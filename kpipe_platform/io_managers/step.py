@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
 
-from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.codecs.topic import TOPIC, KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.partitions import partition_number
 from kpipe_platform.policies.faults import FaultAction
+from kpipe_platform.resources.scaling import PartitionScaling
 
 if TYPE_CHECKING:
     from dagster._core.execution.context.system import StepExecutionContext
 
 # Keys of asset and input metadata.
-TOPIC = "kpipe/topic"
 ON_FAULT = "kpipe/on_fault"
 READ = "kpipe/read"
 RANGES = "kpipe/ranges"
@@ -129,20 +129,24 @@ def kafka_partitions_of(step: Step, numbers: Callable[[], list[int]]) -> list[in
 
 def topic_of(metadata: Mapping[str, Any] | None, asset_key: dg.AssetKey) -> KafkaTopic:
     """The topic of an asset: its declaration, else a JSON topic named after the asset."""
-    declared = (metadata or {}).get(TOPIC)
-    declared = getattr(declared, "instance", declared)
-    if isinstance(declared, KafkaTopic):
-        return declared
-    if declared is not None:
+    declared = _plain(metadata, TOPIC)
+    if declared is None:
+        return KafkaTopic(".".join(asset_key.path))
+    if not isinstance(declared, Mapping):
         msg = f"metadata {TOPIC!r} of asset {asset_key.to_user_string()} is {declared!r}"
-        raise ConfigError(msg, fix=f'metadata={{"{TOPIC}": KafkaTopic("name", value=JsonCodec(...))}}')
-    return KafkaTopic(".".join(asset_key.path))
+        raise ConfigError(msg, fix='metadata=KafkaTopic("name", value=JsonCodec(...)).as_metadata()')
+    return KafkaTopic.from_config(declared)
+
+
+def scaling_of(metadata: Mapping[str, Any] | None, default: PartitionScaling) -> PartitionScaling:
+    """The bounds of an asset: its declaration, else the default."""
+    declared = _plain(metadata, SCALING)
+    return default if declared is None else PartitionScaling(**declared)
 
 
 def action_of(metadata: Mapping[str, Any] | None, default: FaultAction) -> FaultAction:
     """The fault action of an asset: its declaration, else the default."""
-    declared = (metadata or {}).get(ON_FAULT)
-    declared = getattr(declared, "value", declared)
+    declared = _plain(metadata, ON_FAULT)
     if declared is None:
         return default
     try:
@@ -151,3 +155,9 @@ def action_of(metadata: Mapping[str, Any] | None, default: FaultAction) -> Fault
         known = ", ".join(action.value for action in FaultAction)
         msg = f"metadata {ON_FAULT!r} is {declared!r}, which is not one of {known}"
         raise ConfigError(msg, fix=f'metadata={{"{ON_FAULT}": FaultAction.DEAD_LETTER}}') from None
+
+
+def _plain(metadata: Mapping[str, Any] | None, name: str) -> Any:
+    """A metadata value by its name, without Dagster's wrapper."""
+    value = (metadata or {}).get(name)
+    return value.value if isinstance(value, dg.MetadataValue) else value

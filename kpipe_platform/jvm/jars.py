@@ -158,7 +158,7 @@ def _cached(folder: Path) -> list[Path] | None:
         sizes = json.loads((folder / _MARKER).read_text(encoding="utf-8"))
         jars = [folder / name for name in sorted(sizes)]
         complete = all(path.stat().st_size == sizes[path.name] for path in jars)
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return None
     return jars if complete else None
 

@@ -90,6 +90,7 @@ class ManagedProcess:
         if self.is_running():
             msg = f"{self.command[0]} is running already, as process {self.pid}"
             raise RuntimeError(msg)
+        self._forget()
         try:
             self.log_path.parent.mkdir(parents=True, exist_ok=True)
             with self.log_path.open("ab") as log:

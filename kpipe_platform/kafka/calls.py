@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from kpipe_platform.errors import (
     AuthenticationFailedError,
@@ -51,6 +53,14 @@ _UNAVAILABLE = {
     KafkaError.NETWORK_EXCEPTION,
     KafkaError.NOT_ENOUGH_REPLICAS,
     KafkaError.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+}
+_MOMENTARY = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.NOT_CONTROLLER,
 }
 FENCED_CODES = {
     KafkaError._FENCED,
@@ -107,14 +117,37 @@ def translate(error: KafkaError | KafkaException, settings: ConnectionSettings, 
     return kind(message, **where)
 
 
-def await_result(future: Future[Result], settings: ConnectionSettings, what: str, **where: Any) -> Result:
-    """The future's result within the connection's deadline, or a typed error."""
+def ask(request: Callable[[], Future[Result]], settings: ConnectionSettings, what: str, **where: Any) -> Result:
+    """Send a request and await its answer within the connection's deadline.
+
+    A broker that has just started, or a coordinator that moves, refuses for a moment; such a refusal is asked again
+    until the deadline.
+
+    Args:
+        request: Sends the request.
+        settings: The connection, for its deadline.
+        what: What is asked, as a phrase.
+        **where: Attributes of an error.
+
+    Raises:
+        KpipeError: The answer, or no answer, as a typed error.
+    """
+    retrying = Retrying(
+        retry=retry_if_exception(_is_momentary),
+        wait=wait_exponential(multiplier=0.02, max=0.5),
+        stop=stop_after_delay(settings.request_timeout_s),
+        reraise=True,
+    )
     try:
-        return future.result(timeout=settings.request_timeout_s + _GRACE_S)
+        return retrying(lambda: request().result(timeout=settings.request_timeout_s + _GRACE_S))
     except KafkaException as exception:
         raise translate(exception, settings, what, **where) from exception
     except FutureTimeoutError as exception:
         raise no_answer(settings, what, **where) from exception
+
+
+def _is_momentary(exception: BaseException) -> bool:
+    return isinstance(exception, KafkaException) and kafka_error(exception).code() in _MOMENTARY
 
 
 def no_answer(settings: ConnectionSettings, what: str, **where: Any) -> BrokerUnavailableError:

@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicParti
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from kpipe_platform.errors import BrokerUnavailableError, TerminalError
-from kpipe_platform.kafka.calls import await_result, translate
+from kpipe_platform.kafka.calls import ask, translate
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import CommitMetadata
 from kpipe_platform.kafka.offsets import Partition
@@ -87,10 +87,14 @@ def _committed_once(
 ) -> dict[Partition, CommittedOffset | None]:
     settings = clients.settings
     request = ConsumerGroupTopicPartitions(group, [TopicPartition(t, n) for t, n in partitions])
-    future = clients.admin().list_consumer_group_offsets(
-        [request], require_stable=True, request_timeout=settings.request_timeout_s
-    )[group]
-    answer = await_result(future, settings, f"read the offsets of group {group}", group=group)
+    answer = ask(
+        lambda: clients.admin().list_consumer_group_offsets(
+            [request], require_stable=True, request_timeout=settings.request_timeout_s
+        )[group],
+        settings,
+        f"read the offsets of group {group}",
+        group=group,
+    )
     found: dict[Partition, CommittedOffset | None] = {}
     for tp in answer.topic_partitions:
         where = f"{tp.topic}/{tp.partition}"
@@ -108,9 +112,15 @@ def _committed_once(
 def group_members(clients: Clients, group: str) -> list[GroupMember]:
     """Live members of the group; empty where the group does not exist."""
     settings = clients.settings
-    future = clients.admin().describe_consumer_groups([group], request_timeout=settings.request_timeout_s)[group]
     try:
-        described = await_result(future, settings, f"describe group {group}", group=group)
+        described = ask(
+            lambda: clients.admin().describe_consumer_groups([group], request_timeout=settings.request_timeout_s)[
+                group
+            ],
+            settings,
+            f"describe group {group}",
+            group=group,
+        )
     except TerminalError as error:
         if error.attributes.get("code") == "GROUP_ID_NOT_FOUND":
             return []
@@ -129,10 +139,14 @@ def set_offsets(clients: Clients, group: str, offsets: dict[Partition, Committed
         TopicPartition(t, n, o.offset, metadata=o.metadata.to_text() if o.metadata else None)
         for (t, n), o in offsets.items()
     ]
-    future = clients.admin().alter_consumer_group_offsets(
-        [ConsumerGroupTopicPartitions(group, positions)], request_timeout=settings.request_timeout_s
-    )[group]
-    answer = await_result(future, settings, f"set the offsets of group {group}", group=group)
+    answer = ask(
+        lambda: clients.admin().alter_consumer_group_offsets(
+            [ConsumerGroupTopicPartitions(group, positions)], request_timeout=settings.request_timeout_s
+        )[group],
+        settings,
+        f"set the offsets of group {group}",
+        group=group,
+    )
     for tp in answer.topic_partitions:
         if tp.error is not None:
             raise translate(tp.error, settings, f"set the offset of group {group} for {tp.topic}/{tp.partition}")

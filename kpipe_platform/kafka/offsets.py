@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from confluent_kafka import IsolationLevel, TopicPartition
-from confluent_kafka.admin import OffsetSpec
+from confluent_kafka.admin import ListOffsetsResultInfo, OffsetSpec
 
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.calls import await_result
+from kpipe_platform.kafka.calls import ask
 from kpipe_platform.kafka.clients import Clients
 
 Partition = tuple[str, int]
@@ -93,21 +94,26 @@ def _list_offsets(
 ) -> dict[Partition, int]:
     level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
     settings = clients.settings
-    futures = clients.admin().list_offsets(
-        {TopicPartition(topic, number): spec for topic, number in partitions},
-        isolation_level=level,
-        request_timeout=settings.request_timeout_s,
-    )
-    return {
-        (tp.topic, tp.partition): await_result(
-            future,
+    wanted = {TopicPartition(topic, number): spec for topic, number in partitions}
+
+    def request() -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
+        return clients.admin().list_offsets(  # type: ignore[no-any-return]
+            wanted, isolation_level=level, request_timeout=settings.request_timeout_s
+        )
+
+    # One request for all partitions; where one of them has no leader yet, that one is asked again by itself.
+    futures = request()
+    found = {}
+    for tp, future in futures.items():
+        first: list[Future[ListOffsetsResultInfo]] = [future]
+        found[(tp.topic, tp.partition)] = ask(
+            lambda tp=tp, first=first: first.pop() if first else request()[tp],
             settings,
             f"list offsets of {tp.topic}/{tp.partition}",
             topic=tp.topic,
             partition=tp.partition,
         ).offset
-        for tp, future in futures.items()
-    }
+    return found
 
 
 def parse_start(start: str | int | dt.datetime) -> str | int:

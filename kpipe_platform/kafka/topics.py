@@ -6,13 +6,15 @@ Source: KIP-516 (topic ids), Kafka topic configuration reference.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import TopicDescription as DescribedTopic
 
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
-from kpipe_platform.kafka.calls import await_result, kafka_error, translate
+from kpipe_platform.kafka.calls import ask, kafka_error, translate
 from kpipe_platform.kafka.clients import Clients
 
 
@@ -86,11 +88,22 @@ def describe_topics(clients: Clients, names: Iterable[str]) -> dict[str, TopicDe
     """
     wanted = list(dict.fromkeys(names))
     settings = clients.settings
-    futures = clients.admin().describe_topics(TopicCollection(wanted), request_timeout=settings.request_timeout_s)
     described = {}
-    for name, future in futures.items():
+
+    def request(names: list[str]) -> dict[str, Future[DescribedTopic]]:
+        return clients.admin().describe_topics(  # type: ignore[no-any-return]
+            TopicCollection(names), request_timeout=settings.request_timeout_s
+        )
+
+    for name, future in request(wanted).items():
+        first: list[Future[DescribedTopic]] = [future]
         try:
-            found = await_result(future, settings, f"describe topic {name}", topic=name)
+            found = ask(
+                lambda name=name, first=first: first.pop() if first else request([name])[name],
+                settings,
+                f"describe topic {name}",
+                topic=name,
+            )
         except TopicNotFoundError as error:
             raise missing_topic(name, settings.bootstrap_servers) from error
         described[name] = TopicDescription(name, str(found.topic_id), len(found.partitions))
@@ -108,15 +121,21 @@ def missing_topic(name: str, servers: str) -> TopicNotFoundError:
 
 
 def topic_limits(clients: Clients, names: Iterable[str]) -> dict[str, TopicLimits]:
-    """Read what each topic takes, in one round of calls."""
+    """Read what each topic takes, one call a topic."""
     settings = clients.settings
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(names)]
     if not resources:
         return {}
-    futures = clients.admin().describe_configs(resources, request_timeout=settings.request_timeout_s)
     limits = {}
-    for resource, future in futures.items():
-        entries = await_result(future, settings, f"read the settings of topic {resource.name}")
+    for resource in resources:
+        entries = ask(
+            lambda resource=resource: clients.admin().describe_configs(
+                [resource], request_timeout=settings.request_timeout_s
+            )[resource],
+            settings,
+            f"read the settings of topic {resource.name}",
+            topic=resource.name,
+        )
         config = {name: entry.value for name, entry in entries.items()}
         limits[resource.name] = limits_from_config(config)
     return limits

@@ -94,14 +94,13 @@ class SliceTransaction:
             self._initialised(other).close()
 
     def _initialised(self, transactional_id: str) -> Producer:
-        producer = Producer(
-            {
-                **self._settings.for_librdkafka(),
-                "transaction.timeout.ms": int(self._timeout_s * 1000),
-                **self._producer_settings,
-                "transactional.id": transactional_id,
-            }
-        )
+        timeout_ms = int(self._timeout_s * 1000)
+        config = {**self._settings.for_librdkafka(), **self._producer_settings}
+        config["transactional.id"] = transactional_id
+        config["transaction.timeout.ms"] = timeout_ms
+        # librdkafka refuses a request timeout beyond the transaction's own.
+        config["socket.timeout.ms"] = min(int(config["socket.timeout.ms"]), timeout_ms)
+        producer = Producer(config)
         what = f"take over transactional id {transactional_id}"
         deadline = self._clock() + self._settings.request_timeout_s
         while True:
@@ -170,7 +169,7 @@ class SliceTransaction:
             answer = consumer.committed(partitions, self._settings.request_timeout_s)
         except KafkaException as exception:
             raise translate(exception, self._settings, what, group=self._slice.group) from exception
-        found = []
+        found: list[tuple[int | None, CommitMetadata | None]] = []
         for tp in answer:
             if tp.error is not None:
                 raise translate(tp.error, self._settings, what, group=self._slice.group)

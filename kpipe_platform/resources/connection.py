@@ -28,19 +28,19 @@ class KafkaConnection(dg.ConfigurableResource):  # type: ignore[type-arg]
     """
 
     bootstrap_servers: str = Field(description="host:port, several separated by commas")
-    security_protocol: str = Field("PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
-    sasl_mechanism: str | None = Field(None, description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
-    sasl_username: str | None = Field(None, description="SASL user")
-    sasl_password: str | None = Field(None, description="SASL password, by EnvVar", repr=False)
-    ssl_ca_pem: str | None = Field(None, description="path of the CA certificates, PEM")
-    ssl_certificate_pem: str | None = Field(None, description="path of the client certificate, PEM")
-    ssl_key_pem: str | None = Field(None, description="path of the client's private key, PEM")
-    ssl_key_password: str | None = Field(None, description="password of the key, by EnvVar", repr=False)
-    ssl_verify_hostname: bool = Field(True, description="check the broker's name against its certificate")
-    client_id: str = Field("kpipe", description="client id in broker logs and quotas")
-    request_timeout_s: float = Field(10.0, description="deadline of one broker call, seconds")
-    librdkafka: dict[str, str] = Field({}, description="further librdkafka properties", repr=False)
-    java: dict[str, str] = Field({}, description="further properties of Spark's Kafka client", repr=False)
+    security_protocol: str = Field(default="PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
+    sasl_mechanism: str | None = Field(default=None, description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
+    sasl_username: str | None = Field(default=None, description="SASL user")
+    sasl_password: str | None = Field(default=None, description="SASL password, by EnvVar", repr=False)
+    ssl_ca_pem: str | None = Field(default=None, description="path of the CA certificates, PEM")
+    ssl_certificate_pem: str | None = Field(default=None, description="path of the client certificate, PEM")
+    ssl_key_pem: str | None = Field(default=None, description="path of the client's private key, PEM")
+    ssl_key_password: str | None = Field(default=None, description="password of the key, by EnvVar", repr=False)
+    ssl_verify_hostname: bool = Field(default=True, description="check the broker's name against its certificate")
+    client_id: str = Field(default="kpipe", description="client id in broker logs and quotas")
+    request_timeout_s: float = Field(default=10.0, description="deadline of one broker call, seconds")
+    librdkafka: dict[str, str] = Field(default={}, description="further librdkafka properties", repr=False)
+    java: dict[str, str] = Field(default={}, description="further properties of Spark's Kafka client", repr=False)
 
     def __init__(self, **data: Any) -> None:
         if not _resolving.get():

@@ -15,5 +15,5 @@ class PartitionScaling(dg.Config):
             its own Spark job and transaction.
     """
 
-    max_records: int | None = Field(None, ge=1, description="offsets of one partition in a slice, at most")
-    max_concurrent_partitions: int = Field(4, ge=1, description="partitions of a range run at once")
+    max_records: int | None = Field(default=None, ge=1, description="offsets of one partition in a slice, at most")
+    max_concurrent_partitions: int = Field(default=4, ge=1, description="partitions of a range run at once")

@@ -21,13 +21,15 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
     """Where slices come from: plans them, and answers where topics and groups stand."""
 
     connection: KafkaConnection
-    group_prefix: str = Field("kpipe", description="the group of an asset is {group_prefix}.{asset key}")
+    group_prefix: str = Field(default="kpipe", description="the group of an asset is {group_prefix}.{asset key}")
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
-        "read_committed", description="isolation of the plan and of the read"
+        default="read_committed", description="isolation of the plan and of the read"
     )
-    start: str = Field("earliest", description="where a new group begins: earliest, latest, error, or an ISO 8601 time")
+    start: str = Field(
+        default="earliest", description="where a new group begins: earliest, latest, error, or an ISO 8601 time"
+    )
     on_lost_offsets: Literal["error", "skip"] = Field(
-        "error", description="what to do when retention passed the group's offset"
+        default="error", description="what to do when retention passed the group's offset"
     )
     scaling: PartitionScaling = PartitionScaling()
 

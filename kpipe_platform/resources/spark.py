@@ -16,11 +16,11 @@ class SparkEngine(LazyPySparkResource):
     Without arguments it is ``local[*]`` in this process. ``remote`` attaches to a Spark Connect server.
     """
 
-    spark_config: dict[str, Any] = Field({}, description="Spark settings by their names")
-    master: str | None = Field(None, description="local[*] or a cluster's master; not with remote")
-    remote: str | None = Field(None, description="Spark Connect server, sc://host:port")
-    app_name: str = Field("kpipe", description="name in Spark's UI")
-    parallelism: int | None = Field(None, description="tasks at once; None: a local master's cores, else 4")
+    spark_config: dict[str, Any] = Field(default={}, description="Spark settings by their names")
+    master: str | None = Field(default=None, description="local[*] or a cluster's master; not with remote")
+    remote: str | None = Field(default=None, description="Spark Connect server, sc://host:port")
+    app_name: str = Field(default="kpipe", description="name in Spark's UI")
+    parallelism: int | None = Field(default=None, description="tasks at once; None: a local master's cores, else 4")
 
     @property
     def settings(self) -> EngineSettings:

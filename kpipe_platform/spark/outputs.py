@@ -14,7 +14,8 @@ from kpipe_platform.kafka.sizes import record_size
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.writer_spec import Rejected, WriterSpec
 
-Headers = list[tuple[str, bytes | None]]
+Headers = list[tuple[str, str | bytes | None]]
+"""Header names and values in their order, in the type of the producer; values are bytes or None here."""
 
 SOURCE_HEADER = "kpipe.source"
 """Header of an output: ``topic/partition/offset`` of the record that it came from."""
@@ -36,7 +37,7 @@ class Row(NamedTuple):
     src: int | None = None
     src_offset: int | None = None
 
-    def placement(self) -> dict[str, int]:
+    def placement(self) -> dict[str, Any]:
         """Keyword arguments of ``produce`` for what the row decides itself."""
         chosen = {}
         if self.partition is not None:
@@ -69,7 +70,7 @@ class OutputRows:
     @property
     def are_plain(self) -> bool:
         """True when no row has headers, a timestamp or a partition of its own."""
-        return not (self._stamped or self._has_headers or self._is_set("timestamp_ms") or self._is_set("partition"))
+        return not bool(self._stamped or self._has_headers or self._is_set("timestamp_ms") or self._is_set("partition"))
 
     def _is_set(self, name: str) -> bool:
         column = self.batch.column(name)
@@ -145,7 +146,7 @@ class OutputChecks:
             return False
         earliest, latest = self._bounds()
         low, high = pc.min(timestamps).as_py(), pc.max(timestamps).as_py()
-        return low < earliest or high > latest
+        return bool(low < earliest or high > latest)
 
     def _bounds(self) -> tuple[int, int]:
         now = int(time.time() * 1000)

@@ -41,11 +41,13 @@ class SliceFrames:
             raw_key (bytes of a record that does not decode), fault (component, null for a good record).
         good: What the stage sees: the value's columns and ``_kafka``.
         can_fault: False where every byte string decodes, so that nobody need look for faults.
+        only_range: The range that all rows are of; None where there are several.
     """
 
     decoded: DataFrame
     good: DataFrame
     can_fault: bool
+    only_range: int | None = None
 
     def faults(self) -> DataFrame:
         """Records that do not decode: src, offset, key, value, headers, timestamp_ms, timestamp_type, component."""
@@ -63,6 +65,11 @@ class SliceFrames:
 
     def counts(self) -> DataFrame:
         """Records read by range: src (int), records (bigint)."""
+        if self.only_range is not None:
+            # Without a grouping key there is no shuffle by key, which for a small slice is most of its time.
+            return self.decoded.agg(F.count(F.lit(1)).alias("records")).select(
+                F.lit(self.only_range).alias("src"), "records"
+            )
         return self.decoded.groupBy("src").agg(F.count(F.lit(1)).alias("records"))
 
     def release(self) -> None:
@@ -155,7 +162,8 @@ def read_slice(
     ranges = [r for _, r in indexed]
     parts = parallel_parts(sum(r.span for r in ranges), len(ranges), parallelism)
     rows = read_ranges(session, settings, ranges, isolation=isolation, group=slice_.group, parts=parts)
-    return decode_rows(rows, codecs, src=_range_index(indexed))
+    only = indexed[0][0] if len(indexed) == 1 else None
+    return decode_rows(rows, codecs, src=_range_index(indexed), only_range=only)
 
 
 def _range_index(indexed: list[tuple[int, OffsetRange]]) -> Column:
@@ -165,7 +173,7 @@ def _range_index(indexed: list[tuple[int, OffsetRange]]) -> Column:
     return index[F.col("partition")]
 
 
-def decode_rows(rows: DataFrame, codecs: TopicCodecs, *, src: Column) -> SliceFrames:
+def decode_rows(rows: DataFrame, codecs: TopicCodecs, *, src: Column, only_range: int | None = None) -> SliceFrames:
     """Decode rows of Spark's Kafka source; the decoded rows are cached at first use, so nothing decodes twice."""
     value = F.col("v")
     staged = rows.select(
@@ -193,7 +201,7 @@ def decode_rows(rows: DataFrame, codecs: TopicCodecs, *, src: Column) -> SliceFr
     )
     good = decoded.where("fault is null") if can_fault else decoded
     good = good.select(*value_columns(codecs.value, value), "_kafka")
-    return SliceFrames(decoded, good, can_fault)
+    return SliceFrames(decoded, good, can_fault, only_range)
 
 
 _SOURCE_COLUMNS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from contextlib import ExitStack
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from kpipe_platform.errors import BrokerStartError, ConfigError
 from kpipe_platform.jvm.identity import PidFile
@@ -55,16 +55,7 @@ class BrokerCluster:
     ) -> None:
         self.data = data
         self.ports = data.ports
-        self.nodes = [
-            BrokerNode(
-                each,
-                data.node_folder(each),
-                jvm,
-                detached=detached,
-                remove_if_orphaned=data.orphan_folder(each),
-            )
-            for each in range(data.brokers)
-        ]
+        self.nodes = [BrokerNode(each, data, jvm, detached=detached) for each in range(data.brokers)]
         self._settings = settings
         self._listeners = listeners
         self._port = port

@@ -90,6 +90,14 @@ class BrokerData:
         """Folder of one node."""
         return self.root / f"node-{node}"
 
+    def log_path(self, node: int) -> Path:
+        """Log file of one node."""
+        return self.node_folder(node) / "kafka.log"
+
+    def pid_file(self, node: int) -> Path:
+        """File that identifies one node's process while it runs."""
+        return self.node_folder(node) / "kafka.pid"
+
     def orphan_folder(self, node: int) -> Path | None:
         """What may be deleted once nobody is left to stop the node."""
         if not self.throw_away:

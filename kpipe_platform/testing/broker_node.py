@@ -12,6 +12,7 @@ from kpipe_platform.jvm.jars import class_path
 from kpipe_platform.jvm.java import JavaInstall
 from kpipe_platform.jvm.process import ManagedProcess
 from kpipe_platform.testing.broker_config import LOG4J2_CONFIG, properties_text
+from kpipe_platform.testing.broker_data import BrokerData
 
 __all__ = ["BrokerJvm", "BrokerNode"]
 
@@ -72,26 +73,24 @@ class BrokerNode:
 
     Args:
         node: Node id.
-        folder: The node's folder: settings, log, pid file, and data below.
+        data: The cluster's folder, in which the node has one: settings, log, pid file, and data below.
         jvm: How to start it.
         detached: Whether it outlives this process.
-        remove_if_orphaned: Folder that is deleted when this process dies without stopping the node.
     """
 
     def __init__(
         self,
         node: int,
-        folder: Path,
+        data: BrokerData,
         jvm: BrokerJvm,
         *,
         detached: bool = False,
-        remove_if_orphaned: Path | None = None,
     ) -> None:
         self.node = node
-        self.folder = folder
+        self.folder = folder = data.node_folder(node)
         self.data_dir = folder / "data"
-        self.log_path = folder / "kafka.log"
-        self.pid_file = folder / "kafka.pid"
+        self.log_path = data.log_path(node)
+        self.pid_file = data.pid_file(node)
         self._properties = folder / "server.properties"
         self._log4j2 = folder / "log4j2.properties"
         self._jvm = jvm
@@ -100,7 +99,7 @@ class BrokerNode:
             log_path=self.log_path,
             detached=detached,
             pid_file=self.pid_file,
-            remove_if_orphaned=remove_if_orphaned,
+            remove_if_orphaned=data.orphan_folder(node),
         )
 
     @property
@@ -150,7 +149,8 @@ class BrokerNode:
             tool.kill()
             output, _ = tool.communicate()
         if tool.returncode != 0:
-            tail = "\n".join(output.splitlines()[-30:])
+            # The tool says what is wrong in one line, above the frames of the exception.
+            tail = "\n".join(line for line in output.splitlines()[-30:] if not line.startswith("\tat "))
             msg = f"Kafka's storage tool could not format {self.data_dir}:\n{tail}"
             raise BrokerStartError(
                 msg,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import signal
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,9 +12,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
-from kpipe_platform.errors import ConfigError
+from kpipe_platform.errors import BrokerStartError, ConfigError
 from kpipe_platform.jvm.folders import state_dir
 from kpipe_platform.jvm.identity import PidFile
 from kpipe_platform.jvm.jars import KAFKA_VERSION
@@ -105,7 +104,6 @@ class BrokerService:
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_dir() / "broker"
         self._state_file = self.folder / "service.json"
-        self._lock = FileLock(self.folder / "service.lock", timeout=_LOCK_DEADLINE_S)
 
     def status(self) -> ServiceStatus:
         """Look whether the broker's processes run."""
@@ -113,12 +111,7 @@ class BrokerService:
         if state is None:
             return ServiceStatus("stopped")
         data = _data(state)
-        nodes = tuple(
-            ServiceNode(node, identity and identity.pid, str(data.node_folder(node) / "kafka.log"))
-            for node, identity in (
-                (node, PidFile(data.node_folder(node) / "kafka.pid").running()) for node in range(data.brokers)
-            )
-        )
+        nodes = tuple(_node(data, each) for each in range(data.brokers))
         running = sum(node.pid is not None for node in nodes)
         bootstrap_servers = state["bootstrap_servers"]
         found: State
@@ -150,7 +143,7 @@ class BrokerService:
         with self._locked():
             status = self.status()
             if status.state == "running":
-                self._refuse_if_different(status, options)
+                _refuse_if_different(status, options)
                 return status, False
             self._launch(options, detached=True, progress=progress)
             return self.status(), True
@@ -167,19 +160,21 @@ class BrokerService:
         """
         with self._locked():
             status = self.status()
-            if status.state not in ("stopped", "crashed"):
-                msg = f"The broker is {status.state} already, at {status.bootstrap_servers}."
+            if status.state == "running":
+                msg = f"A broker runs already at {status.bootstrap_servers}."
                 raise ConfigError(msg, fix="stop it first: kpipe broker stop")
-            broker = self._launch(options, detached=False, progress=progress)
+            broker, data = self._launch(options, detached=False, progress=progress)
         try:
             yield broker
         finally:
             broker.stop()
+            data.remove()
             self._state_file.unlink(missing_ok=True)
 
-    def is_remembered(self) -> bool:
-        """Tell whether nobody stopped the broker yet."""
-        return self._state_file.exists()
+    def is_wanted(self) -> bool:
+        """Tell whether the broker was started and nobody has asked to stop it."""
+        state = self._read()
+        return state is not None and not state["stopping"]
 
     def stop(self) -> bool:
         """Stop the broker, and delete its data if it is to be thrown away.
@@ -188,21 +183,20 @@ class BrokerService:
             Whether there was one.
         """
         with self._locked():
-            state = self._read()
-            if state is None:
-                return False
-            data = _data(state)
-            self._stop_nodes(data)
-            data.remove()
-            self._state_file.unlink(missing_ok=True)
-            return True
+            found = self._read() is not None
+            self._clear()
+            return found
 
     def _launch(
         self, options: ServiceOptions, *, detached: bool, progress: Callable[[str], None] | None
-    ) -> EmbeddedBroker:
-        self._clear_crashed()
-        data = BrokerData.open(self._data_dir(options), brokers=options.brokers, keep=options.keep)
-        port = options.port if options.port is not None else USUAL_PORT if is_free(USUAL_PORT) else None
+    ) -> tuple[EmbeddedBroker, BrokerData]:
+        self._clear()
+        root = options.data_dir or (self.folder / "data" if options.keep else None)
+        data = BrokerData.open(root, brokers=options.brokers, keep=options.keep)
+        port = options.port
+        if port is None and is_free(USUAL_PORT):
+            port = USUAL_PORT
+        # To the broker it is a folder with data to keep: whether to throw it away is the service's decision.
         broker = EmbeddedBroker(
             options.brokers,
             data.root,
@@ -220,4 +214,85 @@ class BrokerService:
             self._state_file.unlink(missing_ok=True)
             raise
         self._write(data, broker.bootstrap_servers)
-        return broker
+        return broker, data
+
+    def _clear(self) -> None:
+        # What is left of a broker that crashed, or whose start was broken off.
+        state = self._read()
+        if state is not None:
+            data = _data(state)
+            # Said first, because a command in the foreground would take its broker's end for a crash.
+            self._write(data, state["bootstrap_servers"], stopping=True)
+            _stop_nodes(data)
+            data.remove()
+            self._state_file.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with FileLock(self.folder / "service.lock", timeout=_LOCK_DEADLINE_S):
+                yield
+        except Timeout as error:
+            msg = f"Another command has been starting or stopping the broker for {_LOCK_DEADLINE_S:.0f} s."
+            raise BrokerStartError(msg, fix="wait for it, or end it") from error
+
+    def _read(self) -> dict[str, Any] | None:
+        try:
+            state = json.loads(self._state_file.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        except ValueError:
+            logger.warning("%s cannot be read: taken for absent", self._state_file)
+            return None
+        return dict(state)
+
+    def _write(self, data: BrokerData, bootstrap_servers: str | None, *, stopping: bool = False) -> None:
+        state = {
+            "root": str(data.root),
+            "cluster_id": data.cluster_id,
+            "brokers": data.brokers,
+            "throw_away": data.throw_away,
+            "made": data.made,
+            "bootstrap_servers": bootstrap_servers,
+            "stopping": stopping,
+        }
+        temporary = self._state_file.with_suffix(".tmp")
+        temporary.write_text(json.dumps(state, indent=1), encoding="utf-8")
+        temporary.replace(self._state_file)
+
+
+def _data(state: Mapping[str, Any]) -> BrokerData:
+    return BrokerData(Path(state["root"]), state["cluster_id"], state["brokers"], state["throw_away"], state["made"])
+
+
+def _node(data: BrokerData, node: int) -> ServiceNode:
+    identity = PidFile(data.pid_file(node)).running()
+    return ServiceNode(node, None if identity is None else identity.pid, str(data.log_path(node)))
+
+
+def _stop_nodes(data: BrokerData) -> None:
+    files = [PidFile(data.pid_file(node)) for node in range(data.brokers)]
+    running = [(file, identity) for file in files if (identity := file.running())]
+    # All are asked before the first is waited for: together they have a quorum to leave.
+    for _, identity in running:
+        identity.send(signal.SIGTERM)
+    end = time.monotonic() + _STOP_DEADLINE_S
+    for file, identity in running:
+        identity.stop(max(0.0, end - time.monotonic()))
+        file.remove()
+
+
+def _refuse_if_different(status: ServiceStatus, options: ServiceOptions) -> None:
+    wanted: list[str] = []
+    if options.brokers != len(status.nodes):
+        wanted.append(f"{options.brokers} brokers, not {len(status.nodes)}")
+    if options.data_dir is not None and str(options.data_dir.expanduser().absolute()) != status.data_dir:
+        wanted.append(f"data in {options.data_dir}, not {status.data_dir}")
+    if options.port is not None and not str(status.bootstrap_servers).split(",")[0].endswith(f":{options.port}"):
+        wanted.append(f"port {options.port}, not {status.bootstrap_servers}")
+    if options.settings:
+        wanted.append("settings, which only a start takes")
+    if wanted:
+        msg = f"A broker runs already at {status.bootstrap_servers}; you want {'; '.join(wanted)}."
+        raise ConfigError(msg, fix="stop it first: kpipe broker stop")

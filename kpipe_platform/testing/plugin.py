@@ -1,4 +1,4 @@
-"""Pytest fixtures: a Kafka broker and what is needed to fill and read its topics.
+"""Pytest fixtures: a Kafka broker, what is needed to fill and read its topics, a Spark session, an IO manager.
 
 Loaded by pytest through an entry point once kpipe is installed. Heavy modules are imported by the fixtures, so
 that a test run without them pays nothing.
@@ -6,6 +6,7 @@ that a test run without them pays nothing.
 Ini options:
     kpipe_brokers: Number of brokers, 1 to 3. Default 1.
     kpipe_broker_settings: Broker settings, one ``name = value`` a line.
+    kpipe_spark_master: Master of the `spark` fixture. Default ``local[2]``.
 
 Settings that a test suite computes go into an overridden `kafka_broker_settings` fixture.
 """
@@ -19,6 +20,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 import pytest
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from kpipe_platform.io_managers import KafkaIOManager
     from kpipe_platform.testing.broker import EmbeddedBroker
     from kpipe_platform.testing.clients import Client
     from kpipe_platform.testing.messages import ConsumedRecord
@@ -79,6 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type="linelist",
         default=[],
     )
+    parser.addini("kpipe_spark_master", "master of the spark fixture", default="local[2]")
 
 
 # ------------------------------------------------------------------------------------------------ Kafka
@@ -98,9 +103,7 @@ def kafka_broker_settings(pytestconfig: pytest.Config) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(
-    pytestconfig: pytest.Config, kafka_broker_settings: dict[str, str]
-) -> Iterator[EmbeddedBroker]:
+def kafka_broker(pytestconfig: pytest.Config, kafka_broker_settings: dict[str, str]) -> Iterator[EmbeddedBroker]:
     """A Kafka cluster for the whole test session; its data is thrown away at the end."""
     from kpipe_platform.testing.broker import EmbeddedBroker
 
@@ -170,4 +173,34 @@ def consume(kafka_broker: EmbeddedBroker) -> Consume:
 
 
 # ------------------------------------------------------------------------------------------------ Spark
-# The session fixture `spark` belongs here.
+
+
+@pytest.fixture(scope="session")
+def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
+    """A local Spark session for the whole test session, with the Kafka connector."""
+    from kpipe_platform.spark.session import EngineSettings, get_session
+
+    session = get_session(EngineSettings(master=pytestconfig.getini("kpipe_spark_master")))
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def kafka_io_manager(kafka_broker: EmbeddedBroker, spark: SparkSession) -> KafkaIOManager:
+    """A KafkaIOManager on the `kafka_broker`, with consumer groups that no other test has.
+
+    Exactly once, dead letters to ``{source topic}.dlq``, which is created when it is missing.
+    """
+    from kpipe_platform.io_managers import KafkaIOManager
+    from kpipe_platform.resources.connection import KafkaConnection
+    from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
+    from kpipe_platform.resources.source import KafkaSource
+    from kpipe_platform.resources.spark import SparkEngine
+
+    connection = KafkaConnection(bootstrap_servers=kafka_broker.bootstrap_servers)
+    return KafkaIOManager(
+        source=KafkaSource(connection=connection, group_prefix=f"test-{uuid.uuid4().hex[:12]}"),
+        destination=KafkaDestination(connection=connection),
+        dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+        spark=SparkEngine(),
+    )

@@ -9,22 +9,19 @@ from typing import Any, Literal
 
 from confluent_kafka import (
     Consumer,
-    IsolationLevel,
     KafkaError,
     KafkaException,
     Message,
     Producer,
     TopicPartition,
 )
-from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from kpipe_platform.errors import BrokerUnavailableError, DeliveryError, TopicNotFoundError
+from kpipe_platform.errors import BrokerUnavailableError, DeliveryError
 from kpipe_platform.testing.clients import Client, client_config
 from kpipe_platform.testing.messages import ConsumedRecord, outgoing
+from kpipe_platform.testing.topics import Isolation, log_ranges
 
 __all__ = ["ConsumedRecord", "Isolation", "consume", "log_ranges", "produce"]
-
-Isolation = Literal["read_committed", "read_uncommitted"]
 
 _BATCH = 1000
 
@@ -160,40 +157,6 @@ def consume(
     finally:
         consumer.close()
     return sorted(records, key=lambda each: (each.partition, each.offset))
-
-
-def log_ranges(
-    client: Client,
-    topic: str,
-    *,
-    isolation: Isolation = "read_committed",
-    deadline_s: float = 30.0,
-) -> dict[int, tuple[int, int]]:
-    """Log start and end of each partition; the end is the last stable offset under ``read_committed``.
-
-    Args:
-        client: Bootstrap servers or a librdkafka configuration.
-        topic: Topic.
-        isolation: Isolation level.
-        deadline_s: Seconds for the calls together.
-
-    Raises:
-        TopicNotFoundError: There is no such topic.
-    """
-    admin = AdminClient(client_config(client))
-    found = admin.list_topics(topic, timeout=deadline_s).topics[topic]
-    if found.error is not None:
-        msg = f"Topic {topic!r} cannot be read: {found.error.str()}"
-        raise TopicNotFoundError(msg, topic=topic)
-    level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
-    partitions = [TopicPartition(topic, each) for each in found.partitions]
-
-    def offsets(spec: OffsetSpec) -> dict[int, int]:
-        answers = admin.list_offsets(dict.fromkeys(partitions, spec), isolation_level=level, request_timeout=deadline_s)
-        return {each.partition: future.result().offset for each, future in answers.items()}
-
-    starts, ends = offsets(OffsetSpec.earliest()), offsets(OffsetSpec.latest())
-    return {partition: (starts[partition], ends[partition]) for partition in sorted(ends)}
 
 
 def _take(message: Message, ends: dict[int, int], records: list[ConsumedRecord]) -> None:

@@ -1,19 +1,35 @@
-"""Making topics that can be used as soon as the call returns."""
+"""Topics that can be used as soon as the call returns, and the ends of their logs."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Literal
 
-from confluent_kafka import KafkaError, KafkaException
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
-from kpipe_platform.errors import BrokerUnavailableError, ConfigError
+from kpipe_platform.errors import BrokerUnavailableError, ConfigError, TopicNotFoundError
 from kpipe_platform.testing.clients import Client, client_config
 
-__all__ = ["create_topic", "delete_topic"]
+__all__ = ["Isolation", "create_topic", "delete_topic", "log_ranges"]
+
+Isolation = Literal["read_committed", "read_uncommitted"]
 
 _POLL_S = 0.02
+# A broker may not have heard yet of a topic that another one has made already.
+_UNKNOWN_TOPIC_S = 1.0
+_PASSING = frozenset(
+    {
+        KafkaError._TIMED_OUT,
+        KafkaError._TRANSPORT,
+        KafkaError.LEADER_NOT_AVAILABLE,
+        KafkaError.NOT_LEADER_FOR_PARTITION,
+        KafkaError.OFFSET_NOT_AVAILABLE,
+        KafkaError.REPLICA_NOT_AVAILABLE,
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+    }
+)
 
 
 def create_topic(
@@ -52,9 +68,9 @@ def create_topic(
         msg = f"The broker refuses topic {name!r}: {error.args[0].str()}"
         raise ConfigError(msg, topic=name) from error
     while time.monotonic() < end:
-        found = admin.list_topics(timeout=max(0.1, end - time.monotonic())).topics.get(name)
-        leaders = [] if found is None else [each.leader for each in found.partitions.values()]
-        if len(leaders) == partitions and min(leaders) >= 0:
+        # Metadata lists a leader a moment before that broker leads; offsets come from the leaders themselves.
+        ranges = log_ranges(client, name, deadline_s=max(0.1, end - time.monotonic()))
+        if len(ranges) == partitions:
             return name
         time.sleep(_POLL_S)
     msg = f"Topic {name!r} had no leaders for its {partitions} partitions within {deadline_s:.0f} s."
@@ -85,3 +101,60 @@ def delete_topic(client: Client, name: str, *, deadline_s: float = 30.0) -> None
         time.sleep(_POLL_S)
     msg = f"Topic {name!r} was still there {deadline_s:.0f} s after its deletion."
     raise BrokerUnavailableError(msg, topic=name)
+
+
+def log_ranges(
+    client: Client,
+    topic: str,
+    *,
+    isolation: Isolation = "read_committed",
+    deadline_s: float = 30.0,
+) -> dict[int, tuple[int, int]]:
+    """Log start and end of each partition; the end is the last stable offset under ``read_committed``.
+
+    Args:
+        client: Bootstrap servers or a librdkafka configuration.
+        topic: Topic.
+        isolation: Isolation level.
+        deadline_s: Seconds to wait at most, for leaders too.
+
+    Raises:
+        TopicNotFoundError: There is no such topic.
+        BrokerUnavailableError: The brokers did not answer within the deadline.
+    """
+    admin = AdminClient(client_config(client))
+    level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
+    begin = time.monotonic()
+    while True:
+        left_s = max(0.001, begin + deadline_s - time.monotonic())
+        try:
+            found = admin.list_topics(topic, timeout=left_s).topics[topic]
+            if found.error is not None:
+                raise KafkaException(found.error)
+            starts = _offsets(admin, topic, list(found.partitions), OffsetSpec.earliest(), level, left_s)
+            ends = _offsets(admin, topic, list(found.partitions), OffsetSpec.latest(), level, left_s)
+            return {partition: (starts[partition], ends[partition]) for partition in sorted(ends)}
+        except KafkaException as exception:
+            error = exception.args[0]
+            waited_s = time.monotonic() - begin
+            unknown = error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+            if unknown and waited_s >= min(_UNKNOWN_TOPIC_S, deadline_s):
+                msg = f"There is no topic {topic!r}."
+                raise TopicNotFoundError(msg, topic=topic) from exception
+            if error.code() not in _PASSING or waited_s >= deadline_s:
+                msg = f"The ends of topic {topic!r} cannot be had: {error.str()}"
+                raise BrokerUnavailableError(msg, topic=topic) from exception
+        time.sleep(_POLL_S)
+
+
+def _offsets(
+    admin: AdminClient,
+    topic: str,
+    partitions: list[int],
+    spec: OffsetSpec,
+    level: IsolationLevel,
+    timeout_s: float,
+) -> dict[int, int]:
+    wanted = {TopicPartition(topic, each): spec for each in partitions}
+    answers = admin.list_offsets(wanted, isolation_level=level, request_timeout=timeout_s)
+    return {each.partition: future.result().offset for each, future in answers.items()}

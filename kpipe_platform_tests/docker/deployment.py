@@ -210,17 +210,20 @@ def _foreign_health_check_problems(name: str, command: list[str]) -> Iterator[st
 
 def _command_problems(files: Deployment, command: list[str]) -> Iterator[str]:
     program, *arguments = command
+    for position, argument in enumerate(arguments):
+        if argument.startswith("/"):
+            source = files.in_image(argument)
+            if source is None or not source.is_file():
+                yield f"{argument} is not in the image"
+                return
+            arguments[position] = str(source)
     if program not in SYSTEM_PROGRAMS and program not in _console_scripts(files):
         yield f"there is no program {program}"
         return
-    if program == "bash":
-        source = files.in_image(arguments[0])
-        if source is None or not source.is_file():
-            yield f"{arguments[0]} is not in the image"
-    elif program == "python":
+    if program == "python":
         yield from _python_problems(arguments)
-    else:
-        yield from _click_problems(files, program, arguments)
+    elif program != "bash":
+        yield from _click_problems(program, arguments)
 
 
 def _console_scripts(files: Deployment) -> set[str]:
@@ -237,8 +240,8 @@ def _console_scripts(files: Deployment) -> set[str]:
 
 def _python_problems(arguments: list[str]) -> Iterator[str]:
     if arguments[0] == "-m":
-        if not _module_exists(arguments[1]):
-            yield f"there is no module {arguments[1]}"
+        if not (_module_exists(arguments[1]) and _module_runs(arguments[1])):
+            yield f"there is no module {arguments[1]} that can be run"
     elif arguments[0] == "-c":
         try:
             compile(arguments[1], "<health check>", "exec")
@@ -248,19 +251,28 @@ def _python_problems(arguments: list[str]) -> Iterator[str]:
 
 def _module_exists(name: str) -> bool:
     try:
-        return importlib.util.find_spec(name) is not None
+        spec = importlib.util.find_spec(name)
     except ModuleNotFoundError:
         return False
+    # A folder without __init__.py has a spec, but no origin and nothing in it.
+    return spec is not None and spec.origin is not None
 
 
-def _click_problems(files: Deployment, program: str, arguments: list[str]) -> Iterator[str]:
-    command: click.Command = _click_commands()[program]()
+def _module_runs(name: str) -> bool:
+    spec = importlib.util.find_spec(name)
+    is_package = spec is not None and spec.submodule_search_locations is not None
+    return not is_package or _module_exists(f"{name}.__main__")
+
+
+def _click_problems(program: str, arguments: list[str]) -> Iterator[str]:
+    command = _click_commands()[program]()
     context = click.Context(command, info_name=program)
-    while isinstance(command, click.Group):
+    # By what it can do: Typer brings classes of its own.
+    while hasattr(command, "get_command"):
         name, *arguments = arguments
         found = command.get_command(context, name)
         if found is None:
-            yield f"{command.name or program} has no command {name}"
+            yield f"{program} has no command {name}"
             return
         command = found
     try:
@@ -268,15 +280,13 @@ def _click_problems(files: Deployment, program: str, arguments: list[str]) -> It
     except click.UsageError as error:
         yield error.format_message()
         return
-    for module in _as_list(values.get("module_name")):
+    modules = values.get("module_name") or ()
+    for module in [modules] if isinstance(modules, str) else modules:
         if not _module_exists(module):
             yield f"there is no module {module}"
-    for path in _as_list(values.get("workspace")):
-        if files.in_image(path) is None:
-            yield f"{path} is not in the image"
 
 
-def _click_commands() -> Mapping[str, Callable[[], click.Command]]:
+def _click_commands() -> Mapping[str, Callable[[], Any]]:
     def dagster() -> click.Command:
         from dagster._cli import create_dagster_cli
 
@@ -292,7 +302,7 @@ def _click_commands() -> Mapping[str, Callable[[], click.Command]]:
 
         return create_dagster_webserver_cli()
 
-    def kpipe() -> click.Command:
+    def kpipe() -> Any:
         from kpipe_platform.cli.main import app
 
         return typer.main.get_command(app)
@@ -479,12 +489,6 @@ def _port_in(text: str, pattern: str = r":(\d+)|', (\d+)\)") -> int | None:
 
 def _published(service: Mapping[str, Any]) -> int:
     return int(service["ports"][0].rpartition(":")[2])
-
-
-def _as_list(value: object) -> list[str]:
-    if value is None:
-        return []
-    return [value] if isinstance(value, str) else [str(each) for each in value]  # type: ignore[attr-defined]
 
 
 def _lines(path: Path) -> list[str]:

@@ -1,0 +1,1 @@
+"""The command `kpipe`; `kpipe_platform.cli.main` has the application."""

@@ -1,0 +1,154 @@
+"""`kpipe broker`: a Kafka broker on this machine, for development."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kpipe_platform.cli.output import print_hint, print_json, print_line, progress_lines
+from kpipe_platform.errors import BrokerUnavailableError, ConfigError
+
+if TYPE_CHECKING:
+    from kpipe_platform.testing.broker_service import BrokerService, ServiceOptions, ServiceStatus
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Run a Kafka broker on this machine, for development.", no_args_is_help=True)
+
+_POLL_S = 0.2
+_COLOURS = {"running": "green", "starting": "yellow", "degraded": "yellow", "crashed": "red"}
+
+
+@app.command()
+def start(
+    brokers: Annotated[int, typer.Option(min=1, max=3, help="How many brokers.")] = 1,
+    data_dir: Annotated[
+        Path | None, typer.Option(file_okay=False, help="Folder for the data. [default: in the state folder]")
+    ] = None,
+    throw_away: Annotated[
+        bool, typer.Option("--throw-away/--keep", help="Delete the data when the broker is stopped, or keep it.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of the first broker. [default: 9092, or another when taken]"),
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A setting of the broker; may be given several times."),
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Run until Ctrl-C instead of in the background.")
+    ] = False,
+) -> None:
+    """Start Kafka and print its bootstrap servers.
+
+    The first start fetches Kafka, which takes about a minute; later ones take a few seconds.
+    """
+    from kpipe_platform.testing.broker_service import BrokerService, ServiceOptions
+
+    options = ServiceOptions(
+        brokers=brokers, data_dir=data_dir, keep=not throw_away, port=port, settings=_settings(setting or [])
+    )
+    service = BrokerService()
+    if foreground:
+        _run(service, options)
+        return
+    with progress_lines() as progress:
+        status, started = service.start(options, progress=progress)
+    print_line(str(status.bootstrap_servers))
+    if not started:
+        print_hint("It was running already.")
+    print_hint(_what_happens_to_data(status))
+    print_hint("Stop it with: kpipe broker stop")
+
+
+@app.command()
+def stop() -> None:
+    """Stop the broker that `kpipe broker start` started."""
+    from kpipe_platform.testing.broker_service import BrokerService
+
+    service = BrokerService()
+    status = service.status()
+    if not service.stop():
+        print_hint("There is no broker to stop.")
+    elif status.keep:
+        print_hint(f"Stopped; the data is kept in {status.data_dir}.")
+    else:
+        print_hint("Stopped, and its data deleted.")
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show whether the broker runs, and where its data and logs are."""
+    from kpipe_platform.testing.broker_service import BrokerService
+
+    found = BrokerService().status()
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        _print_table(found)
+    if found.state == "stopped":
+        print_hint("Start it with: kpipe broker start")
+    elif found.state in ("crashed", "degraded"):
+        print_hint("Its log says why; kpipe broker start starts it again.")
+
+
+def _run(service: BrokerService, options: ServiceOptions) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
+        with progress_lines() as progress:
+            broker = stack.enter_context(service.running(options, progress=progress))
+        print_line(broker.bootstrap_servers)
+        print_hint("Stop it with Ctrl-C, or from elsewhere with: kpipe broker stop")
+        while all(pid is not None for pid in broker.pids):
+            time.sleep(_POLL_S)
+        if service.is_wanted():
+            logs = ", ".join(map(str, broker.log_paths))
+            msg = "A broker ended by itself."
+            raise BrokerUnavailableError(msg, fix=f"see why in its log: {logs}")
+    print_hint("Stopped.")
+
+
+def _settings(texts: list[str]) -> dict[str, str]:
+    settings = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            msg = f"--setting {text!r} is not of the form NAME=VALUE."
+            raise ConfigError(msg, fix="for example --setting message.max.bytes=2000000")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def _what_happens_to_data(status: ServiceStatus) -> str:
+    if status.keep:
+        return f"Kafka {status.kafka_version}; data is kept in {status.data_dir}"
+    return f"Kafka {status.kafka_version}; data is deleted when it is stopped"
+
+
+def _print_table(status: ServiceStatus) -> None:
+    # Imported here: no other command needs rich.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("state", Text(status.state, style=_COLOURS.get(status.state, "")))
+    if status.nodes:
+        table.add_row("bootstrap servers", status.bootstrap_servers or "(not yet)")
+        table.add_row("data", f"{status.data_dir} ({'kept' if status.keep else 'thrown away'})")
+        for node in status.nodes:
+            name = "broker" if len(status.nodes) == 1 else f"broker {node.broker}"
+            table.add_row(name, "not running" if node.pid is None else f"process {node.pid}")
+            table.add_row("log", node.log)
+    table.add_row("version", f"Kafka {status.kafka_version}")
+    Console().print(table)

@@ -1,0 +1,81 @@
+"""How commands reach a Kafka cluster: the servers by an option, security by the environment.
+
+Secrets come by the environment only: an option would show them in the list of processes and in the shell's history.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kpipe_platform.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kpipe_platform.kafka.clients import Clients
+    from kpipe_platform.kafka.settings import ConnectionSettings
+
+__all__ = ["DEFAULT_SERVERS", "BootstrapServers", "connection_settings", "open_clients"]
+
+DEFAULT_SERVERS = "127.0.0.1:9092"
+
+BootstrapServers = Annotated[
+    str,
+    typer.Option(
+        "--bootstrap-servers", envvar="KAFKA_BOOTSTRAP_SERVERS", metavar="HOST:PORT,...", help="Brokers to ask first."
+    ),
+]
+"""The option that every command over a cluster has; its default is `DEFAULT_SERVERS`."""
+
+_VARIABLES = {
+    "security_protocol": "KAFKA_SECURITY_PROTOCOL",
+    "sasl_mechanism": "KAFKA_SASL_MECHANISM",
+    "sasl_username": "KAFKA_SASL_USERNAME",
+    "sasl_password": "KAFKA_SASL_PASSWORD",
+    "ssl_ca_pem": "KAFKA_SSL_CA_PEM",
+    "ssl_certificate_pem": "KAFKA_SSL_CERTIFICATE_PEM",
+    "ssl_key_pem": "KAFKA_SSL_KEY_PEM",
+    "ssl_key_password": "KAFKA_SSL_KEY_PASSWORD",
+}
+
+
+def connection_settings(bootstrap_servers: str, environment: Mapping[str, str] | None = None) -> ConnectionSettings:
+    """The connection of a command.
+
+    Args:
+        bootstrap_servers: ``host:port``, several separated by commas.
+        environment: Where the security settings are; None: this process's environment. An empty variable counts as
+            absent.
+
+    Raises:
+        ConfigError: A value is unknown, or a combination makes no sense.
+    """
+    from kpipe_platform.kafka.settings import ConnectionSettings
+
+    variables = os.environ if environment is None else environment
+    values: dict[str, Any] = {name: variables[v] for name, v in _VARIABLES.items() if variables.get(v)}
+    try:
+        return ConnectionSettings(bootstrap_servers, client_id="kpipe-cli", **values)
+    except ConfigError as error:
+        # The remedy must name what a person can set here.
+        setting = error.attributes.get("setting")
+        if setting == "bootstrap_servers":
+            fix = '--bootstrap-servers "broker-1:9092,broker-2:9092", or the same in KAFKA_BOOTSTRAP_SERVERS'
+        elif setting in _VARIABLES:
+            fix = f"set, correct or unset the environment variable {_VARIABLES[setting]}"
+        else:
+            raise
+        raise ConfigError(error.message, fix=fix, setting=setting) from error
+
+
+def open_clients(bootstrap_servers: str) -> Clients:
+    """Clients for a command; use them in a ``with`` block.
+
+    Raises:
+        ConfigError: The connection's settings are wrong.
+    """
+    from kpipe_platform.kafka.clients import Clients
+
+    return Clients(connection_settings(bootstrap_servers))

@@ -1,0 +1,263 @@
+"""`kpipe offsets`: where an asset's group stands, and moving it by hand."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, open_clients
+from kpipe_platform.cli.output import print_hint, print_json
+from kpipe_platform.cli.tables import print_table
+from kpipe_platform.errors import ConfigError
+
+if TYPE_CHECKING:
+    from kpipe_platform.kafka.clients import Clients
+    from kpipe_platform.kafka.groups import CommittedOffset
+    from kpipe_platform.kafka.offsets import Partition, Watermarks
+    from kpipe_platform.kafka.slices import Slice
+
+__all__ = ["RUN_ID", "app"]
+
+app = typer.Typer(help="See where an asset's group stands, and move it.", no_args_is_help=True)
+
+RUN_ID = "kpipe-cli"
+"""Stands in the commit metadata where a Dagster run would."""
+
+# The brokers abort a transaction that is open for longer, seconds; this one holds nothing but offsets.
+_TRANSACTION_TIMEOUT_S = 60.0
+
+GroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", help="Consumer group: the source's group_prefix, a dot, and the asset's key.")
+]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that the asset reads.")]
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """What the brokers say of one partition.
+
+    Args:
+        marks: Log start and last stable offset.
+        log_end: End of the log, open transactions included.
+        committed: The group's offset.
+    """
+
+    partition: int
+    marks: Watermarks
+    log_end: int
+    committed: CommittedOffset | None
+
+    @property
+    def offset(self) -> int | None:
+        return None if self.committed is None else self.committed.offset
+
+
+@app.command()
+def show(
+    group: GroupArgument,
+    topic: TopicArgument,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
+) -> None:
+    """Show the group's offsets, its lag, and what the last run committed with them."""
+    from kpipe_platform.kafka.groups import group_members
+    from kpipe_platform.kafka.topics import describe_topics
+
+    with open_clients(bootstrap_servers) as clients:
+        described = describe_topics(clients, [topic])[topic]
+        found = _standings(clients, group, topic, range(described.partitions))
+        members = group_members(clients, group)
+    rows = [_row(standing, described.topic_id) for standing in found]
+    if as_json:
+        print_json(
+            {
+                "group": group,
+                "topic": topic,
+                "topic_id": described.topic_id,
+                "members": [{"client_id": m.client_id, "host": m.host} for m in members],
+                "partitions": rows,
+            }
+        )
+    else:
+        _print_rows(rows)
+    for member in members:
+        print_hint(f"The group has a member, {member.client_id} at {member.host}: plans are refused until it is gone.")
+
+
+@app.command("set")
+def set_(
+    group: GroupArgument,
+    topic: TopicArgument,
+    to: Annotated[
+        str, typer.Option(metavar="WHERE", help="earliest, latest, an offset, or a time such as 2026-01-31T06:00:00Z.")
+    ],
+    partition: Annotated[
+        list[int] | None, typer.Option(min=0, help="Which partition; may be given several times. By default all.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
+) -> None:
+    """Move a group's offsets: the next run of the asset goes on from there.
+
+    A run that is in flight is fenced, so that it cannot commit over the move.
+    """
+    from kpipe_platform.kafka.commit_metadata import SliceCounts
+    from kpipe_platform.kafka.groups import group_members
+    from kpipe_platform.kafka.slices import check_partitions, refuse_foreign_members
+    from kpipe_platform.kafka.topics import describe_topics
+    from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
+
+    with open_clients(bootstrap_servers) as clients:
+        described = describe_topics(clients, [topic])[topic]
+        numbers = sorted(set(partition)) if partition else list(range(described.partitions))
+        check_partitions({topic: described}, [(topic, number) for number in numbers])
+        refuse_foreign_members(group, group_members(clients, group))
+        standings = _standings(clients, group, topic, numbers)
+        targets = _targets(clients, topic, standings, to)
+        print_table(
+            ("partition", "log start", "end", "before", "after"),
+            [(s.partition, s.marks.log_start, s.marks.end, s.offset, targets[s.partition]) for s in standings],
+        )
+        if not yes:
+            typer.confirm(f"Move the offsets of group {group} so?", abort=True, err=True)
+        move = _as_slice(group, topic, described.topic_id, standings, targets)
+        with SliceTransaction(clients.settings, move, timeout_s=_TRANSACTION_TIMEOUT_S) as transaction:
+            transaction.open()
+            # Compares with what was shown above, and refuses where a run moved an offset since.
+            store_offsets(transaction, [SliceCounts() for _ in move.ranges])
+    print_hint(f"Moved {len(targets)} offset(s) of group {group}.")
+
+
+def _standings(clients: Clients, group: str, topic: str, numbers: Iterable[int]) -> list[_Standing]:
+    from kpipe_platform.kafka.groups import committed_offsets
+    from kpipe_platform.kafka.offsets import watermarks
+
+    wanted = [(topic, number) for number in numbers]
+    # The offsets first, as a plan does: so the end can only be younger.
+    committed = committed_offsets(clients, group, wanted)
+    stable = watermarks(clients, wanted, "read_committed")
+    written = watermarks(clients, wanted, "read_uncommitted")
+    return [_Standing(p[1], stable[p], max(written[p].end, stable[p].end), committed.get(p)) for p in wanted]
+
+
+def _row(standing: _Standing, topic_id: str) -> dict[str, Any]:
+    offset, marks = standing.offset, standing.marks
+    stored = standing.committed.metadata if standing.committed is not None else None
+    return {
+        "partition": standing.partition,
+        "log_start": marks.log_start,
+        "committed": offset,
+        "end": marks.end,
+        "lag": max(marks.end - (marks.log_start if offset is None else offset), 0),
+        "held_by_open_transactions": standing.log_end - marks.end,
+        "topic_id_matches": None if stored is None else stored.topic_id == topic_id,
+        "run_id": None if stored is None else stored.run_id,
+        "slice_id": None if stored is None else stored.slice_id,
+        "slice_start": None if stored is None else stored.start,
+        "transactional_id": None if stored is None else stored.unit,
+        "counts": None if stored is None else asdict(stored.counts),
+    }
+
+
+def _print_rows(rows: list[dict[str, Any]]) -> None:
+    counts = {"read": "read", "written": "written", "dead_lettered": "dead letters", "skipped": "skipped"}
+    matches = {None: None, True: "same", False: "OTHER"}
+    print_table(
+        ("partition", "log start", "committed", "end", "lag", "topic id", "run", *counts.values()),
+        [
+            (
+                row["partition"],
+                row["log_start"],
+                row["committed"],
+                row["end"],
+                row["lag"],
+                matches[row["topic_id_matches"]],
+                row["run_id"],
+                *((row["counts"] or {}).get(name) for name in counts),
+            )
+            for row in rows
+        ],
+    )
+    for row in rows:
+        number, offset = row["partition"], row["committed"]
+        if row["topic_id_matches"] is False:
+            print_hint(f"Partition {number}: the offset belongs to a topic that was deleted since.")
+        elif offset is not None and offset < row["log_start"]:
+            print_hint(f"Partition {number}: offsets {offset} to {row['log_start'] - 1} were deleted unread.")
+        elif offset is not None and row["run_id"] is None:
+            print_hint(f"Partition {number}: the offset was stored by another tool.")
+        held = row["held_by_open_transactions"]
+        if held:
+            print_hint(f"Partition {number}: {held} offset(s) behind the end belong to open transactions of producers.")
+
+
+def _targets(clients: Clients, topic: str, standings: list[_Standing], to: str) -> dict[int, int]:
+    """The new offset of each partition.
+
+    Raises:
+        ConfigError: ``to`` is none of the forms, or lies outside of a partition's log.
+    """
+    if to == "earliest":
+        return {s.partition: s.marks.log_start for s in standings}
+    if to == "latest":
+        return {s.partition: s.marks.end for s in standings}
+    if to.isdecimal():
+        for standing in standings:
+            _check_bounds(topic, standing, int(to))
+        return {s.partition: int(to) for s in standings}
+    from kpipe_platform.kafka.offsets import offsets_at
+
+    partitions: list[Partition] = [(topic, s.partition) for s in standings]
+    found = offsets_at(clients, partitions, _time(to), "read_committed")
+    # Where no record is that young there is nothing to read again.
+    return {s.partition: _or(found[(topic, s.partition)], s.marks.end) for s in standings}
+
+
+def _time(text: str) -> int:
+    from kpipe_platform.kafka.offsets import parse_start
+
+    try:
+        when = parse_start(text)
+    except ConfigError:
+        when = text
+    if isinstance(when, int):
+        return when
+    msg = f"--to {text!r} is neither a place nor a time"
+    raise ConfigError(msg, fix="earliest, latest, an offset, or a time such as 2026-01-31T06:00:00Z")
+
+
+def _or(offset: int | None, otherwise: int) -> int:
+    return otherwise if offset is None else min(offset, otherwise)
+
+
+def _check_bounds(topic: str, standing: _Standing, offset: int) -> None:
+    where, marks = f"{topic}/{standing.partition}", standing.marks
+    if offset < marks.log_start:
+        msg = f"offset {offset} of {where} was deleted: the log begins at {marks.log_start}"
+        raise ConfigError(msg, fix=f"accept that: --partition {standing.partition} --to earliest", topic=topic)
+    if offset > standing.log_end:
+        msg = f"{where} has no offset {offset}: the log ends at {standing.log_end}"
+        fix = f"--partition {standing.partition} --to latest; in a topic that was created again, --to earliest"
+        raise ConfigError(msg, fix=fix, topic=topic)
+
+
+def _as_slice(group: str, topic: str, topic_id: str, standings: list[_Standing], targets: Mapping[int, int]) -> Slice:
+    """The move as an empty slice, so that it goes by the same compare and the same fencing as any other."""
+    from kpipe_platform.kafka.offsets import OffsetRange
+    from kpipe_platform.kafka.slices import PlannedRange, Slice, transactional_id
+
+    ranges = []
+    for standing in standings:
+        offset = targets[standing.partition]
+        here = OffsetRange(topic, standing.partition, offset, offset)
+        marks = standing.marks
+        ranges.append(PlannedRange(here, topic_id, marks.log_start, marks.end, standing.offset))
+    own = transactional_id(group, [planned.range for planned in ranges])
+    # Whoever may be at work on these partitions: under one id each, under one for all, or as was committed last.
+    others = {transactional_id(group, [planned.range]) for planned in ranges} | {f"{group}.{topic}.all"}
+    others |= {s.committed.metadata.unit for s in standings if s.committed and s.committed.metadata}
+    return Slice(group, RUN_ID, uuid.uuid4().hex[:16], tuple(ranges), tuple(sorted(others - {own, ""})))

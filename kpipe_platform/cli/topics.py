@@ -1,0 +1,196 @@
+"""`kpipe topics`: create topics on purpose, and look at them."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, open_clients
+from kpipe_platform.cli.output import print_hint, print_json, print_line
+from kpipe_platform.cli.tables import print_table
+from kpipe_platform.errors import ConfigError, TopicNotFoundError
+
+if TYPE_CHECKING:
+    from kpipe_platform.kafka.clients import Clients
+
+__all__ = ["app"]
+
+app = typer.Typer(help="Create topics, and look at them.", no_args_is_help=True)
+
+_POLL_S = 0.05
+
+
+@app.command()
+def create(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")],
+    partitions: Annotated[int, typer.Option(min=1, help="How many partitions.")] = 1,
+    replication_factor: Annotated[
+        int | None, typer.Option(min=1, help="Replicas of each partition. By default as many as the brokers say.")
+    ] = None,
+    config: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A setting of the topic; may be given several times."),
+    ] = None,
+    if_not_exists: Annotated[
+        bool, typer.Option("--if-not-exists", help="Be content when the topic exists already.")
+    ] = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
+) -> None:
+    """Create a topic, wait until it can be used, and print its name."""
+    from kpipe_platform.kafka.topics import TopicSpec, create_topic
+
+    spec = TopicSpec(partitions, replication_factor, _settings(config or []))
+    with open_clients(bootstrap_servers) as clients:
+        created = create_topic(clients, name, spec)
+        if not created and not if_not_exists:
+            msg = f"topic {name!r} exists already at {bootstrap_servers}"
+            fix = f"look at it: kpipe topics describe {name}; or be content with it: --if-not-exists"
+            raise ConfigError(msg, fix=fix, topic=name)
+        found = _wait_until_usable(clients, name)
+    print_line(name)
+    if created:
+        print_hint(f"Created with {found.partitions} partition(s); its id is {found.topic_id}.")
+    else:
+        print_hint(f"It exists already, with {found.partitions} partition(s); nothing was changed.")
+
+
+@app.command()
+def describe(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
+) -> None:
+    """Show a topic's id, its settings that are not the defaults, and where its partitions begin and end."""
+    with open_clients(bootstrap_servers) as clients:
+        found = _described(clients, name)
+    if as_json:
+        print_json(found)
+        return
+    print_table(("topic", "id"), [(found["name"], found["topic_id"])])
+    for setting, value in found["config"].items():
+        print_line(f"{setting}={value}")
+    print_line("")
+    print_table(
+        ("partition", "leader", "replicas", "in sync", "log start", "end", "open"),
+        [
+            (
+                p["partition"],
+                p["leader"],
+                ",".join(map(str, p["replicas"])),
+                ",".join(map(str, p["in_sync"])),
+                p["log_start"],
+                p["end"],
+                p["held_by_open_transactions"],
+            )
+            for p in found["partitions"]
+        ],
+    )
+    if any(p["held_by_open_transactions"] for p in found["partitions"]):
+        print_hint("Offsets under 'open' cannot be read as committed until their producer's transaction ends.")
+
+
+@app.command("list")
+def list_topics(
+    internal: Annotated[bool, typer.Option("--internal", help="Also Kafka's own topics.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
+) -> None:
+    """List the topics with their number of partitions."""
+    from confluent_kafka import KafkaException
+
+    from kpipe_platform.kafka.calls import translate
+
+    with open_clients(bootstrap_servers) as clients:
+        settings = clients.settings
+        try:
+            metadata = clients.admin().list_topics(timeout=settings.request_timeout_s)
+        except KafkaException as error:
+            raise translate(error, settings, "list topics") from error
+    found = {
+        name: len(topic.partitions)
+        for name, topic in sorted(metadata.topics.items())
+        if internal or not name.startswith("__")
+    }
+    if as_json:
+        print_json([{"name": name, "partitions": count} for name, count in found.items()])
+    elif found:
+        print_table(("topic", "partitions"), list(found.items()))
+    else:
+        print_hint("There are no topics.")
+
+
+def _settings(texts: list[str]) -> dict[str, str]:
+    settings = {}
+    for text in texts:
+        name, separator, value = text.partition("=")
+        if not separator or not name.strip():
+            msg = f"--config {text!r} is not of the form NAME=VALUE."
+            raise ConfigError(msg, fix="for example --config retention.ms=-1")
+        settings[name.strip()] = value.strip()
+    return settings
+
+
+def _wait_until_usable(clients: Clients, name: str) -> Any:
+    """The topic's description, once every broker that is asked knows of it."""
+    from kpipe_platform.kafka.topics import describe_topics
+
+    end = time.monotonic() + clients.settings.request_timeout_s
+    while True:
+        try:
+            return describe_topics(clients, [name])[name]
+        except TopicNotFoundError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(_POLL_S)
+
+
+def _described(clients: Clients, name: str) -> dict[str, Any]:
+    from confluent_kafka import TopicCollection
+    from confluent_kafka.admin import ConfigResource, ResourceType
+
+    from kpipe_platform.kafka.calls import ask
+    from kpipe_platform.kafka.offsets import watermarks
+    from kpipe_platform.kafka.topics import missing_topic
+
+    settings = clients.settings
+    admin, timeout_s = clients.admin(), settings.request_timeout_s
+    try:
+        topic = ask(
+            lambda: admin.describe_topics(TopicCollection([name]), request_timeout=timeout_s)[name],
+            settings,
+            f"describe topic {name}",
+            topic=name,
+        )
+    except TopicNotFoundError as error:
+        raise missing_topic(name, settings.bootstrap_servers) from error
+    resource = ConfigResource(ResourceType.TOPIC, name)
+    config = ask(
+        lambda: admin.describe_configs([resource], request_timeout=timeout_s)[resource],
+        settings,
+        f"read the settings of topic {name}",
+        topic=name,
+    )
+    wanted = [(name, partition.id) for partition in topic.partitions]
+    stable = watermarks(clients, wanted, "read_committed")
+    written = watermarks(clients, wanted, "read_uncommitted")
+    return {
+        "name": name,
+        "topic_id": str(topic.topic_id),
+        "config": {e.name: e.value for e in sorted(config.values(), key=lambda e: e.name) if not e.is_default},
+        "partitions": [
+            {
+                "partition": partition.id,
+                "leader": None if partition.leader is None else partition.leader.id,
+                "replicas": [node.id for node in partition.replicas],
+                "in_sync": [node.id for node in partition.isr],
+                "log_start": stable[(name, partition.id)].log_start,
+                "end": stable[(name, partition.id)].end,
+                "held_by_open_transactions": max(
+                    written[(name, partition.id)].end - stable[(name, partition.id)].end, 0
+                ),
+            }
+            for partition in sorted(topic.partitions, key=lambda p: p.id)
+        ],
+    }

@@ -1,0 +1,63 @@
+"""The resources of the flights platform, from the environment or from given values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from kpipe_platform.demo.charts import ChartedIOManager
+from kpipe_platform.demo.tables import ParquetTableIOManager
+from kpipe_platform.io_managers import KafkaIOManager
+from kpipe_platform.resources.connection import KafkaConnection
+from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
+from kpipe_platform.resources.source import KafkaSource
+from kpipe_platform.resources.spark import SparkEngine
+
+BOOTSTRAP_SERVERS = "KAFKA_BOOTSTRAP_SERVERS"
+SPARK_REMOTE = "KPIPE_SPARK_REMOTE"
+SPARK_MASTER = "KPIPE_SPARK_MASTER"
+DATA_DIR = "KPIPE_DATA_DIR"
+
+DEFAULTS = {BOOTSTRAP_SERVERS: "127.0.0.1:9092", SPARK_MASTER: "local[*]", DATA_DIR: ".kpipe/tables"}
+"""What holds where a variable is not set. ``KPIPE_SPARK_REMOTE`` has no default and wins over the master."""
+
+
+def resources(
+    settings: Mapping[str, str] | None = None, *, spark_config: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """The platform's resources by their keys; none of them connects to anything yet.
+
+    Args:
+        settings: Values by the names above; None: the environment's, which Dagster then reads when a run starts and
+            shows by their names.
+        spark_config: Further Spark settings.
+    """
+    remote = _setting(SPARK_REMOTE, settings)
+    spark = SparkEngine(
+        remote=remote,
+        master=None if remote else _setting(SPARK_MASTER, settings),
+        app_name="flights",
+        spark_config=dict(spark_config or {}),
+    )
+    connection = KafkaConnection(bootstrap_servers=_setting(BOOTSTRAP_SERVERS, settings), client_id="flights")
+    tables = ParquetTableIOManager(base_dir=_setting(DATA_DIR, settings), spark=spark)
+    return {
+        "spark": spark,
+        "tables": tables,
+        "charted_tables": ChartedIOManager(inner=tables),
+        "kafka_io_manager": KafkaIOManager(
+            source=KafkaSource(connection=connection),
+            spark=spark,
+            destination=KafkaDestination(connection=connection),
+            dead_letter=KafkaDeadLetterDestination(connection=connection),
+        ),
+    }
+
+
+def _setting(name: str, settings: Mapping[str, str] | None) -> Any:
+    if settings is not None:
+        return settings.get(name) or DEFAULTS.get(name)
+    return dg.EnvVar(name) if os.environ.get(name) else DEFAULTS.get(name)

@@ -1,0 +1,119 @@
+"""What a person sees while the job runs: steps, a bar on long work, a line for each step that is done."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+# Where no terminal can show a bar, long work says this often how far it is.
+_TELL_EVERY_S = 10.0
+
+
+@dataclass(frozen=True)
+class StepDone:
+    """A step that is done.
+
+    Args:
+        name: What was done.
+        seconds: How long it took.
+        records: How many records it worked on; None where it is not about records.
+    """
+
+    name: str
+    seconds: float
+    records: int | None = None
+
+    @property
+    def rate(self) -> float | None:
+        """Records a second."""
+        return None if self.records is None or not self.seconds else self.records / self.seconds
+
+
+class Step:
+    """A step that goes on.
+
+    Attributes:
+        records: How many records were worked on; None until somebody tells.
+    """
+
+    def __init__(self, name: str, total: int | None, console: Console, show: Callable[[str, int | None], None]) -> None:
+        self.name = name
+        self.records: int | None = None
+        self._total = total
+        self._console = console
+        self._show = show
+        self._told_at = time.monotonic()
+
+    def at(self, records: int) -> None:
+        """Tell how many records are done."""
+        self.records = records
+        self._update(self.name)
+
+    def add(self, records: int) -> None:
+        """Tell that more records are done."""
+        self.at((self.records or 0) + records)
+
+    def say(self, text: str) -> None:
+        """Show what is happening now."""
+        self._update(f"{self.name}: {text}")
+
+    def _update(self, text: str) -> None:
+        self._show(text, self.records)
+        if not self._console.is_terminal and time.monotonic() - self._told_at >= _TELL_EVERY_S:
+            self._told_at = time.monotonic()
+            far = "" if self.records is None else f" {self.records:,}" + (f" of {self._total:,}" if self._total else "")
+            self._console.print(f"  ... {escape(text)}{far}", soft_wrap=True)
+
+
+class Steps:
+    """Shows steps on a console and remembers them for the summary.
+
+    Args:
+        console: Where to show them.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.done: list[StepDone] = []
+
+    @contextmanager
+    def step(self, name: str, *, total: int | None = None) -> Iterator[Step]:
+        """One step, from its begin to its end; nothing is printed at the end of one that fails.
+
+        Args:
+            name: What is done, as a phrase.
+            total: Records to work on, for a bar.
+        """
+        began = time.monotonic()
+        with self._bar(bar=total is not None) as bar:
+            task = bar.add_task(escape(name), total=total)
+            step = Step(name, total, self.console, _shower(bar, task))
+            if not self.console.is_terminal and total is not None:
+                self.console.print(f"{escape(name)}: {total:,} records", soft_wrap=True)
+            yield step
+        done = StepDone(name, time.monotonic() - began, step.records)
+        self.done.append(done)
+        text = f"[green]done[/]  {escape(name):<34} {done.seconds:7.1f} s"
+        if done.records is not None:
+            text += f"  {done.records:>9,} records"
+        if done.rate:
+            text += f"  {done.rate:>8,.0f} records/s"
+        self.console.print(text, soft_wrap=True)
+
+    def _bar(self, *, bar: bool) -> Progress:
+        counted = [BarColumn(), TextColumn("{task.completed:,.0f} of {task.total:,.0f}")] if bar else []
+        columns = [SpinnerColumn(), TextColumn("{task.description}"), *counted, TimeElapsedColumn()]
+        return Progress(*columns, console=self.console, transient=True, disable=not self.console.is_terminal)
+
+
+def _shower(bar: Progress, task: TaskID) -> Callable[[str, int | None], None]:
+    def show(text: str, records: int | None) -> None:
+        bar.update(task, description=escape(text), completed=records or 0)
+
+    return show

@@ -1,0 +1,137 @@
+"""What became of every flight, counted by reading the topics."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.dataset as ds
+from confluent_kafka import Message
+
+from kpipe_platform.demo.reading import committed_records, group_lags
+from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
+from kpipe_platform.kafka.settings import ConnectionSettings
+
+SOURCE_HEADER = "kpipe.source"
+
+Progress = Callable[[int], None]
+_TELL_EVERY = 10_000
+_EXPECTED_REASON = ("missing_field", "dep_time")
+
+Coordinates = tuple[int, int]
+"""Partition and offset in the topic of flights."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """The counted figures.
+
+    Args:
+        records: Records in the topic of flights.
+        enriched: Records in the topic of enriched flights.
+        dead_letters: Records in the dead-letter topic.
+        lost: Flights that are neither enriched nor a dead letter.
+        duplicated: Flights that are there more than once, in either topic or in both.
+        strays: Outputs and dead letters of no flight.
+        reasons: Dead letters by kind of fault and field.
+        lag: Offsets that wait for either group.
+        table_rows: Rows of the table of delays.
+    """
+
+    records: int
+    enriched: int
+    dead_letters: int
+    lost: int
+    duplicated: int
+    strays: int = 0
+    reasons: dict[tuple[str, str | None], int] = field(default_factory=dict)
+    lag: int = 0
+    table_rows: int = 0
+
+    def problems(self, *, records: int, dead_letters: int) -> list[str]:
+        """What is not as it must be; empty when all is well.
+
+        Args:
+            records: Flights that there are.
+            dead_letters: Flights that never departed.
+        """
+        wanted = {
+            f"records in {FLIGHTS}": (self.records, records),
+            f"records in {ENRICHED}": (self.enriched, records - dead_letters),
+            f"records in {DEAD_LETTERS}": (self.dead_letters, dead_letters),
+            "lost flights": (self.lost, 0),
+            "duplicated flights": (self.duplicated, 0),
+            "records of no flight": (self.strays, 0),
+            "offsets that wait for a group": (self.lag, 0),
+            "rows in the table of delays": (self.table_rows, records - dead_letters),
+            "dead letters for want of dep_time": (self.reasons.get(_EXPECTED_REASON, 0), dead_letters),
+        }
+        return [f"{what}: {found:,}, not {right:,}" for what, (found, right) in wanted.items() if found != right]
+
+
+def count(
+    settings: ConnectionSettings, *, groups: dict[str, str], table: Path, progress: Progress = lambda _: None
+) -> Figures:
+    """Read all topics, committed records only, and account for every flight.
+
+    Args:
+        settings: The connection.
+        groups: Consumer groups with the topic that each reads.
+        table: Folder of the table of delays.
+        progress: Told how many records are read.
+
+    Raises:
+        KpipeError: A topic is missing, or the brokers do not answer.
+    """
+    told = _Told(progress)
+    flights = {(m.partition(), m.offset()) for m in told.each(committed_records(settings, FLIGHTS))}
+    ends: Counter[Coordinates | None] = Counter()
+    for message in told.each(committed_records(settings, ENRICHED)):
+        ends[_source(message.headers())] += 1
+    enriched = ends.total()
+    reasons: Counter[tuple[str, str | None]] = Counter()
+    for message in told.each(committed_records(settings, DEAD_LETTERS)):
+        letter = json.loads(message.value() or b"{}")
+        original, fault = letter["original"], letter["fault"]
+        ends[(original["partition"], original["offset"]) if original["topic"] == FLIGHTS else None] += 1
+        reasons[(fault["kind"], fault["field"])] += 1
+    lags = [group_lags(settings, group, topic) for group, topic in groups.items()]
+    return Figures(
+        records=len(flights),
+        enriched=enriched,
+        dead_letters=ends.total() - enriched,
+        lost=len(flights - ends.keys()),
+        duplicated=sum(1 for where, times in ends.items() if times > 1 and where in flights),
+        strays=sum(times for where, times in ends.items() if where not in flights),
+        reasons=dict(reasons),
+        lag=sum(sum(lag.values()) for lag in lags),
+        table_rows=ds.dataset(table, partitioning="hive").count_rows() if table.exists() else 0,
+    )
+
+
+def _source(headers: object) -> Coordinates | None:
+    """Coordinates in the last source header: ``topic/partition/offset``."""
+    for name, value in reversed(headers if isinstance(headers, list) else []):
+        if name == SOURCE_HEADER:
+            topic, partition, offset = value.decode().rsplit("/", 2)
+            return (int(partition), int(offset)) if topic == FLIGHTS else None
+    return None
+
+
+class _Told:
+    """Passes things on and tells how many."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._count = 0
+
+    def each(self, messages: Iterator[Message]) -> Iterator[Message]:
+        for message in messages:
+            self._count += 1
+            if self._count % _TELL_EVERY == 0:
+                self._progress(self._count)
+            yield message
+        self._progress(self._count)

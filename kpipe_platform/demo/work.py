@@ -1,0 +1,89 @@
+"""Materialising the platform's assets in this process, slice after slice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+
+from kpipe_platform.demo.assets import ALL, carrier_delays, flights_enriched
+from kpipe_platform.demo.progress import Step
+from kpipe_platform.demo.topics import FLIGHTS, PARTITIONS
+from kpipe_platform.errors import KpipeError
+from kpipe_platform.partitions import kafka_partitions
+
+# Dagster's own account of each event is for its UI; on a console it would bury ours.
+_QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
+
+
+class Work:
+    """Materialises assets.
+
+    Args:
+        resources: The platform's resources.
+        instance: Where Dagster keeps its records.
+
+    Attributes:
+        materialisations: How many there were.
+    """
+
+    def __init__(self, resources: Mapping[str, Any], instance: dg.DagsterInstance) -> None:
+        self._resources = dict(resources)
+        self._instance = instance
+        self.materialisations = 0
+
+    def materialise(self, *assets: dg.AssetsDefinition, partition: str | None = None) -> dict[str, Any]:
+        """Materialise assets in one run.
+
+        Returns:
+            The metadata of the last of them.
+
+        Raises:
+            KpipeError: What went wrong; offsets are unmoved.
+        """
+        try:
+            result = dg.materialize(
+                ALL,
+                selection=list(assets),
+                partition_key=partition,
+                resources=self._resources,
+                instance=self._instance,
+                run_config=_QUIET,
+            )
+        except Exception as error:
+            known = kpipe_error(error)
+            if known is None:
+                raise
+            raise known from error
+        events = result.get_asset_materialization_events()
+        self.materialisations += len(events)
+        return {name: value.value for name, value in events[-1].materialization.metadata.items()}
+
+    def enrich(self, step: Step) -> None:
+        """Take slices of each partition of the flights in turn until all are caught up."""
+        behind = list(kafka_partitions(FLIGHTS, PARTITIONS).get_partition_keys())
+        while behind:
+            for partition in list(behind):
+                step.say(f"partition {partition}")
+                metadata = self.materialise(flights_enriched, partition=partition)
+                step.add(metadata["records_read"])
+                if metadata["lag"] == 0:
+                    behind.remove(partition)
+
+    def summarise_delays(self, step: Step) -> None:
+        """Take slices of the enriched flights until caught up."""
+        while True:
+            metadata = self.materialise(carrier_delays)
+            step.add(metadata["records_read"])
+            if metadata["lag"] == 0:
+                return
+
+
+def kpipe_error(error: BaseException | None) -> KpipeError | None:
+    """The error of ours inside an exception of Dagster's; None where there is none."""
+    while error is not None:
+        if isinstance(error, KpipeError):
+            return error
+        error = getattr(error, "user_exception", None) or error.__cause__ or error.__context__
+    return None

@@ -1,0 +1,141 @@
+"""A small JSON topic and what to do with it: used by every IO manager test."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+import pytest
+
+from kpipe_platform import (
+    FaultAction,
+    JsonCodec,
+    KafkaIOManager,
+    KafkaTopic,
+    TextCodec,
+    TopicSpec,
+    kafka_asset,
+    kafka_topic_asset,
+)
+from kpipe_platform.testing.messages import ConsumedRecord
+from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
+
+ORDER = "id BIGINT NOT NULL, amount DOUBLE, note STRING"
+
+
+def order(number: int, **changes: Any) -> dict[str, Any]:
+    """A record of the orders topic."""
+    value = {"id": number, "amount": number * 1.5, "note": f"n{number}"}
+    return {"key": f"k{number}", "value": json.dumps({**value, **changes.pop("value", {})}).encode(), **changes}
+
+
+BAD = {"key": "bad", "value": b'{"id": "seven"}'}
+
+
+@dataclass
+class Orders:
+    """An orders topic, an asset over it, and its Dagster instance."""
+
+    source: str
+    target: str
+    topic_asset: Any
+    manager: KafkaIOManager
+    instance: dg.DagsterInstance
+    produce: Produce
+    consume: Consume
+
+    @property
+    def group(self) -> str:
+        return f"{self.manager.source.group_prefix}.enriched"
+
+    def send(self, *records: Any, **how: Any) -> None:
+        self.produce(self.source, records, **how)
+
+    def asset(self, stage: Callable[..., Any] | None = None, **how: Any) -> dg.AssetsDefinition:
+        """A ``@kafka_asset`` named enriched, over this topic; the default stage keeps every row."""
+        how.setdefault("topic", KafkaTopic(self.target, value=JsonCodec()))
+        how.setdefault("on_fault", FaultAction.DEAD_LETTER)
+
+        def keep(orders):  # type: ignore[no-untyped-def]
+            return orders
+
+        return kafka_asset(source=self.topic_asset, name="enriched", **how)(stage or keep)
+
+    def run(
+        self, asset: Any, partition: str | None = "0", *, manager: KafkaIOManager | None = None, **how: Any
+    ) -> dg.ExecuteInProcessResult:
+        """Materialise once; raises the asset's own error."""
+        extra = how.pop("resources", {})
+        others = how.pop("others", [])
+        return dg.materialize(
+            [self.topic_asset, asset, *others],
+            selection=[asset, *others],
+            resources={"kafka_io_manager": manager or self.manager, **extra},
+            partition_key=partition,
+            instance=self.instance,
+            **how,
+        )
+
+    def metadata(self, result: dg.ExecuteInProcessResult) -> dict[str, Any]:
+        """Metadata of the run's only materialisation of the asset, as plain values."""
+        events = [
+            e.materialization
+            for e in result.get_asset_materialization_events()
+            if e.materialization.asset_key == dg.AssetKey("enriched")
+        ]
+        assert len(events) == 1
+        return {name: value.value for name, value in events[0].metadata.items()}
+
+    def outputs(self, **how: Any) -> list[ConsumedRecord]:
+        return self.consume(self.target, **how)
+
+    def letters(self) -> list[ConsumedRecord]:
+        return self.consume(f"{self.source}.dlq")
+
+    def ids(self) -> list[int]:
+        """Ids in the target topic, in order of partition and offset, read committed."""
+        return [record.json()["id"] for record in sorted(self.outputs(), key=lambda r: (r.partition, r.offset))]
+
+    def committed(self, partition: int = 0) -> int | None:
+        found = self.manager.source.committed(self.group, self.source)[partition]
+        return None if found is None else found.offset
+
+    def lag(self) -> int:
+        return sum(self.manager.source.lag(self.group, self.source).values())
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@pytest.fixture
+def make_orders(
+    kafka_topic: TopicFactory,
+    kafka_io_manager: KafkaIOManager,
+    instance: dg.DagsterInstance,
+    produce: Produce,
+    consume: Consume,
+) -> Callable[..., Orders]:
+    def make(
+        partitions: int = 1, *, config: dict[str, str] | None = None, target: dict[str, Any] | None = None
+    ) -> Orders:
+        source = kafka_topic("orders", partitions=partitions, config=config)
+        asset = kafka_topic_asset(
+            source, value=JsonCodec(ORDER), key=TextCodec(), partitions=partitions, name="orders"
+        )
+        return Orders(source, kafka_topic("enriched", **(target or {})), asset, kafka_io_manager, instance, produce, consume)
+
+    return make
+
+
+@pytest.fixture
+def orders(make_orders: Callable[..., Orders]) -> Orders:
+    return make_orders()
+
+
+__all__ = ["BAD", "ORDER", "Orders", "TopicSpec", "order"]
