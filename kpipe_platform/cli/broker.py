@@ -12,6 +12,7 @@ import typer
 
 from kpipe_platform.cli.output import print_hint, print_json, print_line, progress_lines
 from kpipe_platform.errors import BrokerUnavailableError, ConfigError
+from kpipe_platform.jvm.logs import tail
 
 if TYPE_CHECKING:
     from kpipe_platform.testing.broker_service import BrokerService, ServiceOptions, ServiceStatus
@@ -110,9 +111,11 @@ def _run(service: BrokerService, options: ServiceOptions) -> None:
         while all(pid is not None for pid in broker.pids):
             time.sleep(_POLL_S)
         if service.is_wanted():
-            logs = ", ".join(map(str, broker.log_paths))
-            msg = "A broker ended by itself."
-            raise BrokerUnavailableError(msg, fix=f"see why in its log: {logs}")
+            # Quoted, because a broker to be thrown away takes its log with it.
+            ended = broker.pids.index(None)
+            lines = tail(broker.log_paths[ended], 30)
+            msg = f"Broker {ended} ended by itself. The last lines of its log:\n{lines}"
+            raise BrokerUnavailableError(msg, fix="see what the log says, and start it again")
     print_hint("Stopped.")
 
 

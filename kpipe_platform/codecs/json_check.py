@@ -33,8 +33,7 @@ def first_fault(fields: Iterable[Field], value: dict[str, Any], path: str = "") 
             if field.required:
                 return DecodeFault(f'field "{where}" is required but missing', kind=MISSING_FIELD, field=where)
             continue
-        # Spark converts each value of a repeated name, keeps the last, and refuses the record for any of
-        # them.
+        # Spark converts every value of a repeated name, keeps the last, and refuses the record for any.
         if isinstance(value, RepeatedNames):
             for name, one in value.pairs:
                 if name == field.name and (found := _value_fault(field.type, one, where)) is not None:

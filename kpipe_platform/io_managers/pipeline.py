@@ -205,7 +205,7 @@ class Pipeline:
             partitions,
             run_id=self.step.run_id,
             slice_id=uuid.uuid4().hex[:16],
-            earlier_end=self.step.earlier_end,
+            earlier=self.step.earlier,
             scaling=self.scaling,
             clients=clients,
         )

@@ -12,6 +12,7 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 from kpipe_platform.codecs.topic import TOPIC, KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.slices import Materialised
 from kpipe_platform.partitions import partition_number
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.resources.scaling import PartitionScaling
@@ -60,8 +61,8 @@ class Step:
         """Names this try of the step among all that the process runs."""
         return (self.run_id, self.step_key, self.attempt)
 
-    def earlier_end(self, partition: Partition) -> int | None:
-        """End of the last materialisation of a Kafka partition that Dagster holds."""
+    def earlier(self, partition: Partition) -> Materialised | None:
+        """The last materialisation of a Kafka partition that Dagster holds."""
         topic, number = partition
         keys = None if self.partition_keys is None else [str(number)]
         records = self.instance.fetch_materializations(
@@ -73,7 +74,7 @@ class Step:
             data: Any = stored.value if stored is not None else []
             for item in data:
                 if item["topic"] == topic and item["partition"] == number:
-                    return int(item["end"])
+                    return Materialised(int(item["end"]), item["topic_id"])
         return None
 
 

@@ -102,9 +102,7 @@ class ProcessIdentity:
         if not self.send(signal.SIGTERM):
             return False
         if not self.wait(deadline_s):
-            logger.warning(
-                "process %s did not end within %.0f s of SIGTERM: killing it", self.pid, deadline_s
-            )
+            logger.warning("process %s did not end within %.0f s of SIGTERM: killing it", self.pid, deadline_s)
             self.send(signal.SIGKILL)
             self.wait(deadline_s)
         return True

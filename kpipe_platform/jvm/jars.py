@@ -169,9 +169,7 @@ def _make_room(folder: Path) -> None:
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         msg = f"The cache folder {folder} cannot be made: {error}"
-        raise EnvironmentSetupError(
-            msg, fix=f"set {CACHE_DIR_VARIABLE} to a folder that can be written"
-        ) from error
+        raise EnvironmentSetupError(msg, fix=f"set {CACHE_DIR_VARIABLE} to a folder that can be written") from error
     if free_bytes < _NEEDED_BYTES:
         raise _disk_full(folder, free_bytes)
 

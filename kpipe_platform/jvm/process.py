@@ -147,9 +147,7 @@ class ManagedProcess:
         """
         self.terminate()
         if not self.wait(deadline_s):
-            logger.warning(
-                "process %s did not end within %.0f s of SIGTERM: killing it", self.pid, deadline_s
-            )
+            logger.warning("process %s did not end within %.0f s of SIGTERM: killing it", self.pid, deadline_s)
             self._signal(signal.SIGKILL)
             self.wait(_KILL_DEADLINE_S)
         self._forget()

@@ -64,9 +64,7 @@ def follow_parent(child: subprocess.Popen[bytes], orphaned: threading.Event, gra
     signal_group(child, signal.SIGKILL)
 
 
-def signal_group(
-    child: subprocess.Popen[bytes], signum: signal.Signals, *, even_without_leader: bool = False
-) -> None:
+def signal_group(child: subprocess.Popen[bytes], signum: signal.Signals, *, even_without_leader: bool = False) -> None:
     """Signal the child and what it started; its session has the child's pid as its group."""
     if child.returncode is None or even_without_leader:
         with suppress(ProcessLookupError, PermissionError):

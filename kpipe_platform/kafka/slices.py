@@ -45,6 +45,19 @@ class PlanPolicy:
 
 
 @dataclass(frozen=True)
+class Materialised:
+    """What Dagster holds of a partition: the second copy of its offset.
+
+    Args:
+        end: End of the last materialisation.
+        topic_id: Id of the topic then.
+    """
+
+    end: int
+    topic_id: str
+
+
+@dataclass(frozen=True)
 class PartitionFacts:
     """What the brokers and Dagster know of one partition.
 
@@ -54,7 +67,7 @@ class PartitionFacts:
         committed: The group's offset; None where it has none.
         start_offset: First offset at the policy's start time; None where no record is that young, or the policy
             names no time.
-        earlier_end: End of the last materialisation that Dagster holds; None where it holds none.
+        earlier: The last materialisation that Dagster holds; None where it holds none.
     """
 
     topic: str
@@ -63,7 +76,7 @@ class PartitionFacts:
     marks: Watermarks
     committed: CommittedOffset | None
     start_offset: int | None = None
-    earlier_end: int | None = None
+    earlier: Materialised | None = None
 
 
 @dataclass(frozen=True)
@@ -160,17 +173,7 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
         begin = committed = facts.committed.offset
         stored = facts.committed.metadata
         if stored is not None and stored.topic_id != facts.topic_id:
-            msg = (
-                f"topic {facts.topic!r} was deleted and created again: group {policy.group} stores offset {begin} of "
-                f"{where} for topic id {stored.topic_id}, and the topic's id is now {facts.topic_id}"
-            )
-            raise TopicRecreatedError(
-                msg,
-                fix=f"decide where to begin in the new topic: {cli} earliest",
-                stored_topic_id=stored.topic_id,
-                topic_id=facts.topic_id,
-                **ids,
-            )
+            raise _recreated(facts, f"group {policy.group} stores offset {begin}", stored.topic_id, cli, ids)
         if begin > facts.marks.end:
             msg = (
                 f"group {policy.group} stores offset {begin} of {where}, past the log's end {facts.marks.end}: "
@@ -205,16 +208,36 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
     )
 
 
+def _recreated(
+    facts: PartitionFacts, who: str, stored_id: str, cli: str, ids: dict[str, object]
+) -> TopicRecreatedError:
+    msg = (
+        f"topic {facts.topic!r} was deleted and created again: {who} of {facts.topic}/{facts.partition} for topic id "
+        f"{stored_id}, and the topic's id is now {facts.topic_id}"
+    )
+    return TopicRecreatedError(
+        msg,
+        fix=f"decide where to begin in the new topic: {cli} earliest",
+        stored_topic_id=stored_id,
+        topic_id=facts.topic_id,
+        **ids,
+    )
+
+
 def _first_offset(facts: PartitionFacts, policy: PlanPolicy, where: str, cli: str, ids: dict[str, object]) -> int:
-    if facts.earlier_end is not None:
+    if facts.earlier is not None and facts.earlier.topic_id != facts.topic_id:
+        # The brokers delete a group's offsets together with the topic.
+        who = f"Dagster holds a materialisation up to offset {facts.earlier.end}"
+        raise _recreated(facts, who, facts.earlier.topic_id, cli, ids)
+    if facts.earlier is not None:
         msg = (
             f"group {policy.group} has no offset for {where}, though Dagster holds a materialisation up to offset "
-            f"{facts.earlier_end}: the offset expired or was deleted"
+            f"{facts.earlier.end}: the offset expired or was deleted"
         )
         raise OffsetsVanishedError(
             msg,
-            fix=f"go on from there: {cli} {facts.earlier_end}",
-            earlier_end=facts.earlier_end,
+            fix=f"go on from there: {cli} {facts.earlier.end}",
+            earlier_end=facts.earlier.end,
             **ids,
         )
     if policy.start == "error":
@@ -276,7 +299,7 @@ def gather_facts(
     clients: Clients,
     policy: PlanPolicy,
     partitions: Iterable[Partition],
-    earlier_end: Callable[[Partition], int | None],
+    earlier: Callable[[Partition], Materialised | None],
 ) -> list[PartitionFacts]:
     """Ask the brokers what a plan needs, in a number of calls that does not grow with the partitions.
 
@@ -284,7 +307,7 @@ def gather_facts(
         clients: The clients to use.
         policy: The plan's policy.
         partitions: Which partitions.
-        earlier_end: Looks up the end of the last materialisation; asked only where the group has no offset.
+        earlier: Looks up the last materialisation; asked only where the group has no offset.
 
     Raises:
         TopicNotFoundError: A topic or partition does not exist.
@@ -310,7 +333,7 @@ def gather_facts(
             marks=marks[(topic, number)],
             committed=committed.get((topic, number)),
             start_offset=starts.get((topic, number)),
-            earlier_end=earlier_end((topic, number)) if (topic, number) in new else None,
+            earlier=earlier((topic, number)) if (topic, number) in new else None,
         )
         for topic, number in wanted
     ]

@@ -11,7 +11,7 @@ from pydantic import Field
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
 from kpipe_platform.kafka.offsets import Partition, Watermarks, parse_start, watermarks
-from kpipe_platform.kafka.slices import PlanPolicy, Slice, gather_facts, plan_slice
+from kpipe_platform.kafka.slices import Materialised, PlanPolicy, Slice, gather_facts, plan_slice
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.scaling import PartitionScaling
@@ -58,7 +58,7 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
         *,
         run_id: str,
         slice_id: str,
-        earlier_end: Callable[[Partition], int | None] = lambda _: None,
+        earlier: Callable[[Partition], Materialised | None] = lambda _: None,
         scaling: PartitionScaling | None = None,
         clients: Clients | None = None,
     ) -> Slice:
@@ -69,7 +69,7 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
             partitions: Pairs of topic and partition number.
             run_id: Dagster run.
             slice_id: Name of the slice.
-            earlier_end: End of the last materialisation of a partition that Dagster holds.
+            earlier: The last materialisation of a partition that Dagster holds.
             scaling: Overrides the source's own bounds.
             clients: Clients to use; None: new ones, closed after the plan.
 
@@ -79,9 +79,9 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
         policy = self.policy(group, scaling)
         if clients is None:
             with self.clients() as own:
-                facts = gather_facts(own, policy, partitions, earlier_end)
+                facts = gather_facts(own, policy, partitions, earlier)
         else:
-            facts = gather_facts(clients, policy, partitions, earlier_end)
+            facts = gather_facts(clients, policy, partitions, earlier)
         return plan_slice(facts, policy, run_id=run_id, slice_id=slice_id)
 
     def partition_numbers(self, topic: str) -> list[int]:

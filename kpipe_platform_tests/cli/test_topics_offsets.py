@@ -34,7 +34,7 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
 from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets, set_offsets
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import PlanPolicy, Slice, gather_facts, plan_slice
+from kpipe_platform.kafka.slices import Materialised, PlanPolicy, Slice, gather_facts, plan_slice
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
 from kpipe_platform.testing.broker import EmbeddedBroker
@@ -69,9 +69,9 @@ def group() -> str:
     return f"cli-{uuid.uuid4().hex[:8]}.orders"
 
 
-def plan(clients: Clients, group: str, topic: str, *numbers: int, earlier_end: int | None = None, **how: Any) -> Slice:
+def plan(clients: Clients, group: str, topic: str, *numbers: int, earlier: Materialised | None = None, **how: Any) -> Slice:
     policy = PlanPolicy(group, **how)
-    facts = gather_facts(clients, policy, [(topic, n) for n in numbers or (0,)], lambda _: earlier_end)
+    facts = gather_facts(clients, policy, [(topic, n) for n in numbers or (0,)], lambda _: earlier)
     return plan_slice(facts, policy, run_id="run-1", slice_id=uuid.uuid4().hex)
 
 
@@ -511,11 +511,11 @@ def test_offsets_vanished(
     topic = kafka_topic()
     produce(topic, [b"x"] * 100)
     with pytest.raises(OffsetsVanishedError) as caught:
-        plan(clients, group, topic, earlier_end=77)
+        plan(clients, group, topic, earlier=Materialised(77, describe_topics(clients, [topic])[topic].topic_id))
 
     obey(kpipe, caught.value)
 
-    after = plan(clients, group, topic, earlier_end=77)
+    after = plan(clients, group, topic, earlier=Materialised(77, describe_topics(clients, [topic])[topic].topic_id))
     assert (after.ranges[0].range.start, after.ranges[0].range.end) == (77, 100)
     commit(clients, after)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,7 @@ from kpipe_platform import (
     FaultAction,
     JsonCodec,
     KafkaIOManager,
+    KafkaSource,
     KafkaTopic,
     TextCodec,
     TopicSpec,
@@ -89,10 +91,24 @@ class Orders:
         assert len(events) == 1
         return {name: value.value for name, value in events[0].metadata.items()}
 
-    def outputs(self, **how: Any) -> list[ConsumedRecord]:
+    def outputs(self, *, settled: bool = True, **how: Any) -> list[ConsumedRecord]:
+        if settled:
+            self._await_markers(self.target)
         return self.consume(self.target, **how)
 
+    def _await_markers(self, topic: str) -> None:
+        """A commit is answered before its markers are in every partition; until then readers stop before them."""
+        connection = self.manager.source.connection
+        committed, all_ = (
+            KafkaSource(connection=connection, isolation=level) for level in ("read_committed", "read_uncommitted")
+        )
+        end = time.monotonic() + 30
+        while committed.watermarks(topic) != all_.watermarks(topic):
+            assert time.monotonic() < end, f"{topic} has an open transaction"
+            time.sleep(0.05)
+
     def letters(self) -> list[ConsumedRecord]:
+        self._await_markers(f"{self.source}.dlq")
         return self.consume(f"{self.source}.dlq")
 
     def ids(self) -> list[int]:
@@ -125,10 +141,10 @@ def make_orders(
         partitions: int = 1, *, config: dict[str, str] | None = None, target: dict[str, Any] | None = None
     ) -> Orders:
         source = kafka_topic("orders", partitions=partitions, config=config)
-        asset = kafka_topic_asset(
-            source, value=JsonCodec(ORDER), key=TextCodec(), partitions=partitions, name="orders"
+        asset = kafka_topic_asset(source, value=JsonCodec(ORDER), key=TextCodec(), partitions=partitions, name="orders")
+        return Orders(
+            source, kafka_topic("enriched", **(target or {})), asset, kafka_io_manager, instance, produce, consume
         )
-        return Orders(source, kafka_topic("enriched", **(target or {})), asset, kafka_io_manager, instance, produce, consume)
 
     return make
 

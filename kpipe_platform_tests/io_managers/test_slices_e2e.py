@@ -227,7 +227,9 @@ class TestRecordParts:
         asset, _ = self.raw(orders)
         value = bytes(range(256)) * 4_000
         orders.send({"key": b"\xff\xfe", "value": value[:1_000_000], "headers": [("h", b"x")]})
-        orders.send(*({"key": b"k", "value": b"v", "headers": [("n", str(n).encode()), ("m", None)]} for n in range(10_000)))
+        orders.send(
+            *({"key": b"k", "value": b"v", "headers": [("n", str(n).encode()), ("m", None)]} for n in range(10_000))
+        )
         found = orders.metadata(orders.run(asset))
         assert found["records_written"] == 10_001
         records = sorted(orders.outputs(), key=lambda r: r.offset)

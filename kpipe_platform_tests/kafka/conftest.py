@@ -10,7 +10,7 @@ import pytest
 
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import PlanPolicy, Slice, gather_facts, plan_slice
+from kpipe_platform.kafka.slices import Materialised, PlanPolicy, Slice, gather_facts, plan_slice
 from kpipe_platform.testing.broker import EmbeddedBroker
 
 PlanNext = Callable[..., Slice]
@@ -41,12 +41,12 @@ def plan(clients: Clients, group: str) -> PlanNext:
         *partitions: int,
         run_id: str | None = None,
         slice_id: str = "slice",
-        earlier_end: int | None = None,
+        earlier: Materialised | None = None,
         **policy: Any,
     ) -> Slice:
         how = PlanPolicy(group=group, **policy)
         wanted = [(topic, number) for number in partitions or (0,)]
-        facts = gather_facts(clients, how, wanted, lambda _: earlier_end)
+        facts = gather_facts(clients, how, wanted, lambda _: earlier)
         return plan_slice(facts, how, run_id=run_id or uuid.uuid4().hex, slice_id=slice_id)
 
     return make

@@ -19,6 +19,7 @@ from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
 from kpipe_platform.kafka.groups import CommittedOffset, GroupMember
 from kpipe_platform.kafka.offsets import OffsetRange, Watermarks
 from kpipe_platform.kafka.slices import (
+    Materialised,
     PartitionFacts,
     PlanPolicy,
     check_partitions,
@@ -83,9 +84,10 @@ def test_the_backlog_is_what_waits_behind_the_range() -> None:
         (facts(10, log_start=50), policy(), LostRangeError, ["[10, 50)", "t/3", "--to earliest"]),
         (facts(10, stored_id="id-0"), policy(), TopicRecreatedError, ["id-0", "id-1", "kpipe offsets set"]),
         (facts(101), policy(), TopicRecreatedError, ["101", "past the log's end 100"]),
-        (facts(None, earlier_end=77), policy(), OffsetsVanishedError, ["offset 77", "--to 77"]),
+        (facts(None, earlier=Materialised(77, "id-1")), policy(), OffsetsVanishedError, ["offset 77", "--to 77"]),
         (facts(None), policy(start="error"), NoStartOffsetError, ['start="error"', "kpipe offsets set kpipe.a t"]),
-        (facts(None, earlier_end=77), policy(start="latest"), OffsetsVanishedError, ["no offset"]),
+        (facts(None, earlier=Materialised(77, "id-1")), policy(start="latest"), OffsetsVanishedError, ["no offset"]),
+        (facts(None, earlier=Materialised(77, "id-0")), policy(), TopicRecreatedError, ["up to offset 77", "id-0"]),
     ],
 )
 def test_refusals_say_what_where_and_how(

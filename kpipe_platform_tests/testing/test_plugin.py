@@ -3,8 +3,18 @@ import sys
 
 import pytest
 
+from kpipe_platform.jvm.folders import cache_dir
+
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.broker
+
+# Looked up before pytester makes an empty folder the home of the tests that it runs.
+CACHE = cache_dir()
+
+
+@pytest.fixture(autouse=True)
+def _same_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KPIPE_CACHE_DIR", str(CACHE))
 
 
 def test_fixtures_settings_and_overrides(pytester: pytest.Pytester) -> None:

@@ -1,0 +1,46 @@
+"""A process of its own that materialises one partition, to be killed by a test. Arguments: servers, source, target,
+group prefix."""
+
+import sys
+
+import dagster as dg
+
+from kpipe_platform import (
+    FaultAction,
+    JsonCodec,
+    KafkaConnection,
+    KafkaDeadLetterDestination,
+    KafkaDestination,
+    KafkaIOManager,
+    KafkaSource,
+    KafkaTopic,
+    SparkEngine,
+    TextCodec,
+    kafka_asset,
+    kafka_topic_asset,
+)
+from kpipe_platform_tests.io_managers.conftest import ORDER
+
+servers, source, target, prefix = sys.argv[1:]
+connection = KafkaConnection(bootstrap_servers=servers)
+orders = kafka_topic_asset(source, value=JsonCodec(ORDER), key=TextCodec(), partitions=1, name="orders")
+
+
+@kafka_asset(source=orders, topic=KafkaTopic(target, value=JsonCodec()), on_fault=FaultAction.DEAD_LETTER)
+def enriched(orders):  # type: ignore[no-untyped-def]
+    return orders
+
+
+dg.materialize(
+    [orders, enriched],
+    selection=[enriched],
+    partition_key="0",
+    resources={
+        "kafka_io_manager": KafkaIOManager(
+            source=KafkaSource(connection=connection, group_prefix=prefix),
+            destination=KafkaDestination(connection=connection),
+            dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+            spark=SparkEngine(master="local[2]"),
+        )
+    },
+)

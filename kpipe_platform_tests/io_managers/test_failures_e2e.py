@@ -1,0 +1,212 @@
+"""What goes wrong in the middle of a slice: exactly once all the same."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import kpipe_platform
+from kpipe_platform import KafkaConnection, KafkaDeadLetterDestination, KafkaDestination, KafkaIOManager, KafkaSource
+from kpipe_platform.errors import BrokerUnavailableError, KpipeError, OffsetConflictError, TransientError
+from kpipe_platform.testing.broker import EmbeddedBroker
+
+from .conftest import BAD, Orders, order
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 90.0) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
+        time.sleep(0.05)
+
+
+def test_a_stage_that_fails_once_mid_partition(make_orders: Callable[..., Orders], tmp_path: Path) -> None:
+    """Spark retries the task; outputs and dead letters are there once, in order within each partition."""
+    marker = str(tmp_path / "failed")
+    orders = make_orders(target={"partitions": 2})
+
+    @F.udf("bigint")
+    def fails_once(number):  # type: ignore[no-untyped-def]  # Spark reads hints as an Arrow UDF's
+        if number == 250 and not Path(marker).exists():
+            Path(marker).touch()
+            raise RuntimeError("once")
+        return number
+
+    good = [order(n) for n in range(500)]
+    orders.send(*good[:300], BAD, *good[300:])
+    stage = lambda orders: orders.withColumn("id", fails_once("id"))  # noqa: E731
+    found = orders.metadata(orders.run(orders.asset(stage)))
+    assert Path(marker).exists()
+    assert (found["records_read"], found["records_written"], found["dead_letters"]) == (501, 500, 1)
+    assert sorted(orders.ids()) == list(range(500))
+    assert len(orders.letters()) == 1
+    for partition in (0, 1):
+        offsets = [
+            int((r.header("kpipe.source") or b"").rsplit(b"/", 1)[1])
+            for r in sorted(orders.outputs(), key=lambda r: r.offset)
+            if r.partition == partition
+        ]
+        assert offsets == sorted(offsets)
+        assert offsets
+
+
+def test_killed_after_the_flush_and_before_the_commit(
+    orders: Orders, kafka_broker: EmbeddedBroker, tmp_path: Path
+) -> None:
+    orders.send(*(order(n) for n in range(50)), BAD)
+    root = Path(kpipe_platform.__file__).parent.parent
+    reached = tmp_path / "flushed"
+    with (tmp_path / "stderr").open("wb") as stderr:
+        child = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "kpipe_platform_tests.io_managers.materialise_orders",
+                kafka_broker.bootstrap_servers,
+                orders.source,
+                orders.target,
+                orders.manager.source.group_prefix,
+            ],
+            cwd=root,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(root / "kpipe_platform_tests" / "faultpoints"), str(root)]),
+                "KPIPE_FAULT": "hang_before_commit",
+                "KPIPE_FAULT_FILE": str(reached),
+            },
+        )
+    try:
+        wait_until(lambda: reached.exists() or child.poll() is not None, "the flush")
+        assert reached.exists(), (tmp_path / "stderr").read_text()[-3000:]
+    finally:
+        # The driver, its JVM and the Python workers are one session, known by its id.
+        for group in {child.pid, *_descendant_groups(child.pid)}:
+            os.killpg(group, signal.SIGKILL)
+        child.wait(30)
+    assert len(orders.outputs(settled=False, isolation="read_uncommitted")) == 50
+    assert orders.outputs(settled=False) == []
+    assert orders.committed() is None
+    found = orders.metadata(orders.run(orders.asset()))
+    assert (found["records_written"], found["dead_letters"]) == (50, 1)
+    assert orders.ids() == list(range(50))
+    assert len(orders.letters()) == 1
+    assert orders.lag() == 0
+
+
+def _descendant_groups(pid: int) -> set[int]:
+    """Process groups of all descendants: Spark puts its Python workers into a group of their own."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, pending = set(), [pid]
+    while pending:
+        for child in children.get(pending.pop(), []):
+            pending.append(child)
+            try:
+                found.add(os.getpgid(child))
+            except ProcessLookupError:
+                continue
+    return found - {os.getpgid(0)}
+
+
+def test_two_runs_of_one_partition_at_the_same_time(orders: Orders) -> None:
+    orders.send(*(order(n) for n in range(100)))
+    both_planned = threading.Barrier(2, timeout=60)
+
+    def stage(orders: DataFrame) -> DataFrame:
+        both_planned.wait()
+        return orders
+
+    results: list[Any] = []
+
+    def run() -> None:
+        try:
+            results.append(orders.metadata(orders.run(orders.asset(stage))))
+        except KpipeError as error:
+            results.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    won = [r for r in results if isinstance(r, dict)]
+    lost = [r for r in results if isinstance(r, Exception)]
+    assert len(won) == 1, results
+    assert won[0]["records_written"] == 100
+    assert isinstance(lost[0], OffsetConflictError), lost
+    assert orders.ids() == list(range(100))
+    assert orders.committed() == 100
+
+
+class TestBrokers:
+    """A broker of its own, because it is stopped."""
+
+    @pytest.fixture
+    def own_broker(self, tmp_path: Path) -> Any:
+        with EmbeddedBroker(data_dir=tmp_path / "broker", keep_data=True) as broker:
+            yield broker
+
+    def test_stopped_in_the_middle_of_a_write(self, orders: Orders, own_broker: EmbeddedBroker) -> None:
+        from kpipe_platform.testing.records import consume, produce
+        from kpipe_platform.testing.topics import create_topic
+
+        servers = own_broker.bootstrap_servers
+        for name in (orders.source, orders.target):
+            create_topic(servers, name)
+        produce(servers, orders.source, [order(n) for n in range(100)])
+        connection = KafkaConnection(bootstrap_servers=servers, request_timeout_s=5)
+        manager = KafkaIOManager(
+            source=KafkaSource(connection=connection, group_prefix=orders.manager.source.group_prefix),
+            destination=KafkaDestination(connection=connection, delivery_timeout_s=5),
+            dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+            spark=orders.manager.spark,
+        )
+
+        def stage(orders: DataFrame) -> DataFrame:
+            rows = orders.localCheckpoint()  # read before the broker goes
+            own_broker.stop_broker(0)
+            return rows
+
+        with pytest.raises(TransientError) as caught:
+            orders.run(orders.asset(stage), manager=manager)
+        assert not isinstance(caught.value, OffsetConflictError)
+        own_broker.start_broker(0)
+        assert consume(servers, orders.target) == []
+        found = orders.metadata(orders.run(orders.asset(), manager=manager))
+        assert found["records_written"] == 100
+        ids = [r.json()["id"] for r in consume(servers, orders.target)]
+        assert ids == list(range(100))
+
+    def test_no_broker_at_all(self, orders: Orders) -> None:
+        connection = KafkaConnection(bootstrap_servers="127.0.0.1:9", request_timeout_s=1.5)
+        manager = KafkaIOManager(
+            source=KafkaSource(connection=connection),
+            destination=KafkaDestination(connection=connection),
+            spark=orders.manager.spark,
+        )
+        began = time.monotonic()
+        with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:9"):
+            orders.run(orders.asset(on_fault=None), manager=manager)
+        assert time.monotonic() - began < 10
