@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient
 
 from benchmarks.measure import Problems
 from benchmarks.orders import Orders
@@ -54,22 +53,29 @@ def fill(bootstrap_servers: str, topic: str, orders: Orders) -> None:
 
 
 def await_groups(bootstrap_servers: str) -> None:
-    """Wait until a new broker has made and loaded the topic that keeps the offsets of consumer groups."""
-    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
+    """Wait until a new broker has made and loaded the topic that keeps the offsets of consumer groups.
+
+    Raises:
+        RuntimeError: It has not within half a minute.
+    """
     deadline = time.monotonic() + _GROUPS_DEADLINE_S
-    with closing(Consumer({"bootstrap.servers": bootstrap_servers, "group.id": "benchmarks"})) as consumer:
-        # Answered by the group's coordinator, so the topic is there then.
-        consumer.committed([TopicPartition("none", 0)], _GROUPS_DEADLINE_S)
-    # Its partitions load one by one; two hundred groups are spread over all of them.
+    # That topic's partitions load one by one; so many groups are spread over all of them.
     for number in range(200):
-        while time.monotonic() < deadline:
-            try:
-                admin.describe_consumer_groups([f"g{number}"])[f"g{number}"].result(_GROUPS_DEADLINE_S)
-                break
-            except KafkaException as exception:
-                if exception.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
-                    break
+        settings = {"bootstrap.servers": bootstrap_servers, "group.id": f"benchmarks-{number}"}
+        with closing(Consumer(settings)) as consumer:
+            while not _has_coordinator(consumer):
+                if time.monotonic() > deadline:
+                    msg = f"the broker at {bootstrap_servers} does not coordinate consumer groups"
+                    raise RuntimeError(msg)
                 time.sleep(0.05)
+
+
+def _has_coordinator(consumer: Consumer) -> bool:
+    try:
+        consumer.committed([TopicPartition("none", 0)], _GROUPS_DEADLINE_S)
+    except KafkaException:
+        return False
+    return True
 
 
 def read(bootstrap_servers: str, topic: str) -> Iterator[Message]:

@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
+from dagster._utils.warnings import disable_dagster_warnings
 
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
@@ -68,7 +69,10 @@ def kafka_topic_asset(
         for number, mark in marks.items():
             if str(number) not in known:
                 context.log.warning(
-                    f"topic {topic!r} has partition {number}, which the asset's {len(known)} fixed partitions leave out"
+                    "topic %s has partition %s, which the asset's %s fixed partitions leave out",
+                    topic,
+                    number,
+                    len(known),
                 )
                 continue
             context.log_event(
@@ -86,21 +90,23 @@ def kafka_topic_asset(
         # The observations above carry the data versions together with the metadata.
         return dg.DataVersionsByPartition({})
 
-    decorate = dg.observable_source_asset(
-        key=[*prefix, name],
-        metadata={
-            **declared.as_metadata(),
-            "value_codec": _shown(value),
-            "key_codec": (key or RawCodec()).name,
-            **(metadata or {}),
-        },
-        io_manager_key=io_manager_key,
-        description=description or f"Kafka topic {topic}.",
-        group_name=group_name,
-        required_resource_keys={io_manager_key},
-        partitions_def=definition,
-    )
-    return decorate(observe)
+    # Dagster marks the decorator as beta; its version is bounded, and users cannot act on the warning.
+    with disable_dagster_warnings():
+        decorate = dg.observable_source_asset(
+            key=[*prefix, name],
+            metadata={
+                **declared.as_metadata(),
+                "value_codec": _shown(value),
+                "key_codec": (key or RawCodec()).name,
+                **(metadata or {}),
+            },
+            io_manager_key=io_manager_key,
+            description=description or f"Kafka topic {topic}.",
+            group_name=group_name,
+            required_resource_keys={io_manager_key},
+            partitions_def=definition,
+        )
+        return decorate(observe)
 
 
 def _shown(codec: Codec) -> str:

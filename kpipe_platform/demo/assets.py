@@ -7,14 +7,18 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kpipe_platform.assets import kafka_asset, kafka_topic_asset
-from kpipe_platform.codecs import JsonCodec, TextCodec
-from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform import (
+    FaultAction,
+    JsonCodec,
+    KafkaTopic,
+    PartitionScaling,
+    SparkEngine,
+    TextCodec,
+    kafka_asset,
+    kafka_topic_asset,
+)
 from kpipe_platform.demo import data
 from kpipe_platform.demo.topics import ENRICHED, ENRICHED_FLIGHT, FLIGHT, FLIGHTS, KEPT_FOREVER, PARTITIONS
-from kpipe_platform.policies.faults import FaultAction
-from kpipe_platform.resources.scaling import PartitionScaling
-from kpipe_platform.resources.spark import SparkEngine
 
 GROUP = "flights"
 

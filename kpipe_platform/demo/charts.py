@@ -10,9 +10,9 @@ from typing import Any
 import dagster as dg
 from pyspark.sql import functions as F
 
+from kpipe_platform import OffsetCommittingIOManager
 from kpipe_platform.demo.tables import ParquetTableIOManager
 from kpipe_platform.errors import EnvironmentSetupError
-from kpipe_platform.io_managers import OffsetCommittingIOManager
 
 
 class ChartedIOManager(OffsetCommittingIOManager):

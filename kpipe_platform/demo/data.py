@@ -77,7 +77,7 @@ def airlines() -> pd.DataFrame:
 def records(frame: pd.DataFrame) -> Iterator[FlightRecord]:
     """The flights of a frame as Kafka records, in its order."""
     names = list(frame.columns)
-    columns = [frame[name].astype(object).where(frame[name].notna(), None).tolist() for name in names]
+    columns = [[None if gap else v for v, gap in zip(frame[n].tolist(), frame[n].isna(), strict=True)] for n in names]
     scheduled = pd.to_datetime(frame["time_hour"], utc=True)
     timestamps = ((scheduled - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(milliseconds=1)).tolist()
     carrier, origin, tailnum = (names.index(name) for name in ("carrier", "origin", "tailnum"))

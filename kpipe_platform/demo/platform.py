@@ -8,13 +8,16 @@ from typing import Any
 
 import dagster as dg
 
+from kpipe_platform import (
+    KafkaConnection,
+    KafkaDeadLetterDestination,
+    KafkaDestination,
+    KafkaIOManager,
+    KafkaSource,
+    SparkEngine,
+)
 from kpipe_platform.demo.charts import ChartedIOManager
 from kpipe_platform.demo.tables import ParquetTableIOManager
-from kpipe_platform.io_managers import KafkaIOManager
-from kpipe_platform.resources.connection import KafkaConnection
-from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
-from kpipe_platform.resources.source import KafkaSource
-from kpipe_platform.resources.spark import SparkEngine
 
 BOOTSTRAP_SERVERS = "KAFKA_BOOTSTRAP_SERVERS"
 SPARK_REMOTE = "KPIPE_SPARK_REMOTE"

@@ -1,8 +1,9 @@
-"""Reading a topic from its start to its present end with a plain consumer."""
+"""Reading a topic from its start to its present end with plain clients."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
@@ -14,6 +15,30 @@ _BATCH = 5_000
 # A local broker answers in milliseconds; after this long without a record or an end something is wrong.
 _SILENCE_S = 30.0
 _POLL_S = 0.2
+# Markers follow a commit within milliseconds; a busy machine may take seconds.
+_SETTLE_DEADLINE_S = 60.0
+_SETTLE_POLL_S = 0.02
+
+
+def await_settled(settings: ConnectionSettings, topics: Iterable[str]) -> None:
+    """Wait until readers of committed records see all of some topics.
+
+    A commit is answered before its markers are in every partition, and until they are, such readers stop before them.
+
+    Raises:
+        BrokerUnavailableError: A transaction is still open at the deadline.
+        KpipeError: A topic does not exist, or the brokers do not answer.
+    """
+    deadline = time.monotonic() + _SETTLE_DEADLINE_S
+    for topic in topics:
+        while True:
+            committed, written = (_ends_at(settings, topic, level) for level in ("read_committed", "read_uncommitted"))
+            if committed == written:
+                break
+            if time.monotonic() > deadline:
+                msg = f"a transaction is open in topic {topic!r} after {_SETTLE_DEADLINE_S:.0f} s"
+                raise BrokerUnavailableError(msg, fix="stop its writer, or wait for its timeout", topic=topic)
+            time.sleep(_SETTLE_POLL_S)
 
 
 def committed_records(settings: ConnectionSettings, topic: str) -> Iterator[Message]:
@@ -65,6 +90,16 @@ def group_lags(settings: ConnectionSettings, group: str, topic: str) -> dict[int
         consumer.close()
 
 
+def _ends_at(settings: ConnectionSettings, topic: str, isolation: str) -> dict[int, tuple[int, int]]:
+    consumer = Consumer({**settings.for_librdkafka(), "group.id": "kpipe-demo-reader", "isolation.level": isolation})
+    try:
+        return _ends(consumer, topic, settings.request_timeout_s)
+    except KafkaException as error:
+        raise translate(error, settings, f"look for the end of topic {topic}", topic=topic) from error
+    finally:
+        consumer.close()
+
+
 def _ends(consumer: Consumer, topic: str, timeout_s: float) -> dict[int, tuple[int, int]]:
     """First offset and last stable offset of each partition."""
     found = consumer.list_topics(topic, timeout_s).topics[topic]
@@ -88,11 +123,11 @@ def _until(consumer: Consumer, topic: str, ends: dict[int, int]) -> Iterator[Mes
             raise BrokerUnavailableError(msg, fix="see the broker's log, then run again", topic=topic)
         for message in messages:
             number, offset, error = message.partition(), message.offset(), message.error()
-            if error is not None:
-                if error.code() != KafkaError._PARTITION_EOF:
-                    raise KafkaException(error)
-                open_ends.pop(number, None)
-            elif number is not None and offset is not None and offset < ends[number]:
+            if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                raise KafkaException(error)
+            if number is None or offset is None:
+                continue
+            if error is None and offset < ends[number]:
                 yield message
             else:
                 # What was written after the call does not count.

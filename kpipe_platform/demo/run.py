@@ -18,8 +18,9 @@ from kpipe_platform.demo import data
 from kpipe_platform.demo.assets import airlines, carrier_delays, flights_enriched, planes
 from kpipe_platform.demo.platform import BOOTSTRAP_SERVERS, DATA_DIR, resources
 from kpipe_platform.demo.progress import StepDone, Steps
+from kpipe_platform.demo.reading import await_settled
 from kpipe_platform.demo.seed import seed
-from kpipe_platform.demo.topics import ENRICHED, FLIGHTS
+from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
 from kpipe_platform.demo.verify import Figures, count
 from kpipe_platform.demo.work import Work
 from kpipe_platform.errors import EnvironmentSetupError
@@ -81,7 +82,7 @@ def run(steps: Steps, folder: Path, *, keep: bool = False, limit: int | None = N
         )
         with _spark(steps, platform["spark"]), _instance(folder, keep=keep) as instance:
             work = Work(platform, instance)
-            _materialise(steps, work, len(flights))
+            _materialise(steps, work, connection, len(flights))
         figures = _count(steps, connection, platform, len(flights))
     finally:
         broker.stop()
@@ -112,11 +113,12 @@ def check_machine(steps: Steps) -> None:
             step.say(finding.detail)
 
 
-def _materialise(steps: Steps, work: Work, flights: int) -> None:
+def _materialise(steps: Steps, work: Work, connection: ConnectionSettings, flights: int) -> None:
     with steps.step("Materialising planes and airlines"):
         work.materialise(planes, airlines)
     with steps.step("Materialising flights_enriched", total=flights) as step:
         work.enrich(step)
+        await_settled(connection, [ENRICHED, DEAD_LETTERS])
     with steps.step("Materialising carrier_delays", total=flights) as step:
         work.summarise_delays(step)
 

@@ -10,7 +10,7 @@ import pandas as pd
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from kpipe_platform.demo.data import FlightRecord, records
-from kpipe_platform.demo.reading import committed_records
+from kpipe_platform.demo.reading import await_settled, committed_records
 from kpipe_platform.demo.topics import FLIGHTS, TOPICS
 from kpipe_platform.errors import ConfigError, DeliveryError
 from kpipe_platform.kafka.calls import translate
@@ -72,6 +72,7 @@ def seed(settings: ConnectionSettings, flights: pd.DataFrame, progress: Progress
             msg, fix=f"delete the topics {', '.join(TOPICS)}, or the broker's data, and start again", topic=FLIGHTS
         )
     written = _write(settings, flights, progress)
+    await_settled(settings, [FLIGHTS])
     return Seeded(written, 0, time.monotonic() - began)
 
 
@@ -141,7 +142,7 @@ def _send(producer: Producer, record: FlightRecord, failed: Callable[[KafkaError
                 FLIGHTS,
                 record.value,
                 record.key,
-                headers=record.headers,
+                headers=list(record.headers),
                 timestamp=record.timestamp_ms,
                 on_delivery=failed,
             )

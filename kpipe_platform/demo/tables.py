@@ -9,10 +9,9 @@ import dagster as dg
 from pydantic import Field
 from pyspark.sql import DataFrame
 
+from kpipe_platform import SparkEngine, current_slice
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.io_managers import current_slice
 from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.resources.spark import SparkEngine
 
 SLICE = "slice"
 """Column, in a table that grows by slices, that says which slice a row came with."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kpipe_platform.kafka.topics import TopicSpec
+from kpipe_platform import TopicSpec
 
 FLIGHTS = "flights"
 ENRICHED = "flights.enriched"

@@ -7,11 +7,10 @@ from typing import Any
 
 import dagster as dg
 
+from kpipe_platform import KpipeError, kafka_partitions
 from kpipe_platform.demo.assets import ALL, carrier_delays, flights_enriched
 from kpipe_platform.demo.progress import Step
 from kpipe_platform.demo.topics import FLIGHTS, PARTITIONS
-from kpipe_platform.errors import KpipeError
-from kpipe_platform.partitions import kafka_partitions
 
 # Dagster's own account of each event is for its UI; on a console it would bury ours.
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
@@ -72,7 +71,7 @@ class Work:
                     behind.remove(partition)
 
     def summarise_delays(self, step: Step) -> None:
-        """Take slices of the enriched flights until caught up."""
+        """Take slices of the enriched flights until caught up; their topic must have settled before."""
         while True:
             metadata = self.materialise(carrier_delays)
             step.add(metadata["records_read"])

@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pyspark.sql import DataFrame
-
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.io_managers.pipeline import Pipeline
 
@@ -54,5 +52,5 @@ class StagedFeeds:
     """
 
     feeds: Mapping[str, TopicFeed]
-    stage: Callable[[Mapping[str, Any]], DataFrame | Any]
+    stage: Callable[[Mapping[str, Any]], Any]
     limits: RunLimits

@@ -171,7 +171,7 @@ def _refuse_unstored(step_context: StepExecutionContext, topic_asset: dg.AssetKe
         if not stored or not isinstance(step_context.get_io_manager(handle), StoresOffsets):
             definition = step_context.op_def.output_def_named(output.name)
             msg = (
-                f"{step_context.step.key} reads topic asset {topic_asset.to_user_string()}, and its output's IO manager "
+                f"{step_context.step.key} reads topic asset {topic_asset.to_user_string()}, and its IO manager "
                 f"{definition.io_manager_key!r} does not store offsets: every run would read the same slice"
             )
             raise OffsetsNotStoredError(

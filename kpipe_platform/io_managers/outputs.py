@@ -47,7 +47,7 @@ def emit_feeds(
     for number, result in runner.run_each(numbers):
         if isinstance(result, Exception):
             failed[number] = result
-            context.log.error(f"partition {number}: {result}")
+            context.log.error("partition %s: %s", number, result)
         else:
             done[number] = result
             _log(context, result)
@@ -136,6 +136,6 @@ def _log(context: dg.OutputContext, reports: Sequence[SliceReport]) -> None:
     for report in reports:
         facts = describe(report)
         context.log.info(
-            f"{facts['slice']}: read {facts['read']:,}, written {facts['written']:,}, dead letters "
-            f"{facts['dead_letters']:,}, skipped {facts['skipped']:,} in {facts['seconds']} s"
+            "%s: read %s, written %s, dead letters %s, skipped %s, in %s s",
+            *(facts[name] for name in ("slice", "read", "written", "dead_letters", "skipped", "seconds")),
         )

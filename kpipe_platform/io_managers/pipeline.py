@@ -9,9 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
-
-from pyspark.sql import DataFrame
+from typing import TYPE_CHECKING, Any
 
 from kpipe_platform.codecs import Codec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
@@ -30,13 +28,13 @@ from kpipe_platform.resources.destination import KafkaDeadLetterDestination, Kaf
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import SparkEngine
-from kpipe_platform.spark.checks import check_output_schema
+from kpipe_platform.spark.checks import check_output_schema, columns_of
 from kpipe_platform.spark.reader import SliceFrames, TopicCodecs, read_slice
 from kpipe_platform.spark.writer import output_rows, write_slice
 from kpipe_platform.spark.writer_spec import FaultSample, Outcome, PreviewRow, WriterSpec
 
-Stage = Callable[[Mapping[str, DataFrame]], DataFrame]
-"""The user's function over its Kafka inputs by name."""
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
@@ -259,7 +257,9 @@ class Pipeline:
         Raises:
             KpipeError: Anything that went wrong; offsets are unmoved.
         """
-        assert target.topic is not None and self.destination is not None
+        if target.topic is None or self.destination is None:
+            msg = f"asset {self.step.asset_key.to_user_string()} has no Kafka destination"
+            raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
         began = time.monotonic()
         topic = target.topic
         codec = codec or topic.value
@@ -304,8 +304,7 @@ class Pipeline:
             return write_slice(None, frames, spec)
 
         outcome, counts = self._write_at_least_once(slice_, frames, spec, work)
-        columns = output if isinstance(output, DataFrame) else None
-        return replace(_report(slice_, outcome, counts, columns, began), counted_output=False)
+        return replace(_report(slice_, outcome, counts, output, began), counted_output=False)
 
     def _write_at_least_once(
         self, slice_: Slice, frames: list[SliceFrames], spec: WriterSpec, work: Callable[[], Outcome]
@@ -388,17 +387,14 @@ def _by_range(outcome: Outcome, slice_: Slice) -> list[SliceCounts]:
     return [outcome.counts.get(index, SliceCounts()) for index in range(len(slice_.ranges))]
 
 
-def _report(
-    slice_: Slice, outcome: Outcome, counts: Sequence[SliceCounts], output: DataFrame | None, began: float
-) -> SliceReport:
-    columns = [] if output is None else [(f.name, f.dataType.simpleString()) for f in output.schema.fields]
+def _report(slice_: Slice, outcome: Outcome, counts: Sequence[SliceCounts], output: Any, began: float) -> SliceReport:
     return SliceReport(
         slice=slice_,
         counts=counts,
         reasons=outcome.reasons,
         samples=outcome.samples,
         preview=outcome.preview,
-        columns=columns,
+        columns=columns_of(output),
         steps_s=outcome.steps_s,
         duration_s=time.monotonic() - began,
     )

@@ -11,7 +11,7 @@ from typing import Any
 
 from kpipe_platform.codecs import RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.errors import KpipeError, PartitionsFailedError
+from kpipe_platform.errors import ConfigError, KpipeError, PartitionsFailedError
 from kpipe_platform.io_managers.feed import StagedFeeds
 from kpipe_platform.io_managers.pipeline import Pipeline, SliceReport, Target
 from kpipe_platform.io_managers.report import describe
@@ -112,10 +112,7 @@ class FeedRunner:
         pipeline = self._pipeline
         slice_ = pipeline.plan(clients, self._topics, numbers)
         planned_s = self._clock() - began
-        if slice_.is_empty:
-            report = pipeline.store_start(slice_)
-        else:
-            report = self._work(slice_, target)
+        report = pipeline.store_start(slice_) if slice_.is_empty else self._work(slice_, target)
         return replace(
             report,
             duration_s=self._clock() - began,
@@ -154,7 +151,9 @@ def store_output(
     """Write what a stage returned, to Kafka or to the inner store."""
     if store is not None:
         return pipeline.store_elsewhere(slice_, reads, output, target, store)
-    assert target.topic is not None
+    if target.topic is None:
+        msg = f"the output of {slice_} has neither a topic nor a store"
+        raise ConfigError(msg)
     frame = to_frame(pipeline.engine.spark_session, output, target.topic.value)
     if is_records(output):
         # Records carry their own key, timestamp and encoded value.

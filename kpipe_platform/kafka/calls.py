@@ -146,6 +146,12 @@ def ask(request: Callable[[], Future[Result]], settings: ConnectionSettings, wha
         raise no_answer(settings, what, **where) from exception
 
 
+def first_then(first: Future[Result], again: Callable[[], Future[Result]]) -> Callable[[], Future[Result]]:
+    """A request that was sent already, and how to send it again."""
+    sent = [first]
+    return lambda: sent.pop() if sent else again()
+
+
 def _is_momentary(exception: BaseException) -> bool:
     return isinstance(exception, KafkaException) and kafka_error(exception).code() in _MOMENTARY
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from types import TracebackType
+from typing import cast
 
 from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Consumer, Message, TopicPartition
 
@@ -90,5 +91,5 @@ def to_record(message: Message) -> KafkaRecord:
         timestamp_type=("create_time" if kind == TIMESTAMP_CREATE_TIME else "log_append_time") if known else None,
         key=message.key(),
         value=message.value(),
-        headers=tuple((name, data) for name, data in message.headers() or ()),
+        headers=tuple(cast("list[tuple[str, bytes | None]]", message.headers() or [])),
     )

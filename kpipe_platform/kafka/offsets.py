@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 
 from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import ListOffsetsResultInfo, OffsetSpec
 
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.calls import ask
+from kpipe_platform.kafka.calls import ask, first_then
 from kpipe_platform.kafka.clients import Clients
 
 Partition = tuple[str, int]
@@ -97,23 +98,26 @@ def _list_offsets(
     wanted = {TopicPartition(topic, number): spec for topic, number in partitions}
 
     def request() -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
-        return clients.admin().list_offsets(  # type: ignore[no-any-return]
-            wanted, isolation_level=level, request_timeout=settings.request_timeout_s
-        )
+        return clients.admin().list_offsets(wanted, isolation_level=level, request_timeout=settings.request_timeout_s)
 
     # One request for all partitions; where one of them has no leader yet, that one is asked again by itself.
     futures = request()
     found = {}
     for tp, future in futures.items():
-        first: list[Future[ListOffsetsResultInfo]] = [future]
         found[(tp.topic, tp.partition)] = ask(
-            lambda tp=tp, first=first: first.pop() if first else request()[tp],
+            first_then(future, partial(_one_of, request, tp)),
             settings,
             f"list offsets of {tp.topic}/{tp.partition}",
             topic=tp.topic,
             partition=tp.partition,
         ).offset
     return found
+
+
+def _one_of(
+    request: Callable[[], dict[TopicPartition, Future[ListOffsetsResultInfo]]], tp: TopicPartition
+) -> Future[ListOffsetsResultInfo]:
+    return request()[tp]
 
 
 def parse_start(start: str | int | dt.datetime) -> str | int:

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from functools import partial
 
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
-from confluent_kafka.admin import ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import ConfigEntry, ConfigResource, NewTopic, ResourceType
 from confluent_kafka.admin import TopicDescription as DescribedTopic
 
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
-from kpipe_platform.kafka.calls import ask, kafka_error, translate
+from kpipe_platform.kafka.calls import ask, first_then, kafka_error, translate
 from kpipe_platform.kafka.clients import Clients
 
 
@@ -89,17 +90,10 @@ def describe_topics(clients: Clients, names: Iterable[str]) -> dict[str, TopicDe
     wanted = list(dict.fromkeys(names))
     settings = clients.settings
     described = {}
-
-    def request(names: list[str]) -> dict[str, Future[DescribedTopic]]:
-        return clients.admin().describe_topics(  # type: ignore[no-any-return]
-            TopicCollection(names), request_timeout=settings.request_timeout_s
-        )
-
-    for name, future in request(wanted).items():
-        first: list[Future[DescribedTopic]] = [future]
+    for name, future in _describe(clients, wanted).items():
         try:
             found = ask(
-                lambda name=name, first=first: first.pop() if first else request([name])[name],
+                first_then(future, partial(_describe_one, clients, name)),
                 settings,
                 f"describe topic {name}",
                 topic=name,
@@ -108,6 +102,14 @@ def describe_topics(clients: Clients, names: Iterable[str]) -> dict[str, TopicDe
             raise missing_topic(name, settings.bootstrap_servers) from error
         described[name] = TopicDescription(name, str(found.topic_id), len(found.partitions))
     return described
+
+
+def _describe(clients: Clients, names: list[str]) -> dict[str, Future[DescribedTopic]]:
+    return clients.admin().describe_topics(TopicCollection(names), request_timeout=clients.settings.request_timeout_s)
+
+
+def _describe_one(clients: Clients, name: str) -> Future[DescribedTopic]:
+    return _describe(clients, [name])[name]
 
 
 def missing_topic(name: str, servers: str) -> TopicNotFoundError:
@@ -129,9 +131,7 @@ def topic_limits(clients: Clients, names: Iterable[str]) -> dict[str, TopicLimit
     limits = {}
     for resource in resources:
         entries = ask(
-            lambda resource=resource: clients.admin().describe_configs(
-                [resource], request_timeout=settings.request_timeout_s
-            )[resource],
+            partial(_describe_config, clients, resource),
             settings,
             f"read the settings of topic {resource.name}",
             topic=resource.name,
@@ -139,6 +139,10 @@ def topic_limits(clients: Clients, names: Iterable[str]) -> dict[str, TopicLimit
         config = {name: entry.value for name, entry in entries.items()}
         limits[resource.name] = limits_from_config(config)
     return limits
+
+
+def _describe_config(clients: Clients, resource: ConfigResource) -> Future[dict[str, ConfigEntry]]:
+    return clients.admin().describe_configs([resource], request_timeout=clients.settings.request_timeout_s)[resource]
 
 
 def limits_from_config(config: Mapping[str, str | None]) -> TopicLimits:

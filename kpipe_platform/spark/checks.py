@@ -36,3 +36,10 @@ def check_output_schema(output: object, codec: Codec, topic: str) -> None:
     if problems:
         msg = f"the stage's output does not fit the schema of topic {topic!r}: {'; '.join(problems)}"
         raise ConfigError(msg, fix="cast or select the columns, or correct KafkaTopic(value=JsonCodec(...))")
+
+
+def columns_of(output: object) -> list[tuple[str, str]]:
+    """Name and type of each column; nothing for what is no Spark DataFrame."""
+    if not isinstance(output, DataFrame):
+        return []
+    return [(field.name, field.dataType.simpleString()) for field in output.schema.fields]

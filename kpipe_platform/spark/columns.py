@@ -20,29 +20,40 @@ SINK_COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 """What a raw or text output may hold beside ``_kafka``; the names are those of Spark's own Kafka sink."""
 
 
-def decoded_value(codec: Codec, data: Column) -> Column:
-    """The decoded value as one column: a struct for JSON, a string for text, the bytes for raw."""
+def parsed(codec: Codec, data: Column) -> Column:
+    """What Spark makes of the bytes, in one expression: to be evaluated once and used by the functions below.
+
+    A JSON record is read as the only element of an array, because ``from_json`` reads the first object of a text and
+    silently drops whatever follows it.
+    """
     if isinstance(codec, JsonCodec):
-        schema = f"{codec.spark_schema}, {CORRUPT} STRING"
-        return F.from_json(data.cast("string"), schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
+        text = F.concat(F.lit('{"v":['), data.cast("string"), F.lit("]}"))
+        schema = f"v ARRAY<STRUCT<{codec.spark_schema}>>, {CORRUPT} STRING"
+        return F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
     if isinstance(codec, TextCodec):
         return data.cast("string")
     return data
 
 
-def is_fault(codec: Codec, data: Column, value: Column) -> Column | None:
+def value_of(codec: Codec, parsed: Column) -> Column:
+    """The decoded value as one column: a struct for JSON, a string for text, the bytes for raw."""
+    return F.get(parsed["v"], 0) if isinstance(codec, JsonCodec) else parsed
+
+
+def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
     """True where ``data`` is not null and does not decode; None for a codec that takes any bytes.
 
     Args:
         codec: The codec.
         data: The bytes.
-        value: What ``decoded_value`` made of them.
+        parsed: What ``parsed`` made of them.
     """
     if isinstance(codec, RawCodec):
         return None
     bad = ~F.is_valid_utf8(data.cast("string"))
     if isinstance(codec, JsonCodec):
-        bad = bad | value.isNull() | value[CORRUPT].isNotNull()
+        value = value_of(codec, parsed)
+        bad = bad | value.isNull() | parsed[CORRUPT].isNotNull() | (F.size(parsed["v"]) != 1)
         for missing in _missing(codec.fields, value):
             bad = bad | missing
     return data.isNotNull() & F.coalesce(bad, F.lit(True))
@@ -63,9 +74,11 @@ def _missing_inside(kind: object, column: Column) -> list[Column]:
     if isinstance(kind, StructType):
         return [column.isNotNull() & c for c in _missing(kind.fields, column)]
     if isinstance(kind, ArrayType):
-        return [F.exists(column, lambda e, k=kind: _any(k.element, e))] if _has_required(kind.element) else []
+        element = kind.element
+        return [F.exists(column, lambda e: _any(element, e))] if _has_required(element) else []
     if isinstance(kind, MapType) and _has_required(kind.value):
-        return [F.exists(F.map_values(column), lambda e, k=kind: _any(k.value, e))]
+        value = kind.value
+        return [F.exists(F.map_values(column), lambda e: _any(value, e))]
     return []
 
 

@@ -154,7 +154,7 @@ def _records_table(records: list[KafkaRecord], codec: Codec) -> pa.Table:
     table = pa.Table.from_pydict(columns, schema=_RECORD_COLUMNS)
     if not located:
         return table
-    kafka = [
+    kafka: list[dict[str, Any]] = [
         {
             "topic": record.topic,
             "partition": record.partition,

@@ -14,8 +14,7 @@ from kpipe_platform.kafka.sizes import record_size
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.writer_spec import Rejected, WriterSpec
 
-Headers = list[tuple[str, str | bytes | None]]
-"""Header names and values in their order, in the type of the producer; values are bytes or None here."""
+Headers = list[tuple[str, bytes | None]]
 
 SOURCE_HEADER = "kpipe.source"
 """Header of an output: ``topic/partition/offset`` of the record that it came from."""
@@ -74,7 +73,7 @@ class OutputRows:
 
     def _is_set(self, name: str) -> bool:
         column = self.batch.column(name)
-        return column.null_count < len(column)
+        return bool(column.null_count < len(column))
 
     def messages(self) -> list[dict[str, Any]]:
         """Rows as ``produce_batch`` wants them; only where ``are_plain``."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
+from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
@@ -38,7 +39,7 @@ def find_refused(
     pending = [rows[i : i + _PROBE_RECORDS] for i in range(0, len(rows), _PROBE_RECORDS)]
     while pending:
         part = pending.pop()
-        error = _probe(producer, spec, part)
+        error = _probe(producer, spec, part, refusals)
         if error is None:
             continue
         if error.code() not in refusals:
@@ -51,35 +52,36 @@ def find_refused(
     return found
 
 
-def _probe(producer: Producer, spec: WriterSpec, rows: list[Row]) -> KafkaError | None:
-    """Produce rows and abort; the brokers' error, or None when they take all of them."""
+def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Collection[int]) -> KafkaError | None:
+    """Produce rows and abort; the brokers' error, a refusal first, or None when they take all of them."""
     failures: list[KafkaError] = []
 
     def on_delivery(error: KafkaError | None, _message: object) -> None:
         if error is not None:
             failures.append(error)
 
-    assert spec.topic is not None
     try:
         producer.begin_transaction()
         for row in rows:
             producer.produce(
-                spec.topic,
+                spec.output_topic,
                 value=row.value,
                 key=row.key,
-                headers=row.headers or None,
+                headers=cast(Any, row.headers or None),
                 on_delivery=on_delivery,
                 **row.placement(),
             )
         deadline = time.monotonic() + spec.delivery_timeout_s
-        while producer.flush(1.0) and time.monotonic() < deadline:
+        while producer.flush(1.0) and not failures and time.monotonic() < deadline:
             pass
         producer.abort_transaction(spec.settings.request_timeout_s)
     except KafkaException as exception:
         error = exception.args[0]
         producer.abort_transaction(spec.settings.request_timeout_s)
         return error  # type: ignore[no-any-return]
-    return failures[0] if failures else None
+    # A failed batch takes the queued ones with it, and the abort purges the rest: neither is the record's fault.
+    refused = next((error for error in failures if error.code() in refusals), None)
+    return refused or (failures[0] if failures else None)
 
 
 def _fault(error: KafkaError, spec: WriterSpec) -> Fault:

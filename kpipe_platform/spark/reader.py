@@ -18,7 +18,7 @@ from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.faults import Component
-from kpipe_platform.spark.columns import HEADERS_TYPE, decoded_value, is_fault, value_columns
+from kpipe_platform.spark.columns import HEADERS_TYPE, is_fault, parsed, value_columns, value_of
 
 # Offsets below which another parallel part costs more than it saves (a task and a shuffle block, about 20 ms).
 _OFFSETS_A_PART = 20_000
@@ -130,7 +130,7 @@ def kafka_struct(key_codec: Codec) -> Column:
         F.col("offset"),
         F.col("timestamp"),
         F.col("timestampType").alias("timestamp_type"),
-        decoded_value(key_codec, F.col("key")).alias("key"),
+        parsed(key_codec, F.col("key")).alias("key"),
         # Null arrays make Spark's Arrow writer quadratic; a record without headers gets an empty one.
         F.coalesce(F.col("headers"), F.array().cast(HEADERS_TYPE)).alias("headers"),
         F.col("value").isNull().alias("tombstone"),
@@ -181,10 +181,10 @@ def decode_rows(rows: DataFrame, codecs: TopicCodecs, *, src: Column, only_range
         kafka_struct(codecs.key).alias("_kafka"),
         F.col("key"),
         F.col("value").alias("data"),
-        decoded_value(codecs.value, F.col("value")).alias("v"),
+        parsed(codecs.value, F.col("value")).alias("parsed"),
     )
     bad_key = is_fault(codecs.key, F.col("key"), F.col("_kafka.key"))
-    bad_value = is_fault(codecs.value, F.col("data"), value)
+    bad_value = is_fault(codecs.value, F.col("data"), F.col("parsed"))
     fault = F.lit(None).cast("string")
     if bad_value is not None:
         fault = F.when(bad_value, F.lit(Component.DECODE_VALUE.value)).otherwise(fault)
@@ -196,9 +196,14 @@ def decode_rows(rows: DataFrame, codecs: TopicCodecs, *, src: Column, only_range
     keep = F.when(F.col("fault").isNotNull(), F.col("data")) if can_fault else F.lit(None).cast("binary")
     # A text key that does not decode must still leave as its original bytes.
     key = F.when(F.col("fault").isNotNull(), F.col("key")) if can_fault else F.lit(None).cast("binary")
-    decoded = decoded.select("src", "_kafka", "v", keep.alias("raw"), key.alias("raw_key"), "fault").persist(
-        StorageLevel.MEMORY_AND_DISK
-    )
+    decoded = decoded.select(
+        "src",
+        "_kafka",
+        value_of(codecs.value, F.col("parsed")).alias("v"),
+        keep.alias("raw"),
+        key.alias("raw_key"),
+        "fault",
+    ).persist(StorageLevel.MEMORY_AND_DISK)
     good = decoded.where("fault is null") if can_fault else decoded
     good = good.select(*value_columns(codecs.value, value), "_kafka")
     return SliceFrames(decoded, good, can_fault, only_range)

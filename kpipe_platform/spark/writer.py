@@ -174,17 +174,13 @@ def write_slice(output: DataFrame | None, frames: list[SliceFrames], spec: Write
     first: Outcome | None = None
     for _ in range(_MAX_PASSES):
         outcome = run_pass(rows, spec)
-        if outcome.status == "error":
-            assert outcome.error is not None
-            raise outcome.error
+        outcome.raise_error()
         if outcome.status == "faults":
             raise stopped_by_faults(spec, outcome)
         if outcome.status == "broker_rejected":
             logger.info("%s: the brokers refused a batch; looking for the records", spec.slice)
             outcome = run_pass(rows, replace(spec, mode="probe"))
-            if outcome.status == "error":
-                assert outcome.error is not None
-                raise outcome.error
+            outcome.raise_error()
             spec = _without(spec, outcome.rejected)
         elif outcome.status == "rejected":
             spec = _without(spec, outcome.rejected)
@@ -212,7 +208,7 @@ def run_pass(rows: DataFrame, spec: WriterSpec) -> Outcome:
         raise
     except Exception as error:  # Spark raises its own tree on classic and another on Connect
         raise classify(error, str(spec.slice)) from error
-    outcomes = [pickle.loads(bytes(answer["outcome"])) for answer in answers]  # noqa: S301  # our own task wrote it
+    outcomes = [pickle.loads(bytes(answer["outcome"])) for answer in answers]  # noqa: S301  # our own
     outcome = outcomes[0]
     for other in outcomes[1:]:
         outcome = _merged(outcome, other)
@@ -266,7 +262,7 @@ def _without(spec: WriterSpec, rejected: dict[Rejected, Any]) -> WriterSpec:
         msg = f"{spec.slice}: topic {spec.topic!r} will not take {len(everything):,} record(s); {at}: {fault.message}"
         raise DestinationRejectedError(
             msg,
-            fix="change the stage or the topic's settings, or dead-letter such records: on_fault=FaultAction.DEAD_LETTER",
+            fix="change the stage or the topic's settings, or dead-letter them: on_fault=FaultAction.DEAD_LETTER",
             reasons=_reasons(everything),
         )
     return replace(spec, rejected=everything)

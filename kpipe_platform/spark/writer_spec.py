@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from kpipe_platform.codecs import Codec
 from kpipe_platform.deadletter import DeadLetterContext
+from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Slice
@@ -65,6 +66,14 @@ class WriterSpec:
     delivery_timeout_s: float = 60.0
 
     @property
+    def output_topic(self) -> str:
+        """The destination topic of a spec that has outputs to write."""
+        if self.topic is None:
+            msg = f"{self.slice}: there are outputs, and no topic to write them to"
+            raise ConfigError(msg)
+        return self.topic
+
+    @property
     def record_limits(self) -> list[int]:
         """The largest records that the topics written here take, bytes."""
         letters = [context.max_record_bytes for context in self.dead_letters if context is not None]
@@ -120,6 +129,11 @@ class Outcome:
     preview: list[PreviewRow] = field(default_factory=list)
     error: Exception | None = None
     steps_s: dict[str, float] = field(default_factory=dict)
+
+    def raise_error(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if self.error is not None:
+            raise self.error
 
     @property
     def total(self) -> SliceCounts:

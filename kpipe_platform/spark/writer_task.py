@@ -9,7 +9,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -67,7 +67,7 @@ class Sink:
                     topic,
                     value=row.value,
                     key=row.key,
-                    headers=row.headers or None,
+                    headers=cast(Any, row.headers or None),
                     on_delivery=self.on_delivery,
                     **row.placement(),
                 )
@@ -213,7 +213,7 @@ class _Task:
                 return self._given_up(sink, None)
         if left:
             raise not_delivered(spec.settings, str(spec.slice), left)
-        return self._finish("rejected" if self.outcome.rejected else "written")
+        return self._finish(self.outcome.status if self._stopped() else "written")
 
     def probe(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Find every record that the brokers refuse; nothing of it becomes visible."""
@@ -269,11 +269,10 @@ class _Task:
         if self._stopped() and spec.mode == "transactional":
             return
         self._begin(transaction)
-        assert spec.topic is not None
         kept: Iterable[Row]
         if not spec.rejected and not self.outcome.rejected:
             if rows.are_plain:
-                sink.send_plain(spec.topic, rows.messages())
+                sink.send_plain(spec.output_topic, rows.messages())
                 self._note_written(rows.ranges())
                 self._note_preview(rows)
                 return
@@ -282,7 +281,7 @@ class _Task:
             kept = [row for row in rows.rows() if not self._is_rejected(row, sink)]
         written: list[int] = []
         for row in kept:
-            sink.send(spec.topic, row)
+            sink.send(spec.output_topic, row)
             written.append(row.src or 0)
         self._note_written(written)
         self._note_preview(rows)

@@ -69,6 +69,7 @@ class Consume(Protocol):
         *,
         isolation: Isolation = "read_committed",
         deadline_s: float = 60.0,
+        settle_s: float = 2.0,
         client: Client | None = None,
     ) -> list[ConsumedRecord]:
         """Read a topic from its start to its present end."""
@@ -164,10 +165,11 @@ def consume(kafka_broker: EmbeddedBroker) -> Consume:
         *,
         isolation: Isolation = "read_committed",
         deadline_s: float = 60.0,
+        settle_s: float = 2.0,
         client: Client | None = None,
     ) -> list[ConsumedRecord]:
         target = client or kafka_broker.bootstrap_servers
-        return functions.consume(target, topic, isolation=isolation, deadline_s=deadline_s)
+        return functions.consume(target, topic, isolation=isolation, deadline_s=deadline_s, settle_s=settle_s)
 
     return read
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Iterable
@@ -23,7 +24,12 @@ from kpipe_platform.testing.topics import Isolation, log_ranges
 
 __all__ = ["ConsumedRecord", "Isolation", "consume", "log_ranges", "produce"]
 
+logger = logging.getLogger(__name__)
+
 _BATCH = 1000
+_POLL_S = 0.02
+# Markers follow within milliseconds, or after the session of a broker that was lost meanwhile.
+_STABLE_S = 10.0
 
 
 def produce(
@@ -96,10 +102,14 @@ def produce(
         reason = failures[0][0].str() if failures else f"no answer within {deadline_s:.0f} s"
         msg = f"{len(failures) + unacknowledged} of {count} records for topic {topic!r} were not acknowledged: {reason}"
         raise DeliveryError(msg, topic=topic)
-    if transaction == "commit":
-        producer.commit_transaction(deadline_s)
-    elif transaction == "abort":
-        producer.abort_transaction(deadline_s)
+    if transaction is not None:
+        written = log_ranges(client, topic, isolation="read_uncommitted", deadline_s=deadline_s)
+        if transaction == "commit":
+            producer.commit_transaction(deadline_s)
+        else:
+            producer.abort_transaction(deadline_s)
+        # The call returns a moment before the transaction's markers are in the log.
+        _await_stable(client, topic, {each: end for each, (_, end) in written.items()}, _STABLE_S)
     return count
 
 
@@ -109,6 +119,7 @@ def consume(
     *,
     isolation: Isolation = "read_committed",
     deadline_s: float = 60.0,
+    settle_s: float = 2.0,
 ) -> list[ConsumedRecord]:
     """Read a topic from its log start to the end that it has at the time of the call.
 
@@ -118,6 +129,8 @@ def consume(
         isolation: ``read_committed`` ends at the last stable offset and leaves aborted records out,
             ``read_uncommitted`` ends at the high watermark.
         deadline_s: Seconds to read at most.
+        settle_s: Seconds that ``read_committed`` first waits at most for transactions to end. A commit returns
+            a moment before its markers are in the log, and until then its records are not readable.
 
     Returns:
         The records, by partition and then offset. No group is joined and no offset is stored.
@@ -127,6 +140,10 @@ def consume(
         BrokerUnavailableError: The end was not reached within the deadline.
     """
     end_time = time.monotonic() + deadline_s
+    if isolation == "read_committed":
+        written = log_ranges(client, topic, isolation="read_uncommitted", deadline_s=deadline_s)
+        ends = {partition: end for partition, (_, end) in written.items()}
+        _await_stable(client, topic, ends, min(settle_s, deadline_s))
     ranges = log_ranges(client, topic, isolation=isolation, deadline_s=deadline_s)
     ends = {partition: end for partition, (start, end) in ranges.items() if start < end}
     records: list[ConsumedRecord] = []
@@ -157,6 +174,19 @@ def consume(
     finally:
         consumer.close()
     return sorted(records, key=lambda each: (each.partition, each.offset))
+
+
+def _await_stable(client: Client, topic: str, ends: dict[int, int], deadline_s: float) -> None:
+    # Another transaction that is still open may keep the topic unstable: then its reader sees as much.
+    end_time = time.monotonic() + deadline_s
+    while True:
+        stable = log_ranges(client, topic)
+        if all(stable[partition][1] >= end for partition, end in ends.items()):
+            return
+        if time.monotonic() >= end_time:
+            logger.debug("topic %s has open transactions after %.0f s", topic, deadline_s)
+            return
+        time.sleep(_POLL_S)
 
 
 def _take(message: Message, ends: dict[int, int], records: list[ConsumedRecord]) -> None:

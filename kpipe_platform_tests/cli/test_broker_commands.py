@@ -39,7 +39,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     kpipe("broker", "stop")
 
 
-def test_start_status_stop_in_processes_of_their_own_keeps_the_data(tmp_path: Path) -> None:
+def test_start_status_crash_start_and_stop_keep_the_data(tmp_path: Path) -> None:
     port = free_port()
     command = [sys.executable, "-c", "from kpipe_platform.cli.main import main; main()", "broker"]
     start = [*command, "start", "--port", str(port)]
@@ -69,29 +69,29 @@ def test_start_status_stop_in_processes_of_their_own_keeps_the_data(tmp_path: Pa
     for text in ("running", f"127.0.0.1:{port}", str(node["pid"]), node["log"], found["data_dir"]):
         assert text in table
 
-    stopped = kpipe("broker", "stop")
-    assert stopped.exit_code == 0
-    assert "kept in" in stopped.stderr
-    assert ProcessIdentity.of(node["pid"]) is None
-    assert status()["state"] == "stopped"
-    assert "no broker" in kpipe("broker", "stop").stderr
-
-    assert kpipe("broker", "start", "--port", str(port)).exit_code == 0
-    assert len(consume(f"127.0.0.1:{port}", "kept")) == 1
-
-
-def test_a_crash_is_shown_and_a_throw_away_broker_leaves_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "data"
-    arguments = ("--throw-away", "--data-dir", str(folder), "--setting", "num.partitions=3")
-    assert kpipe("broker", "start", *arguments).exit_code == 0
-    [node] = status()["nodes"]
     identity = ProcessIdentity.of(node["pid"])
     assert identity is not None
     assert identity.send(signal.SIGKILL)
     assert identity.wait(10)
     assert status()["state"] == "crashed"
+
+    assert kpipe("broker", "start", "--port", str(port)).exit_code == 0
+    assert len(consume(f"127.0.0.1:{port}", "kept")) == 1
+    [node] = status()["nodes"]
+    stopped = kpipe("broker", "stop")
+    assert stopped.exit_code == 0
+    assert "kept in" in stopped.stderr
+    assert ProcessIdentity.of(node["pid"]) is None
+    assert (Path(found["data_dir"]) / "node-0" / "data").exists()
+    assert status()["state"] == "stopped"
+    assert "no broker" in kpipe("broker", "stop").stderr
+
+
+def test_a_throw_away_broker_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    arguments = ("--throw-away", "--data-dir", str(folder), "--setting", "num.partitions=3")
     assert kpipe("broker", "start", *arguments).exit_code == 0
-    assert status()["state"] == "running"
+    assert status()["data_dir"] == str(folder)
     assert "deleted" in kpipe("broker", "stop").stderr
     assert not folder.exists()
 

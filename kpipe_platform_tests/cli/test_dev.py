@@ -155,6 +155,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks for proce
 @linux_only
 @pytest.mark.broker
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_ctrl_c_in_the_middle_of_a_run_stops_all_of_it(running: Dev) -> None:
     running.start_endless_run()
 
@@ -181,6 +182,7 @@ def test_every_way_to_stop_it_is_taken_as_ctrl_c(signum: signal.Signals) -> None
 @linux_only
 @pytest.mark.broker
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_nothing_outlives_it_when_it_is_killed(running: Dev) -> None:
     running.start_endless_run()
 
@@ -194,6 +196,7 @@ def test_nothing_outlives_it_when_it_is_killed(running: Dev) -> None:
 @linux_only
 @pytest.mark.broker
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_says_why_when_dagster_does_not_start(tmp_path: Path) -> None:
     instance = Dev(tmp_path)
     (tmp_path / "workspace.yaml").write_text("load_from: nonsense\n", encoding="utf-8")

@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from click.testing import Result
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from kpipe_platform.cli.connection import connection_settings
 from kpipe_platform.cli.main import app
 from kpipe_platform.cli.offsets import RUN_ID
 from kpipe_platform.errors import (
+    BrokerUnavailableError,
     ConfigError,
     FencedError,
     KpipeError,
@@ -39,6 +39,7 @@ from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
+from kpipe_platform.testing.topics import create_topic, delete_topic
 
 pytestmark = pytest.mark.broker
 
@@ -69,7 +70,9 @@ def group() -> str:
     return f"cli-{uuid.uuid4().hex[:8]}.orders"
 
 
-def plan(clients: Clients, group: str, topic: str, *numbers: int, earlier: Materialised | None = None, **how: Any) -> Slice:
+def plan(
+    clients: Clients, group: str, topic: str, *numbers: int, earlier: Materialised | None = None, **how: Any
+) -> Slice:
     policy = PlanPolicy(group, **how)
     facts = gather_facts(clients, policy, [(topic, n) for n in numbers or (0,)], lambda _: earlier)
     return plan_slice(facts, policy, run_id="run-1", slice_id=uuid.uuid4().hex)
@@ -299,6 +302,27 @@ def test_an_open_transaction_of_the_producer_is_pointed_out(
     assert (found["end"], found["held_by_open_transactions"]) == (3, 0)
     with pytest.raises(KafkaException, match="fenced"):
         producer.commit_transaction(10)
+
+
+def test_a_commit_that_was_cut_off_is_ended(
+    kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce, clients: Clients, group: str
+) -> None:
+    topic = kafka_topic()
+    produce(topic, [b"x"] * 10)
+    killed = SliceTransaction(clients.settings, plan(clients, group, topic), timeout_s=300)
+    killed.open()
+    killed.begin()
+    membership = clients.consumer(group).consumer_group_metadata()
+    killed.producer.send_offsets_to_transaction([TopicPartition(topic, 0, 10)], membership, 10)
+    impatient = Clients(ConnectionSettings(clients.settings.bootstrap_servers, request_timeout_s=1))
+    with impatient, pytest.raises(BrokerUnavailableError, match="open transaction"):
+        plan(impatient, group, topic)
+
+    succeeded(kpipe("transactions", "abort", f"{group}.{topic}.0", "--yes"))
+
+    commit(clients, plan(clients, group, topic))
+    assert offset_of(clients, group, topic) == 10
+    killed.close()
 
 
 def hung_producer(broker: EmbeddedBroker, topic: str, transactional_id: str) -> Producer:
@@ -542,6 +566,32 @@ def test_topic_recreated(
     assert (after.ranges[0].range.start, after.ranges[0].range.end) == (0, 10)
     commit(clients, after)
     assert "same" in kpipe("offsets", "show", group, topic).stdout
+
+
+def test_topic_really_recreated(
+    kpipe: Kpipe,
+    kafka_broker: EmbeddedBroker,
+    kafka_topic: TopicFactory,
+    produce: Produce,
+    clients: Clients,
+    group: str,
+) -> None:
+    topic = kafka_topic()
+    produce(topic, [b"x"] * 10)
+    commit(clients, plan(clients, group, topic, max_records=7))
+    held = Materialised(7, describe_topics(clients, [topic])[topic].topic_id)
+    # The brokers delete the group's offset together with the topic.
+    delete_topic(kafka_broker.bootstrap_servers, topic)
+    create_topic(kafka_broker.bootstrap_servers, topic)
+    produce(topic, [b"y"] * 20)
+    with pytest.raises(TopicRecreatedError) as caught:
+        plan(clients, group, topic, earlier=held)
+
+    obey(kpipe, caught.value)
+
+    after = plan(clients, group, topic, earlier=held)
+    assert (after.ranges[0].range.start, after.ranges[0].range.end) == (0, 20)
+    commit(clients, after)
 
 
 def test_no_start_offset(

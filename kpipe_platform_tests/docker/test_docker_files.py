@@ -234,6 +234,7 @@ def test_kafka_takes_its_settings(shipped: Deployment, tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_spark_connect_script_starts_a_server_that_its_health_check_finds(shipped: Deployment, tmp_path: Path) -> None:
     port = free_port()
     service = shipped.services["spark"]

@@ -4,7 +4,6 @@ import socket
 import subprocess
 import sys
 import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -94,21 +93,16 @@ def test_a_broker_dies_with_its_parent_and_leaves_nothing_behind() -> None:
         socket.create_connection((LOOPBACK, int(servers.rpartition(":")[2])))
 
 
-def test_brokers_started_at_the_same_time_do_not_meet() -> None:
-    with EmbeddedBroker() as one, EmbeddedBroker() as two:
-        assert one.bootstrap_servers != two.bootstrap_servers
-        assert one.data_dir != two.data_dir
-        with ThreadPoolExecutor() as pool:
-            list(pool.map(lambda each: create_topic(each.bootstrap_servers, "same"), (one, two)))
-
-
-def test_a_port_that_is_taken_meanwhile_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.create_server((LOOPBACK, free_port())) as taken:
-        offers = [[taken.getsockname()[1], free_port()]]
+def test_brokers_beside_each_other_and_a_port_that_is_taken_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    with EmbeddedBroker() as one:
+        offers = [[int(one.bootstrap_servers.rpartition(":")[2]), free_port()]]
         monkeypatch.setattr(broker_cluster, "free_ports", lambda count: offers.pop() if offers else free_ports(count))
-        with EmbeddedBroker() as broker:
+        with EmbeddedBroker() as two:
             assert not offers
-            assert broker.bootstrap_servers != f"{LOOPBACK}:{taken.getsockname()[1]}"
+            assert one.bootstrap_servers != two.bootstrap_servers
+            assert one.data_dir != two.data_dir
+            for each in (one, two):
+                create_topic(each.bootstrap_servers, "same")
 
 
 def test_a_wanted_port_that_is_taken_is_refused() -> None:
@@ -154,7 +148,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> tuple[TlsFiles, Path]:
     store, certificate = folder / "broker.p12", folder / "broker.pem"
     common = ["-alias", "broker", "-keystore", store, "-storepass", "secret-word", "-storetype", "PKCS12"]
     subject = ["-dname", "CN=localhost", "-ext", "san=ip:127.0.0.1", "-validity", "2"]
-    subprocess.run([keytool, "-genkeypair", "-keyalg", "RSA", *common, *subject], check=True, timeout=60)
+    subprocess.run([keytool, "-genkeypair", "-keyalg", "EC", *common, *subject], check=True, timeout=60)
     subprocess.run([keytool, "-exportcert", "-rfc", "-file", certificate, *common], check=True, timeout=60)
     return TlsFiles(store, "secret-word"), certificate
 

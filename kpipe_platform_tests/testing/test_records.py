@@ -65,7 +65,7 @@ def test_an_open_transaction_ends_committed_reads_at_the_last_stable_offset(
     producer.produce(topic, b"open")
     assert producer.flush(30) == 0
     try:
-        assert [each.value for each in consume(topic)] == [b"1"]
+        assert [each.value for each in consume(topic, settle_s=0)] == [b"1"]
         assert len(consume(topic, isolation="read_uncommitted")) == 2
         assert log_ranges(kafka_broker.bootstrap_servers, topic) == {0: (0, 1)}
     finally:

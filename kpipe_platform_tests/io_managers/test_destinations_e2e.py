@@ -1,0 +1,231 @@
+"""What a destination will not take, dead letters that cannot be written, and delivery at least once."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kpipe_platform import (
+    FaultAction,
+    JsonCodec,
+    KafkaConnection,
+    KafkaDeadLetterDestination,
+    KafkaDestination,
+    KafkaIOManager,
+    KafkaTopic,
+)
+from kpipe_platform.errors import ConfigError, DeadLetterError, DestinationRejectedError, RecordFaultError
+from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.plugin import TopicFactory
+
+from .conftest import BAD, Orders, order
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+SMALL = {"config": {"max.message.bytes": "10000"}}
+
+
+def with_destination(manager: KafkaIOManager, **changes: Any) -> KafkaIOManager:
+    return KafkaIOManager(
+        source=manager.source,
+        destination=KafkaDestination(connection=manager.source.connection, **changes),
+        dead_letter=manager.dead_letter,
+        spark=manager.spark,
+    )
+
+
+def long_note(number: int, characters: int) -> dict[str, Any]:
+    return order(number, value={"note": "x" * characters})
+
+
+class TestTooLarge:
+    """The topic takes 10 kB: 9 kB pass, 20 kB are the record's own fault, and small records batch well below it."""
+
+    @pytest.fixture
+    def small(self, make_orders: Callable[..., Orders]) -> Orders:
+        orders = make_orders(target=SMALL)
+        orders.send(*(order(n) for n in range(300)), long_note(300, 9_000), long_note(301, 20_000), order(302))
+        return orders
+
+    def test_dead_letters_alone(self, small: Orders) -> None:
+        found = small.metadata(small.run(small.asset()))
+        assert (found["records_read"], found["records_written"], found["dead_letters"]) == (303, 302, 1)
+        assert small.ids() == [*range(301), 302]
+        [letter] = small.letters()
+        envelope = letter.json()
+        assert envelope["fault"]["component"] == "destination"
+        assert "at most 10,000" in envelope["fault"]["message"]
+        assert envelope["original"]["offset"] == 301
+        original = json.loads(base64.b64decode(envelope["original"]["value_base64"]))
+        assert original["note"] == "x" * 20_000
+
+    def test_stop_names_the_record_and_moves_nothing(self, small: Orders) -> None:
+        with pytest.raises(DestinationRejectedError, match="offset 301") as caught:
+            small.run(small.asset(on_fault=None))
+        assert caught.value.reasons == {"too_large": 1}
+        assert small.committed() is None
+        assert small.outputs(settled=False) == []
+
+    def test_a_stage_that_dropped_kafka_dead_letters_the_output_with_the_slice_as_origin(self, small: Orders) -> None:
+        small.run(small.asset(lambda orders: orders.drop("_kafka")))
+        [letter] = small.letters()
+        envelope = letter.json()
+        assert envelope["original"]["offset"] is None
+        assert (envelope["origin_range"]["start"], envelope["origin_range"]["end"]) == (0, 303)
+        assert json.loads(base64.b64decode(envelope["original"]["value_base64"]))["id"] == 301
+        assert small.ids() == [*range(301), 302]
+
+    def test_several_outputs_of_one_record_go_or_stay_together(self, small: Orders) -> None:
+        def twice(orders: DataFrame) -> DataFrame:
+            short = orders.withColumn("note", F.lit("short"))
+            return short.unionByName(orders)
+
+        found = small.metadata(small.run(small.asset(twice)))
+        assert (found["records_written"], found["dead_letters"]) == (604, 1)
+        assert 301 not in small.ids()
+
+    def test_at_least_once(self, small: Orders) -> None:
+        manager = with_destination(small.manager, delivery="at_least_once")
+        found = small.metadata(small.run(small.asset(), manager=manager))
+        assert (found["records_read"], found["records_written"], found["dead_letters"]) == (303, 302, 1)
+        assert sorted(small.ids()) == [*range(301), 302]
+        assert len(small.letters()) == 1
+
+
+def test_a_null_key_for_a_compacted_topic(make_orders: Callable[..., Orders]) -> None:
+    orders = make_orders(target={"config": {"cleanup.policy": "compact"}})
+    orders.send(order(1), {"key": None, "value": order(2)["value"]}, order(3))
+    orders.run(orders.asset())
+    assert orders.ids() == [1, 3]
+    [letter] = orders.letters()
+    assert "has no key" in letter.json()["fault"]["message"]
+
+
+def test_a_timestamp_out_of_the_topics_bounds(make_orders: Callable[..., Orders]) -> None:
+    orders = make_orders(target={"config": {"message.timestamp.before.max.ms": "3600000"}})
+    orders.send(order(1), order(2, timestamp=1_357_034_400_000))
+    topic = KafkaTopic(orders.target, value=JsonCodec(), timestamp="_kafka.timestamp")
+    orders.run(orders.asset(topic=topic))
+    assert orders.ids() == [1]
+    [letter] = orders.letters()
+    assert "1357034400000 ms is outside" in letter.json()["fault"]["message"]
+
+
+def test_what_only_the_brokers_know_is_found_by_halving(
+    make_orders: Callable[..., Orders], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the checks before sending out of the way, the broker refuses whole batches for one record in them."""
+    from kpipe_platform.kafka.topics import TopicLimits
+
+    orders = make_orders(target={"config": {"cleanup.policy": "compact"}})
+    monkeypatch.setattr(
+        "kpipe_platform.io_managers.pipeline.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
+    )
+    orders.send(*(order(n) for n in range(200)))
+    orders.send({"key": None, "value": order(200)["value"]}, order(201), {"key": None, "value": order(202)["value"]})
+    found = orders.metadata(orders.run(orders.asset()))
+    assert (found["records_written"], found["dead_letters"]) == (201, 2)
+    assert orders.ids() == [*range(200), 201]
+    assert {letter.json()["original"]["offset"] for letter in orders.letters()} == {200, 202}
+    assert all("INVALID_RECORD" in letter.json()["fault"]["exception_type"] for letter in orders.letters())
+
+
+class TestDeadLetters:
+    def test_a_missing_topic_fails_before_any_work(self, orders: Orders) -> None:
+        connection = orders.manager.source.connection
+        manager = KafkaIOManager(
+            source=orders.manager.source,
+            destination=orders.manager.destination,
+            dead_letter=KafkaDeadLetterDestination(connection=connection),
+            spark=orders.manager.spark,
+        )
+        orders.send(order(1), BAD)
+        with pytest.raises(DeadLetterError, match=r"\.dlq' of topic .* does not exist"):
+            orders.run(orders.asset(), manager=manager)
+        assert orders.committed() is None
+        assert orders.outputs() == []
+
+    def test_none_configured(self, orders: Orders) -> None:
+        manager = KafkaIOManager(
+            source=orders.manager.source, destination=orders.manager.destination, spark=orders.manager.spark
+        )
+        with pytest.raises(ConfigError, match="no dead-letter destination"):
+            orders.run(orders.asset(), manager=manager)
+
+    def test_raw_form(self, orders: Orders) -> None:
+        connection = orders.manager.source.connection
+        letters = KafkaDeadLetterDestination(connection=connection, form="raw", create_topic=True)
+        manager = KafkaIOManager(
+            source=orders.manager.source,
+            destination=orders.manager.destination,
+            dead_letter=letters,
+            spark=orders.manager.spark,
+        )
+        orders.send({"key": b"\xff", "value": b"\xfe\x00", "headers": [("h", b"1")]}, {"key": "k", "value": b""})
+        orders.run(orders.asset(), manager=manager)
+        first, second = sorted(orders.letters(), key=lambda r: r.offset)
+        assert (first.key, first.value, first.headers[0]) == (b"\xff", b"\xfe\x00", ("h", b"1"))
+        assert second.value == b""
+        assert first.header("__connect.errors.topic") == orders.source.encode()
+
+    def test_a_payload_that_cannot_fit_is_referred_to(
+        self, make_orders: Callable[..., Orders], kafka_topic: TopicFactory
+    ) -> None:
+        orders = make_orders()
+        small = kafka_topic("small-dlq", config={"max.message.bytes": "10000"})
+        connection = orders.manager.source.connection
+        manager = KafkaIOManager(
+            source=orders.manager.source,
+            destination=orders.manager.destination,
+            dead_letter=KafkaDeadLetterDestination(connection=connection, topic=small),
+            spark=orders.manager.spark,
+        )
+        payload = b"not json " * 4_000
+        orders.send({"key": "k", "value": payload})
+        orders.run(orders.asset(), manager=manager)
+        [letter] = orders.consume(small)
+        envelope = letter.json()
+        assert envelope["payload"] == "reference"
+        assert hashlib.sha256(payload).hexdigest() in json.dumps(envelope)
+
+
+class TestAtLeastOnce:
+    @pytest.fixture
+    def manager(self, orders: Orders) -> KafkaIOManager:
+        return with_destination(orders.manager, delivery="at_least_once")
+
+    def test_outputs_dead_letters_then_offsets(self, orders: Orders, manager: KafkaIOManager) -> None:
+        orders.send(*(order(n) for n in range(50)), BAD)
+        found = orders.metadata(orders.run(orders.asset(), manager=manager))
+        assert (found["records_read"], found["records_written"], found["dead_letters"]) == (51, 50, 1)
+        assert sorted(orders.ids()) == list(range(50))
+        assert orders.committed() == 51
+        orders.send(order(50))
+        assert orders.metadata(orders.run(orders.asset(), manager=manager))["records_read"] == 1
+        assert sorted(orders.ids()) == list(range(51))
+
+    def test_stop_looks_before_it_writes(self, orders: Orders, manager: KafkaIOManager) -> None:
+        orders.send(*(order(n) for n in range(50)), BAD)
+        with pytest.raises(RecordFaultError, match="offset 50"):
+            orders.run(orders.asset(on_fault=FaultAction.STOP), manager=manager)
+        assert orders.outputs() == []
+        assert orders.committed() is None
+
+
+def test_exactly_once_needs_one_cluster(orders: Orders, kafka_broker: EmbeddedBroker) -> None:
+    other = KafkaConnection(bootstrap_servers=kafka_broker.bootstrap_servers, client_id="other")
+    manager = KafkaIOManager(
+        source=orders.manager.source,
+        destination=KafkaDestination(connection=other),
+        dead_letter=orders.manager.dead_letter,
+        spark=orders.manager.spark,
+    )
+    with pytest.raises(ConfigError, match="one cluster and one connection"):
+        orders.run(orders.asset(), manager=manager)
