@@ -13,6 +13,7 @@ KpipeError
 │   ├── TopicRecreatedError           the topic is another one than the offset was stored for
 │   ├── OffsetsVanishedError          no offset in the group, though Dagster holds a materialisation
 │   ├── NoStartOffsetError            a new group and `start="error"`
+│   ├── DecodeFault, EncodeFault      a codec cannot read or write a value (`kpipe_platform.codecs`)
 │   ├── RecordFaultError              a record failed and its action is to stop the run
 │   ├── StageFailedError              the user's stage raised
 │   ├── DestinationRejectedError      records the destination will not take, and their action is to stop
@@ -21,6 +22,7 @@ KpipeError
     ├── BrokerUnavailableError        no answer within the deadline
     ├── BrokerStartError              the embedded broker did not become ready
     ├── ForeignMemberError            somebody else consumes with the asset's group
+    ├── OffsetsPendingError           an undecided transaction holds the group's offset
     ├── OffsetConflictError           another run moved the group's offset: the compare failed
     │   └── FencedError               a newer owner of the transactional id took over
     ├── TransactionTimedOutError      the transaction was open for longer than its timeout
@@ -149,6 +151,10 @@ class BrokerStartError(TransientError):
 
 class ForeignMemberError(TransientError):
     """Somebody else consumes with the asset's group."""
+
+
+class OffsetsPendingError(TransientError):
+    """A transaction that is neither committed nor aborted holds the group's offset."""
 
 
 class OffsetConflictError(TransientError):

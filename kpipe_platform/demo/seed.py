@@ -8,11 +8,12 @@ from dataclasses import dataclass
 
 import pandas as pd
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from kpipe_platform.demo.data import FlightRecord, records
 from kpipe_platform.demo.reading import await_settled, committed_records
 from kpipe_platform.demo.topics import FLIGHTS, TOPICS
-from kpipe_platform.errors import ConfigError, DeliveryError
+from kpipe_platform.errors import ConfigError, DeliveryError, TopicNotFoundError
 from kpipe_platform.kafka.calls import translate
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.settings import ConnectionSettings
@@ -77,15 +78,26 @@ def seed(settings: ConnectionSettings, flights: pd.DataFrame, progress: Progress
 
 
 def _create_topics(settings: ConnectionSettings) -> set[str]:
-    """Create the topics that are missing; returns their names."""
+    """Create the topics that are missing, and wait until all are there; returns the names of the new ones."""
     with Clients(settings) as clients:
         new = {name for name, spec in TOPICS.items() if create_topic(clients, name, spec)}
-        for name in TOPICS.keys() - new:
-            count, wanted = describe_topics(clients, [name])[name].partitions, TOPICS[name].partitions
+        for name in TOPICS:
+            count, wanted = _partitions(clients, name), TOPICS[name].partitions
             if count != wanted:
                 msg = f"topic {name!r} has {count} partitions, and the flights platform works with {wanted}"
                 raise ConfigError(msg, fix="delete the topic, or seed another cluster", topic=name)
     return new
+
+
+def _partitions(clients: Clients, name: str) -> int:
+    """Partitions of a topic that exists, be it since a moment ago: brokers learn of a new topic one after the other."""
+    retrying = Retrying(
+        retry=retry_if_exception_type(TopicNotFoundError),
+        wait=wait_exponential(multiplier=0.02, max=0.5),
+        stop=stop_after_delay(clients.settings.request_timeout_s),
+        reraise=True,
+    )
+    return retrying(describe_topics, clients, [name])[name].partitions
 
 
 def _write(settings: ConnectionSettings, flights: pd.DataFrame, progress: Progress) -> int:

@@ -1,6 +1,6 @@
 """Offsets stored after any other IO manager has stored its output."""
 
-from __future__ import annotations
+# No postponed annotations here: Dagster reads the type of a resource dependency when the class is made.
 
 import inspect
 from collections.abc import Iterator

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from kpipe_platform.errors import BrokerUnavailableError, TerminalError
+from kpipe_platform.errors import OffsetsPendingError, TerminalError
 from kpipe_platform.kafka.calls import ask, translate
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import CommitMetadata
@@ -59,7 +59,8 @@ def committed_offsets(
     deadline passes.
 
     Raises:
-        BrokerUnavailableError: No answer, or an offset still pending, at the deadline.
+        BrokerUnavailableError: No answer within the deadline.
+        OffsetsPendingError: An offset is still pending at the deadline.
         AuthorizationFailedError: The group may not be read.
     """
     wanted = list(partitions)
@@ -74,11 +75,13 @@ def committed_offsets(
         return retrying(_committed_once, clients, group, wanted)
     except _UnstableOffsetError as error:
         message = (
-            f"the offset of group {group} for {error} is held by an open transaction of another run "
-            f"after {settings.request_timeout_s:g} s"
+            f"the offset of group {group} for {error} is held by an open transaction for more than "
+            f"{settings.request_timeout_s:g} s"
         )
-        raise BrokerUnavailableError(
-            message, fix="wait for that run, or run again: a new writer aborts it", group=group
+        raise OffsetsPendingError(
+            message,
+            fix="wait for the run that holds it; if it was killed: kpipe transactions abort TRANSACTIONAL_ID",
+            group=group,
         ) from error
 
 
@@ -126,27 +129,3 @@ def group_members(clients: Clients, group: str) -> list[GroupMember]:
             return []
         raise
     return [GroupMember(m.member_id, m.client_id, m.host) for m in described.members]
-
-
-def set_offsets(clients: Clients, group: str, offsets: dict[Partition, CommittedOffset]) -> None:
-    """Move an idle group's offsets by an operator's wish, outside of any slice.
-
-    Raises:
-        TerminalError: The group has active members, or the brokers refused.
-    """
-    settings = clients.settings
-    positions = [
-        TopicPartition(t, n, o.offset, metadata=o.metadata.to_text() if o.metadata else None)
-        for (t, n), o in offsets.items()
-    ]
-    answer = ask(
-        lambda: clients.admin().alter_consumer_group_offsets(
-            [ConsumerGroupTopicPartitions(group, positions)], request_timeout=settings.request_timeout_s
-        )[group],
-        settings,
-        f"set the offsets of group {group}",
-        group=group,
-    )
-    for tp in answer.topic_partitions:
-        if tp.error is not None:
-            raise translate(tp.error, settings, f"set the offset of group {group} for {tp.topic}/{tp.partition}")

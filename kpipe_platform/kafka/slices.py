@@ -151,6 +151,9 @@ def transactional_id(group: str, ranges: Iterable[OffsetRange]) -> str:
     """``{group}.{topic}.{partition}``; ``{group}.{topic}.all`` for a slice over several partitions."""
     ordered = sorted(ranges)
     numbers = {r.partition for r in ordered}
+    if not ordered:
+        # Outputs without a source: nothing but the asset itself names the transaction.
+        return f"{group}.out"
     last = str(ordered[0].partition) if len(numbers) == 1 else "all"
     return f"{group}.{ordered[0].topic}.{last}"
 
@@ -236,7 +239,7 @@ def _first_offset(facts: PartitionFacts, policy: PlanPolicy, where: str, cli: st
         )
         raise OffsetsVanishedError(
             msg,
-            fix=f"go on from there: {cli} {facts.earlier.end}",
+            fix=f"go on from there: {cli} {max(facts.earlier.end, facts.marks.log_start)}",
             earlier_end=facts.earlier.end,
             **ids,
         )
@@ -256,7 +259,7 @@ def plan_slice(facts: Iterable[PartitionFacts], policy: PlanPolicy, *, run_id: s
     ranges = tuple(plan_range(f, policy) for f in known)
     own = transactional_id(policy.group, [planned.range for planned in ranges])
     units = {f.committed.metadata.unit for f in known if f.committed and f.committed.metadata}
-    return Slice(policy.group, run_id, slice_id, ranges, tuple(sorted(units - {own})))
+    return Slice(policy.group, run_id, slice_id, ranges, tuple(sorted(units - {own, ""})))
 
 
 def refuse_foreign_members(group: str, members: Iterable[GroupMember]) -> None:

@@ -95,23 +95,14 @@ class SliceTransaction:
 
     def _initialised(self, transactional_id: str) -> Producer:
         timeout_ms = int(self._timeout_s * 1000)
-        config = {**self._settings.for_librdkafka(), **self._producer_settings}
-        config["transactional.id"] = transactional_id
-        config["transaction.timeout.ms"] = timeout_ms
-        # librdkafka refuses a request timeout beyond the transaction's own.
-        config["socket.timeout.ms"] = min(int(config["socket.timeout.ms"]), timeout_ms)
-        producer = Producer(config)
-        what = f"take over transactional id {transactional_id}"
-        deadline = self._clock() + self._settings.request_timeout_s
-        while True:
-            try:
-                producer.init_transactions(max(deadline - self._clock(), 0.1))
-            except KafkaException as exception:
-                error = kafka_error(exception)
-                if error.retriable() and self._clock() < deadline:
-                    continue
-                raise translate(error, self._settings, what) from exception
-            return producer
+        config = {
+            **self._producer_settings,
+            "transactional.id": transactional_id,
+            "transaction.timeout.ms": timeout_ms,
+            # librdkafka refuses a request timeout beyond the transaction's own.
+            "socket.timeout.ms": min(int(self._settings.for_librdkafka()["socket.timeout.ms"]), timeout_ms),
+        }
+        return initialised(self._settings, config, self._clock)
 
     @property
     def is_open(self) -> bool:
@@ -129,6 +120,8 @@ class SliceTransaction:
             OffsetConflictError: Another run moved an offset.
             BrokerUnavailableError: No answer within the deadline.
         """
+        if not self._slice.ranges:
+            return None
         found = self._read_committed()
         states = []
         for planned, (offset, stored) in zip(self._slice.ranges, found, strict=True):
@@ -214,10 +207,11 @@ class SliceTransaction:
             for planned, counted in zip(slice_.ranges, counts, strict=True)
         ]
         group = self._clients.consumer(slice_.group).consumer_group_metadata()
-        self._guard(
-            "add offsets to the transaction",
-            lambda: self.producer.send_offsets_to_transaction(offsets, group, COMMIT_DEADLINE_S),
-        )
+        if offsets:
+            self._guard(
+                "add offsets to the transaction",
+                lambda: self.producer.send_offsets_to_transaction(offsets, group, COMMIT_DEADLINE_S),
+            )
         self._guard(f"commit {slice_}", lambda: self.producer.commit_transaction(COMMIT_DEADLINE_S))
         self._began_at = None
 
@@ -291,6 +285,37 @@ class SliceTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def initialised(settings: ConnectionSettings, config: Mapping[str, Any], clock: Callable[[], float]) -> Producer:
+    """A transactional producer that owns its id: every older owner is fenced.
+
+    Raises:
+        BrokerUnavailableError: No answer within the deadline.
+        AuthorizationFailedError: The transactional id may not be used.
+    """
+    producer = Producer({**settings.for_librdkafka(), **config})
+    deadline = clock() + settings.request_timeout_s
+    while True:
+        try:
+            producer.init_transactions(max(deadline - clock(), 0.1))
+        except KafkaException as exception:
+            error = kafka_error(exception)
+            if error.retriable() and clock() < deadline:
+                continue
+            what = f"take over transactional id {config['transactional.id']}"
+            raise translate(error, settings, what) from exception
+        return producer
+
+
+def abort_lingering(settings: ConnectionSettings, transactional_id: str) -> None:
+    """Take over a transactional id, which aborts whatever an older owner left open, and let it go again.
+
+    Raises:
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    logger.warning("aborting what the last owner of transactional id %s left open", transactional_id)
+    initialised(settings, {"transactional.id": transactional_id}, time.monotonic).close()
 
 
 def store_offsets(transaction: SliceTransaction, counts: Sequence[SliceCounts]) -> Sequence[SliceCounts]:

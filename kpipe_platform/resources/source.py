@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Literal
 
 import dagster as dg
 from pydantic import Field
 
+from kpipe_platform.errors import OffsetsPendingError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
-from kpipe_platform.kafka.offsets import Partition, Watermarks, parse_start, watermarks
-from kpipe_platform.kafka.slices import Materialised, PlanPolicy, Slice, gather_facts, plan_slice
+from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, parse_start, watermarks
+from kpipe_platform.kafka.slices import Materialised, PlanPolicy, Slice, gather_facts, plan_slice, transactional_id
 from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.kafka.transactions import abort_lingering
 from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.scaling import PartitionScaling
 
@@ -77,11 +80,16 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
             KpipeError: One of the refusals of the plan; see ``kpipe_platform.kafka.slices``.
         """
         policy = self.policy(group, scaling)
-        if clients is None:
-            with self.clients() as own:
-                facts = gather_facts(own, policy, partitions, earlier)
-        else:
-            facts = gather_facts(clients, policy, partitions, earlier)
+        wanted = list(partitions)
+        with nullcontext(clients) if clients is not None else self.clients() as used:
+            try:
+                facts = gather_facts(used, policy, wanted, earlier)
+            except OffsetsPendingError:
+                # A run that was killed between adding its offsets and its commit; whoever owns the slice now may
+                # abort it, and a run that lives is only fenced.
+                ranges = [OffsetRange(topic, number, 0, 0) for topic, number in wanted]
+                abort_lingering(used.settings, transactional_id(group, ranges))
+                facts = gather_facts(used, policy, wanted, earlier)
         return plan_slice(facts, policy, run_id=run_id, slice_id=slice_id)
 
     def partition_numbers(self, topic: str) -> list[int]:

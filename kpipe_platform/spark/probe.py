@@ -19,6 +19,9 @@ from kpipe_platform.spark.writer_spec import WriterSpec
 
 # Records of one probe: small enough that halving is cheap, large enough that a clean slice takes few probes.
 _PROBE_RECORDS = 1_000
+_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+# Purges in a row after which the brokers, not the reset, must be the reason.
+_MAX_PURGED = 5
 
 
 def find_refused(
@@ -37,11 +40,18 @@ def find_refused(
     """
     found: list[tuple[Row, Fault]] = []
     pending = [rows[i : i + _PROBE_RECORDS] for i in range(0, len(rows), _PROBE_RECORDS)]
+    purged = 0
     while pending:
         part = pending.pop()
         error = _probe(producer, spec, part, refusals)
         if error is None:
             continue
+        if error.code() in _PURGED and purged < _MAX_PURGED:
+            # After an aborted failure librdkafka purges what is produced while it resets its sequence numbers.
+            purged += 1
+            pending.append(part)
+            continue
+        purged = 0
         if error.code() not in refusals:
             raise translate(error, spec.settings, "look for refused records", topic=spec.topic)
         if len(part) == 1:

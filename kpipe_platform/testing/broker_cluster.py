@@ -121,7 +121,7 @@ class BrokerCluster:
                     raise _start_error(f"Broker {node.node} ended{code} while it started.", node)
 
         # A node that was killed a moment ago is still listed, until its session is over.
-        if not await_brokers(ports, end, check, exact=len(running) == len(self.nodes)):
+        if not await_brokers(self.data.cluster_id, ports, end, check, exact=len(running) == len(self.nodes)):
             what = f"The embedded broker was not ready within {self._ready_deadline_s:.0f} s."
             raise _start_error(what, started[0])
 

@@ -17,12 +17,15 @@ __all__ = ["await_brokers", "exercise"]
 _POLL_S = 0.02
 
 
-def await_brokers(ports: Mapping[int, int], end: float, check: Callable[[], None], *, exact: bool = True) -> bool:
+def await_brokers(
+    cluster_id: str, ports: Mapping[int, int], end: float, check: Callable[[], None], *, exact: bool = True
+) -> bool:
     """Wait until each broker answers a metadata request, and every answer lists all of them.
 
     Metadata lists a broker once it is registered and let in, so topics can be made from then on.
 
     Args:
+        cluster_id: The cluster that is waited for.
         ports: Plain port by broker id.
         end: ``time.monotonic()`` at which to give up.
         check: Called all along; raises when waiting has no sense any more.
@@ -40,8 +43,12 @@ def await_brokers(ports: Mapping[int, int], end: float, check: Callable[[], None
 
         def lists_all(admin: AdminClient = admin) -> bool:
             try:
-                found = set(admin.list_topics(timeout=1.0).brokers)
+                metadata = admin.list_topics(timeout=1.0)
             except KafkaException:
+                return False
+            found = set(metadata.brokers)
+            if metadata.cluster_id != cluster_id:
+                # Another cluster took the port a moment before this one, which is about to end for it.
                 return False
             return found == expected or (not exact and found > expected)
 

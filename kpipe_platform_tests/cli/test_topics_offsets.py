@@ -32,7 +32,7 @@ from kpipe_platform.errors import (
 )
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
-from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets, set_offsets
+from kpipe_platform.kafka.groups import committed_offsets
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Materialised, PlanPolicy, Slice, gather_facts, plan_slice
 from kpipe_platform.kafka.topics import describe_topics
@@ -555,7 +555,8 @@ def test_topic_recreated(
         "an-older-id" if stored == "another topic" else topic_id, "run-0", "s", f"{group}.{topic}.0", 0, SliceCounts()
     )
     offset = 4 if stored == "another topic" else 400
-    set_offsets(clients, group, {(topic, 0): CommittedOffset(offset, old)})
+    moved = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, offset, metadata=old.to_text())])
+    clients.admin().alter_consumer_group_offsets([moved])[group].result(10)
     with pytest.raises(TopicRecreatedError) as caught:
         plan(clients, group, topic)
 

@@ -1,18 +1,26 @@
 """One named fault point for processes that a test starts, in the driver and in Spark's Python workers alike.
 
-``KPIPE_FAULT=hang_before_commit``: write the file ``KPIPE_FAULT_FILE`` once every output is flushed, then hang before
-the transaction commits, so that the test can kill the processes at exactly that place.
+``KPIPE_FAULT=hang_before_offsets``: write the file ``KPIPE_FAULT_FILE`` once every output is flushed, then hang before
+the offsets are added to the transaction. ``hang_before_commit``: hang when they are added, before the commit. So the
+test can kill the processes at exactly that place.
 """
 
 import os
 import pathlib
 import threading
 
-if os.environ.get("KPIPE_FAULT") == "hang_before_commit":
+FAULT = os.environ.get("KPIPE_FAULT")
+
+if FAULT in ("hang_before_offsets", "hang_before_commit"):
     from kpipe_platform.kafka import transactions
 
-    def _hang(self: object, counts: object) -> None:
-        pathlib.Path(os.environ["KPIPE_FAULT_FILE"]).write_text(str(os.getpid()))
-        threading.Event().wait()
+    at = {"hang_before_offsets": "add offsets", "hang_before_commit": "commit"}[FAULT]
+    guard = transactions.SliceTransaction._guard
 
-    transactions.SliceTransaction.commit = _hang  # type: ignore[method-assign]
+    def _hang(self: transactions.SliceTransaction, what: str, call: object) -> None:
+        if what.startswith(at):
+            pathlib.Path(os.environ["KPIPE_FAULT_FILE"]).write_text(str(os.getpid()))
+            threading.Event().wait()
+        guard(self, what, call)  # type: ignore[arg-type]
+
+    transactions.SliceTransaction._guard = _hang  # type: ignore[method-assign]

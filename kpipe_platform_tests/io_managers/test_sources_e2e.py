@@ -33,9 +33,7 @@ def admin(kafka_broker: EmbeddedBroker) -> AdminClient:
 
 
 def with_source(manager: KafkaIOManager, **changes: Any) -> KafkaIOManager:
-    source = KafkaSource(
-        connection=manager.source.connection, group_prefix=manager.source.group_prefix, **changes
-    )
+    source = KafkaSource(connection=manager.source.connection, group_prefix=manager.source.group_prefix, **changes)
     return KafkaIOManager(
         source=source, destination=manager.destination, dead_letter=manager.dead_letter, spark=manager.spark
     )
@@ -76,9 +74,7 @@ class TestLog:
         assert orders.metadata(orders.run(orders.asset()))["records_read"] == 2
         assert orders.ids() == list(range(12))
 
-    def test_compacted_gaps_are_no_loss(
-        self, make_orders: Callable[..., Orders], kafka_broker: EmbeddedBroker
-    ) -> None:
+    def test_compacted_gaps_are_no_loss(self, make_orders: Callable[..., Orders], kafka_broker: EmbeddedBroker) -> None:
         orders = make_orders(
             config={
                 "cleanup.policy": "compact",
@@ -174,7 +170,9 @@ class TestRefusals:
             rival.close()
         assert orders.outputs() == []
 
-    def test_missing_topics_and_partitions(self, make_orders: Callable[..., Orders], kafka_broker: EmbeddedBroker) -> None:
+    def test_missing_topics_and_partitions(
+        self, make_orders: Callable[..., Orders], kafka_broker: EmbeddedBroker
+    ) -> None:
         orders = make_orders(2)
         delete_topic(kafka_broker.bootstrap_servers, orders.source)
         with pytest.raises(TopicNotFoundError, match=f"{orders.source}.*does not exist"):

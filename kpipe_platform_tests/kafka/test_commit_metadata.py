@@ -4,7 +4,9 @@ import pytest
 
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
 
-STORED = CommitMetadata("id-1", "r" * 36, "s" * 16, "kpipe.asset.topic.12", 9_999_999_999, SliceCounts(10**9, 10**9, 7, 3))
+STORED = CommitMetadata(
+    "id-1", "r" * 36, "s" * 16, "kpipe.asset.topic.12", 9_999_999_999, SliceCounts(10**9, 10**9, 7, 3)
+)
 
 
 def test_round_trip() -> None:

@@ -107,7 +107,9 @@ def test_unknown_values_are_refused(given: dict[str, Any], says: str) -> None:
     assert says in str(caught.value)
 
 
-@pytest.mark.parametrize("servers", ["", "host", "host:", "host:0", "host:70000", "a:1,,b:2", "http://host:9092", "a b:1"])
+@pytest.mark.parametrize(
+    "servers", ["", "host", "host:", "host:0", "host:70000", "a:1,,b:2", "http://host:9092", "a b:1"]
+)
 def test_servers_are_host_and_port(servers: str) -> None:
     with pytest.raises(ConfigError, match="not host:port"):
         ConnectionSettings(servers)

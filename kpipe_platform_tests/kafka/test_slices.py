@@ -59,9 +59,7 @@ def policy(**changes: Any) -> PlanPolicy:
         pytest.param(facts(None, start_offset=120), policy(start=1000), 100, 100, id="a time past the stable end"),
         pytest.param(facts(10, log_start=50), policy(on_lost_offsets="skip"), 50, 100, id="skip what was lost"),
         pytest.param(facts(10, log_start=10), policy(), 10, 100, id="a log that begins at the offset lost nothing"),
-        pytest.param(
-            facts(10, log_start=100), policy(on_lost_offsets="skip"), 100, 100, id="skip to an empty log"
-        ),
+        pytest.param(facts(10, log_start=100), policy(on_lost_offsets="skip"), 100, 100, id="skip to an empty log"),
     ],
 )
 def test_range(given: PartitionFacts, how: PlanPolicy, start: int, end: int) -> None:

@@ -12,6 +12,7 @@ from kpipe_platform.errors import (
     BrokerUnavailableError,
     FencedError,
     OffsetConflictError,
+    OffsetsPendingError,
     TransactionTimedOutError,
 )
 from kpipe_platform.kafka.clients import Clients
@@ -45,8 +46,13 @@ def begin(settings: ConnectionSettings) -> Callable[..., SliceTransaction]:
 
 
 def test_outputs_and_offsets_commit_together(
-    source: str, plan: PlanNext, begin: Callable[..., SliceTransaction], clients: Clients, consume: Consume,
-    kafka_topic: TopicFactory, group: str,
+    source: str,
+    plan: PlanNext,
+    begin: Callable[..., SliceTransaction],
+    clients: Clients,
+    consume: Consume,
+    kafka_topic: TopicFactory,
+    group: str,
 ) -> None:
     target = kafka_topic("target")
     slice_ = plan(source, run_id="run-1")
@@ -130,8 +136,13 @@ def test_a_late_commit_of_offsets_alone_is_fenced_too(
 
 
 def test_what_a_killed_owner_left_open_is_aborted(
-    source: str, plan: PlanNext, begin: Callable[..., SliceTransaction], consume: Consume, kafka_topic: TopicFactory,
-    settings: ConnectionSettings, produce: Produce,
+    source: str,
+    plan: PlanNext,
+    begin: Callable[..., SliceTransaction],
+    consume: Consume,
+    kafka_topic: TopicFactory,
+    settings: ConnectionSettings,
+    produce: Produce,
 ) -> None:
     target = kafka_topic("target")
     slice_ = plan(source)
@@ -150,7 +161,11 @@ def test_what_a_killed_owner_left_open_is_aborted(
 
 
 def test_the_compare_waits_for_a_pending_offset(
-    source: str, plan: PlanNext, begin: Callable[..., SliceTransaction], settings: ConnectionSettings, clients: Clients,
+    source: str,
+    plan: PlanNext,
+    begin: Callable[..., SliceTransaction],
+    settings: ConnectionSettings,
+    clients: Clients,
     group: str,
 ) -> None:
     """An offset in another, undecided transaction is neither the old nor the new one."""
@@ -165,7 +180,7 @@ def test_the_compare_waits_for_a_pending_offset(
         transaction.open()
         with pytest.raises(BrokerUnavailableError):
             transaction.committed_earlier()
-    with Clients(short) as quick, pytest.raises(BrokerUnavailableError, match="held by an open transaction"):
+    with Clients(short) as quick, pytest.raises(OffsetsPendingError, match="held by an open transaction"):
         committed_offsets(quick, group, [(source, 0)])
     rival.abort_transaction(10)
     with begin(slice_) as transaction:
@@ -175,7 +190,11 @@ def test_the_compare_waits_for_a_pending_offset(
 
 
 def test_a_transaction_older_than_its_timeout_says_so_and_the_next_run_succeeds(
-    source: str, plan: PlanNext, begin: Callable[..., SliceTransaction], consume: Consume, kafka_topic: TopicFactory,
+    source: str,
+    plan: PlanNext,
+    begin: Callable[..., SliceTransaction],
+    consume: Consume,
+    kafka_topic: TopicFactory,
     settings: ConnectionSettings,
 ) -> None:
     target = kafka_topic("target")

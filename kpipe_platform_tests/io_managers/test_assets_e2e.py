@@ -1,0 +1,418 @@
+"""Every way to declare an asset: plain and Kafka assets, forms by annotation, partitions, other stores."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from dagster._core.definitions.observe import observe
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kpipe_platform import (
+    FaultAction,
+    JsonCodec,
+    KafkaRecord,
+    KafkaTopic,
+    OffsetCommittingIOManager,
+    PartitionScaling,
+    TopicSpec,
+    current_slice,
+    kafka_asset,
+    kafka_partitions,
+    kafka_topic_asset,
+    table_input,
+)
+from kpipe_platform.errors import ConfigError, OffsetsNotStoredError, PartitionsFailedError
+
+from .conftest import BAD, Orders, order
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+class FolderIOManager(dg.ConfigurableIOManager):
+    """Another store: one JSON file a slice, named after its ranges."""
+
+    folder: str
+    fail: bool = False
+
+    def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
+        if self.fail:
+            raise OSError("the store is full")
+        slice_ = current_slice()
+        name = str(slice_).replace("/", "_") if slice_ else context.asset_key.path[-1]
+        rows = [row.asDict(recursive=True) for row in obj.drop("_kafka").collect()]
+        (Path(self.folder) / f"{name}.json").write_text(json.dumps(rows))
+
+    def load_input(self, context: dg.InputContext) -> list[Any]:
+        return self.rows()
+
+    def rows(self) -> list[Any]:
+        return [row for path in sorted(Path(self.folder).glob("*.json")) for row in json.loads(path.read_text())]
+
+
+def plain(orders: Orders, function: Callable[..., Any], **how: Any) -> dg.AssetsDefinition:
+    """A plain ``@dg.asset`` over the orders topic."""
+    how.setdefault("metadata", KafkaTopic(orders.target, value=JsonCodec()).as_metadata())
+    how.setdefault("io_manager_key", "kafka_io_manager")
+    how.setdefault("partitions_def", orders.topic_asset.partitions_def)
+    return dg.asset(name="enriched", **how)(function)
+
+
+class TestPlainAssets:
+    def test_materialised_twice(self, orders: Orders) -> None:
+        def enriched(orders: DataFrame) -> DataFrame:
+            return orders.where("id % 2 = 0")
+
+        asset = plain(orders, enriched)
+        for batch in (range(10), range(10, 16)):
+            orders.send(*(order(n) for n in batch))
+            found = orders.metadata(orders.run(asset))
+            assert found["records_read"] == len(batch)
+            assert found["records_written"] == len(batch) // 2
+        assert orders.ids() == list(range(0, 16, 2))
+        assert orders.lag() == 0
+
+    def test_an_empty_slice_gives_the_columns_and_writes_nothing(self, orders: Orders) -> None:
+        seen = []
+
+        def enriched(orders: DataFrame) -> DataFrame:
+            seen.append(orders.columns)
+            return orders
+
+        asset = plain(orders, enriched)
+        assert orders.metadata(orders.run(asset))["records_read"] == 0
+        assert seen == [["id", "amount", "note", "_kafka"]]
+
+    def test_faults_by_the_assets_metadata(self, orders: Orders) -> None:
+        def enriched(orders: DataFrame) -> DataFrame:
+            return orders
+
+        topic = KafkaTopic(orders.target, value=JsonCodec()).as_metadata()
+        asset = plain(orders, enriched, metadata={**topic, "kpipe/on_fault": "dead_letter"})
+        orders.send(order(1), BAD)
+        assert orders.metadata(orders.run(asset))["dead_letters"] == 1
+        wrong = plain(orders, enriched, metadata={**topic, "kpipe/on_fault": "ignore"})
+        with pytest.raises(ConfigError, match="'ignore', which is not one of stop"):
+            orders.run(wrong)
+
+    def test_offsets_that_nothing_would_store_are_refused_before_work(self, orders: Orders, tmp_path: Path) -> None:
+        def enriched(orders: DataFrame) -> DataFrame:
+            raise AssertionError("work began")
+
+        asset = plain(orders, enriched, io_manager_key="folder")
+        with pytest.raises(OffsetsNotStoredError, match=r"IO manager 'folder' does not store offsets"):
+            orders.run(asset, resources={"folder": FolderIOManager(folder=str(tmp_path))})
+        nothing = dg.asset(name="enriched", partitions_def=orders.topic_asset.partitions_def)(returns_nothing)
+        with pytest.raises(OffsetsNotStoredError):
+            orders.run(nothing)
+
+    def test_an_asset_without_a_kafka_input_writes_to_a_topic(self, orders: Orders, spark: Any) -> None:
+        def enriched() -> DataFrame:
+            return spark.createDataFrame([(1,), (2,)], "id bigint")
+
+        found = orders.metadata(orders.run(plain(orders, enriched, partitions_def=None), None))
+        assert (found["records_read"], found["records_written"]) == (0, 2)
+        assert sorted(orders.ids()) == [1, 2]
+
+    def test_a_range_run_is_refused_with_the_way_out(self, make_orders: Callable[..., Orders]) -> None:
+        def enriched(orders: DataFrame) -> DataFrame:
+            return orders
+
+        orders = make_orders(2)
+        with pytest.raises(ConfigError, match="@kafka_asset"):
+            orders.run(plain(orders, enriched), None, tags=whole_range(2))
+
+
+def returns_nothing(orders: DataFrame) -> None:
+    raise AssertionError("work began")
+
+
+def whole_range(partitions: int) -> dict[str, str]:
+    return {
+        "dagster/asset_partition_range_start": "0",
+        "dagster/asset_partition_range_end": str(partitions - 1),
+    }
+
+
+class TestForms:
+    """Loads by annotation, stores by type; each materialised twice, with a bad record in between."""
+
+    def twice(self, orders: Orders, asset: dg.AssetsDefinition) -> None:
+        orders.send(order(1, headers=[("h", b"1")]), BAD, {"key": None, "value": order(2)["value"]})
+        first = orders.metadata(orders.run(asset))
+        assert (first["records_read"], first["records_written"], first["dead_letters"]) == (3, 2, 1)
+        orders.send(order(3))
+        second = orders.metadata(orders.run(asset))
+        assert (second["records_read"], second["records_written"]) == (1, 1)
+        assert orders.ids() == [10, 20, 30]
+        one, two, _ = sorted(orders.outputs(), key=lambda r: r.offset)
+        assert (one.key, two.key) == (b"k1", None)
+        assert one.headers == (("h", b"1"), ("kpipe.source", f"{orders.source}/0/0".encode()))
+
+    def test_pandas(self, orders: Orders) -> None:
+        def stage(orders: pd.DataFrame) -> pd.DataFrame:
+            assert isinstance(orders, pd.DataFrame)
+            return orders.assign(id=orders["id"] * 10)
+
+        self.twice(orders, orders.asset(stage))
+
+    def test_pyarrow(self, orders: Orders) -> None:
+        def stage(orders: pa.Table) -> pa.Table:
+            import pyarrow.compute as pc
+
+            return orders.set_column(0, "id", pc.multiply(orders["id"], 10))
+
+        self.twice(orders, orders.asset(stage))
+
+    def test_polars(self, orders: Orders) -> None:
+        def stage(orders: pl.DataFrame) -> pl.DataFrame:
+            return orders.with_columns(pl.col("id") * 10)
+
+        self.twice(orders, orders.asset(stage))
+
+    def test_records(self, orders: Orders) -> None:
+        from dataclasses import replace
+
+        def stage(orders: list[KafkaRecord]) -> list[KafkaRecord]:
+            return [replace(record, value={"id": record.value["id"] * 10}) for record in orders]
+
+        orders.send(order(1, headers=[("h", b"1")], timestamp=1_700_000_000_000), BAD)
+        asset = orders.asset(stage, topic=KafkaTopic(orders.target, key="id", value=JsonCodec()))
+        assert orders.metadata(orders.run(asset))["dead_letters"] == 1
+        orders.send(order(3))
+        orders.run(asset)
+        assert orders.ids() == [10, 30]
+        first = min(orders.outputs(), key=lambda r: r.offset)
+        assert (first.key, first.timestamp_ms) == (b"k1", 1_700_000_000_000)
+        assert first.headers[0] == ("h", b"1")
+
+    def test_a_plain_asset_with_pandas(self, orders: Orders) -> None:
+        def enriched(orders: pd.DataFrame) -> pd.DataFrame:
+            return orders[["id"]] * 10
+
+        orders.send(order(1), order(2))
+        orders.run(plain(orders, enriched))
+        orders.send(order(3))
+        orders.run(plain(orders, enriched))
+        assert orders.ids() == [10, 20, 30]
+
+    def test_an_annotation_that_nothing_loads_is_refused_at_definition(self, orders: Orders) -> None:
+        def stage(orders: dict[str, int]) -> None: ...
+
+        with pytest.raises(ConfigError, match="cannot be loaded as"):
+            orders.asset(stage)
+
+    def test_an_output_that_cannot_be_written(self, orders: Orders) -> None:
+        orders.send(order(1))
+        with pytest.raises(ConfigError, match="returned str"):
+            orders.run(orders.asset(lambda orders: "text"))
+        assert orders.committed() is None
+
+
+class TestOtherStores:
+    def test_offsets_follow_the_inner_store(self, orders: Orders, tmp_path: Path) -> None:
+        inner = FolderIOManager(folder=str(tmp_path))
+        asset = orders.asset(topic=None, io_manager_key="committing")
+        resources = {"committing": OffsetCommittingIOManager(inner=inner)}
+        for batch in ([order(1), BAD], [order(2)]):
+            orders.send(*batch)
+            found = orders.metadata(orders.run(asset, resources=resources))
+            assert found["records_read"] == len(batch)
+        assert sorted(row["id"] for row in inner.rows()) == [1, 2]
+        assert len(orders.letters()) == 1
+        assert orders.lag() == 0
+
+    def test_a_plain_asset(self, orders: Orders, tmp_path: Path) -> None:
+        def enriched(orders: DataFrame) -> DataFrame:
+            return orders.select("id")
+
+        inner = FolderIOManager(folder=str(tmp_path))
+        asset = plain(orders, enriched, io_manager_key="committing", metadata={"kpipe/on_fault": "skip"})
+        resources = {"committing": OffsetCommittingIOManager(inner=inner)}
+        for batch in ([order(1), BAD], [order(2)]):
+            orders.send(*batch)
+            orders.run(asset, resources=resources)
+        assert sorted(row["id"] for row in inner.rows()) == [1, 2]
+        assert orders.lag() == 0
+
+    def test_an_inner_store_that_fails_moves_nothing(self, orders: Orders, tmp_path: Path) -> None:
+        asset = orders.asset(topic=None, io_manager_key="committing")
+        inner = FolderIOManager(folder=str(tmp_path), fail=True)
+        orders.send(order(1), BAD)
+        with pytest.raises(OSError, match="the store is full"):
+            orders.run(asset, resources={"committing": OffsetCommittingIOManager(inner=inner)})
+        assert orders.committed() is None
+        assert orders.letters() == []
+
+    def test_stop_looks_before_it_stores(self, orders: Orders, tmp_path: Path) -> None:
+        from kpipe_platform.errors import RecordFaultError
+
+        inner = FolderIOManager(folder=str(tmp_path))
+        asset = orders.asset(topic=None, io_manager_key="committing", on_fault=FaultAction.STOP)
+        orders.send(order(1), BAD)
+        with pytest.raises(RecordFaultError):
+            orders.run(asset, resources={"committing": OffsetCommittingIOManager(inner=inner)})
+        assert inner.rows() == []
+        assert orders.committed() is None
+
+    def test_an_input_of_another_io_manager_beside_the_topic(self, orders: Orders, tmp_path: Path) -> None:
+        @dg.asset(io_manager_key="folder")
+        def factors() -> DataFrame:
+            return orders.manager.spark.spark_session.createDataFrame([(7,)], "factor int")
+
+        def stage(orders: DataFrame, factors: list[Any]) -> DataFrame:
+            return orders.withColumn("id", F.col("id") * factors[0]["factor"])
+
+        folder = FolderIOManager(folder=str(tmp_path))
+        dg.materialize([factors], resources={"folder": folder}, instance=orders.instance)
+        orders.send(order(2))
+        asset = orders.asset(stage)
+        result = dg.materialize(
+            [orders.topic_asset, factors, asset],
+            selection=[asset],
+            resources={"folder": folder, "kafka_io_manager": orders.manager},
+            partition_key="0",
+            instance=orders.instance,
+        )
+        assert result.success
+        assert orders.ids() == [14]
+
+    def test_a_compacted_topic_as_a_table(self, make_orders: Callable[..., Orders]) -> None:
+        orders = make_orders(config={"cleanup.policy": "compact"})
+        orders.send(
+            {"key": "a", "value": order(1)["value"]},
+            {"key": "b", "value": order(2)["value"]},
+            {"key": "a", "value": order(3)["value"]},
+            {"key": "b", "value": None},
+        )
+        seen = []
+
+        @dg.asset(ins={"orders": table_input()})
+        def enriched(orders: DataFrame) -> None:
+            seen.extend(row["id"] for row in orders.collect())
+
+        for _ in range(2):
+            orders.run(enriched, None)
+        assert seen == [3, 3]
+        assert orders.committed() is None
+
+
+class TestPartitions:
+    def test_a_range_run_reports_each_partition_by_itself(self, make_orders: Callable[..., Orders]) -> None:
+        orders = make_orders(3, target={"partitions": 2})
+        for number in range(30):
+            orders.send(order(number, partition=number % 3))
+        asset = orders.asset(backfill_policy=dg.BackfillPolicy.single_run())
+        result = orders.run(asset, None, tags=whole_range(3))
+        events = {
+            e.materialization.partition: e.materialization.metadata for e in result.get_asset_materialization_events()
+        }
+        assert {p: m["records_read"].value for p, m in events.items()} == {"0": 10, "1": 10, "2": 10}
+        assert sorted(orders.ids()) == list(range(30))
+        assert [orders.committed(p) for p in range(3)] == [10, 10, 10]
+
+    def test_one_failing_partition_does_not_lose_the_others(self, make_orders: Callable[..., Orders]) -> None:
+        orders = make_orders(3)
+        for number in range(9):
+            orders.send(order(number, partition=number % 3))
+        orders.send({**BAD, "partition": 1})
+        asset = orders.asset(on_fault=FaultAction.STOP, backfill_policy=dg.BackfillPolicy.single_run())
+        with pytest.raises(PartitionsFailedError, match=r"1 of 3 partitions failed") as caught:
+            orders.run(asset, None, tags=whole_range(3))
+        assert list(caught.value.errors) == [1]
+        assert [orders.committed(p) for p in range(3)] == [3, None, 3]
+        assert orders.instance.get_materialized_partitions(dg.AssetKey("enriched")) == {"0", "2"}
+
+    def test_unpartitioned_takes_a_slice_of_every_partition_in_one_transaction(
+        self, make_orders: Callable[..., Orders]
+    ) -> None:
+        orders = make_orders(3)
+        for number in range(9):
+            orders.send(order(number, partition=number % 3))
+        asset = orders.asset(partitioned=False)
+        first = orders.metadata(orders.run(asset, None))
+        assert (first["records_read"], len(first["kpipe/ranges"])) == (9, 3)
+        orders.send(order(9, partition=1))
+        assert orders.metadata(orders.run(asset, None))["records_read"] == 1
+        assert sorted(orders.ids()) == list(range(10))
+        assert orders.lag() == 0
+
+    def test_dynamic_partitions_are_registered_by_observing_the_topic(self, make_orders: Callable[..., Orders]) -> None:
+        orders = make_orders(2)
+        topic = kafka_topic_asset(orders.source, value=JsonCodec("id BIGINT"), name="orders")
+        orders.send(order(1, partition=0), order(2, partition=1), order(3, partition=1))
+        result = observe([topic], resources={"kafka_io_manager": orders.manager}, instance=orders.instance)
+        observed = {
+            e.asset_observation_data.asset_observation.partition: e.asset_observation_data.asset_observation
+            for e in result.get_asset_observation_events()
+        }
+        assert {p: o.tags["dagster/data_version"] for p, o in observed.items()} == {"0": "1", "1": "2"}
+        assert observed["1"].metadata["end"].value == 2
+        assert orders.instance.get_dynamic_partitions(f"kafka.{orders.source}") == ["0", "1"]
+        orders.topic_asset = topic
+        assert orders.metadata(orders.run(orders.asset(), "1"))["records_read"] == 2
+
+    def test_a_partition_key_that_is_no_number(self, orders: Orders) -> None:
+        orders.topic_asset = kafka_topic_asset(orders.source, value=JsonCodec("id BIGINT"), name="orders")
+        asset = orders.asset(partitions_def=dg.StaticPartitionsDefinition(["eu"]), ins={})
+        with pytest.raises((ConfigError, dg.DagsterInvariantViolationError)):
+            orders.run(asset, "eu")
+
+    def test_a_destination_topic_is_created_where_declared(self, orders: Orders) -> None:
+        topic = KafkaTopic(
+            f"{orders.target}.made", value=JsonCodec(), create=TopicSpec(2, config={"retention.ms": "-1"})
+        )
+        orders.send(order(1))
+        orders.run(orders.asset(topic=topic))
+        orders.send(order(2))
+        orders.run(orders.asset(topic=topic))
+        assert len(orders.consume(topic.name)) == 2
+        assert orders.manager.source.partition_numbers(topic.name) == [0, 1]
+
+
+class TestDefinitions:
+    """Refused at definition time, where that can be known."""
+
+    def test_nothing_stores_the_offsets(self, orders: Orders) -> None:
+        with pytest.raises(OffsetsNotStoredError, match="nothing would store"):
+            kafka_asset(source=orders.topic_asset)
+        with pytest.raises(OffsetsNotStoredError, match="FilesystemIOManager"):
+            kafka_asset(source=orders.topic_asset, io_manager_def=dg.FilesystemIOManager())
+
+    def test_the_function_lacks_its_source(self, orders: Orders) -> None:
+        with pytest.raises(ConfigError, match="has no parameter for its source orders"):
+            orders.asset(lambda other: other)
+
+    @pytest.mark.parametrize("arguments", [{"max_slices": 0}, {"max_duration_s": 0}, {"source": []}])
+    def test_arguments(self, orders: Orders, arguments: dict[str, Any]) -> None:
+        with pytest.raises(ConfigError):
+            kafka_asset(**{"source": orders.topic_asset, "topic": KafkaTopic("t"), **arguments})
+
+    def test_a_json_topic_without_a_schema_cannot_be_read(self) -> None:
+        with pytest.raises(ConfigError, match="has no schema"):
+            kafka_topic_asset("orders", value=JsonCodec())
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 250])
+    def test_topic_names(self, name: str) -> None:
+        with pytest.raises(ConfigError, match="not a Kafka topic name"):
+            KafkaTopic(name)
+
+    def test_counts_and_bounds(self) -> None:
+        with pytest.raises(ConfigError):
+            kafka_partitions("t", count=0)
+        with pytest.raises(ConfigError):
+            TopicSpec(partitions=0)
+        with pytest.raises(ValueError, match="max_records"):
+            PartitionScaling(max_records=0)
+
+    def test_called_by_hand_it_is_the_stage(self, orders: Orders) -> None:
+        asset = orders.asset(lambda orders: [*orders, 4])
+        assert asset([1, 2, 3]) == [1, 2, 3, 4]
