@@ -67,9 +67,7 @@ class KpipeError(Exception):
         return _rebuild, (type(self), self.message, self.fix, self.attributes)
 
 
-def _rebuild(
-    cls: type[KpipeError], message: str, fix: str | None, attributes: dict[str, Any]
-) -> KpipeError:
+def _rebuild(cls: type[KpipeError], message: str, fix: str | None, attributes: dict[str, Any]) -> KpipeError:
     return cls(message, fix=fix, **attributes)
 
 

@@ -15,7 +15,8 @@ from kpipe_platform.errors import BrokerUnavailableError, ConfigError
 from kpipe_platform.jvm.logs import tail
 
 if TYPE_CHECKING:
-    from kpipe_platform.testing.broker_service import BrokerService, ServiceOptions, ServiceStatus
+    from kpipe_platform.testing.broker_service import BrokerService
+    from kpipe_platform.testing.service_status import ServiceOptions, ServiceStatus
 
 __all__ = ["app"]
 
@@ -50,7 +51,8 @@ def start(
 
     The first start fetches Kafka, which takes about a minute; later ones take a few seconds.
     """
-    from kpipe_platform.testing.broker_service import BrokerService, ServiceOptions
+    from kpipe_platform.testing.broker_service import BrokerService
+    from kpipe_platform.testing.service_status import ServiceOptions
 
     options = ServiceOptions(
         brokers=brokers, data_dir=data_dir, keep=not throw_away, port=port, settings=_settings(setting or [])

@@ -106,6 +106,4 @@ class KafkaTopic:
         """
         if isinstance(self.value, JsonCodec) and not self.value.has_schema:
             msg = f"topic {self.name!r} cannot be read: its JsonCodec() has no schema"
-            raise ConfigError(
-                msg, fix='declare the fields: JsonCodec("carrier STRING NOT NULL, distance INT")'
-            )
+            raise ConfigError(msg, fix='declare the fields: JsonCodec("carrier STRING NOT NULL, distance INT")')

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import traceback
@@ -12,18 +11,16 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from kpipe_platform.demo.interrupts import unwind_on_signals
 from kpipe_platform.errors import KpipeError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="The flights platform.")
-
-_STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @app.command()
@@ -79,15 +76,7 @@ def seed() -> None:
 @contextmanager
 def _clear_errors(console: Console) -> Iterator[None]:
     """Let signals unwind the program, and say in a line or two why it ends early."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        # Whoever presses Ctrl-C twice shall not interrupt the stopping of services.
-        for each in _STOPPING_SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
-        raise KeyboardInterrupt
-
-    for each in _STOPPING_SIGNALS:
-        signal.signal(each, interrupt)
+    unwind_on_signals()
     try:
         yield
     except KpipeError as error:

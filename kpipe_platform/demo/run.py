@@ -16,6 +16,7 @@ import dagster as dg
 from kpipe_platform.cli.preflight import Level, examine
 from kpipe_platform.demo import data
 from kpipe_platform.demo.assets import airlines, carrier_delays, flights_enriched, planes
+from kpipe_platform.demo.interrupts import handlers_kept
 from kpipe_platform.demo.platform import BOOTSTRAP_SERVERS, DATA_DIR, resources
 from kpipe_platform.demo.progress import StepDone, Steps
 from kpipe_platform.demo.reading import await_settled
@@ -152,7 +153,7 @@ def _spark(steps: Steps, engine: SparkEngine) -> Iterator[None]:
     from pyspark.sql import SparkSession
 
     ours = SparkSession.getActiveSession() is None
-    with steps.step("Starting Spark"):
+    with steps.step("Starting Spark"), handlers_kept():
         session = engine.spark_session
     try:
         yield

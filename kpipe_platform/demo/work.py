@@ -9,6 +9,7 @@ import dagster as dg
 
 from kpipe_platform import KpipeError, kafka_partitions
 from kpipe_platform.demo.assets import ALL, carrier_delays, flights_enriched
+from kpipe_platform.demo.interrupts import Interrupted, ignore_signals
 from kpipe_platform.demo.progress import Step
 from kpipe_platform.demo.topics import FLIGHTS, PARTITIONS
 
@@ -40,6 +41,7 @@ class Work:
 
         Raises:
             KpipeError: What went wrong; offsets are unmoved.
+            Interrupted: A signal came meanwhile.
         """
         try:
             result = dg.materialize(
@@ -50,6 +52,9 @@ class Work:
                 instance=self._instance,
                 run_config=_QUIET,
             )
+        except dg.DagsterExecutionInterruptedError:
+            ignore_signals()
+            raise Interrupted from None
         except Exception as error:
             known = kpipe_error(error)
             if known is None:

@@ -37,11 +37,12 @@ def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
         "lag": dg.MetadataValue.int(last.lag),
         "duration_s": dg.MetadataValue.float(round(duration_s, 3)),
         "records_per_s": dg.MetadataValue.float(round(total.read / duration_s, 1) if duration_s else 0.0),
-        "slices": _slices(reports),
         "steps": _steps(reports),
         "consumer_group": dg.MetadataValue.text(last.slice.group),
         RANGES: dg.MetadataValue.json(_ranges(reports)),
     }
+    if any(report.slice.ranges for report in reports):
+        metadata["slices"] = _slices(reports)
     if all(report.counted_output for report in reports):
         metadata["records_written"] = dg.MetadataValue.int(total.written)
         metadata["dagster/row_count"] = dg.MetadataValue.int(total.written)

@@ -36,7 +36,7 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """Identify a running process; None when there is none, or only a zombie."""
+        """Identify a running process; None when there is none, or only a zombie without threads."""
         started = _start_time(pid)
         return None if started is None else cls(pid, started)
 
@@ -156,8 +156,11 @@ def _start_time(pid: int) -> str | None:
         return None
     # The second field is the command in parentheses and may hold anything: count from its last one.
     fields = stat.rpartition(")")[2].split()
-    state, start_ticks = fields[0], fields[19]
-    return None if state in "ZX" else f"{_boot_id()}:{start_ticks}"
+    state, threads, start_ticks = fields[0], int(fields[17]), fields[19]
+    # A killed process is a zombie at once, but its files and ports are free only after its last thread.
+    if state in "ZX" and threads <= 1:
+        return None
+    return f"{_boot_id()}:{start_ticks}"
 
 
 def _boot_id() -> str:

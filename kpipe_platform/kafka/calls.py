@@ -21,6 +21,7 @@ from kpipe_platform.errors import (
     TopicNotFoundError,
     TransientError,
 )
+from kpipe_platform.kafka.clients import REFUSALS, Clients
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 Result = TypeVar("Result")
@@ -29,7 +30,6 @@ Result = TypeVar("Result")
 # itself at its timeout, so this only guards against a client that never answers.
 _GRACE_S = 2.0
 
-_AUTHENTICATION = {KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED}
 _AUTHORIZATION = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
@@ -97,7 +97,7 @@ def translate(error: KafkaError | KafkaException, settings: ConnectionSettings, 
     text = settings.redact(error.str() or error.name())
     message = f"cannot {what} at {settings.bootstrap_servers}: {text} ({error.name()})"
     where = {**where, "code": error.name()}
-    if code in _AUTHENTICATION:
+    if code in REFUSALS:
         return AuthenticationFailedError(
             message, fix="check security_protocol, sasl_* and ssl_* of KafkaConnection", **where
         )
@@ -117,7 +117,7 @@ def translate(error: KafkaError | KafkaException, settings: ConnectionSettings, 
     return kind(message, **where)
 
 
-def ask(request: Callable[[], Future[Result]], settings: ConnectionSettings, what: str, **where: Any) -> Result:
+def ask(request: Callable[[], Future[Result]], clients: Clients, what: str, **where: Any) -> Result:
     """Send a request and await its answer within the connection's deadline.
 
     A broker that has just started, or a coordinator that moves, refuses for a moment; such a refusal is asked again
@@ -125,13 +125,14 @@ def ask(request: Callable[[], Future[Result]], settings: ConnectionSettings, wha
 
     Args:
         request: Sends the request.
-        settings: The connection, for its deadline.
+        clients: Who asks, for the deadline and for why the brokers refuse.
         what: What is asked, as a phrase.
         **where: Attributes of an error.
 
     Raises:
         KpipeError: The answer, or no answer, as a typed error.
     """
+    settings = clients.settings
     retrying = Retrying(
         retry=retry_if_exception(_is_momentary),
         wait=wait_exponential(multiplier=0.02, max=0.5),
@@ -141,7 +142,8 @@ def ask(request: Callable[[], Future[Result]], settings: ConnectionSettings, wha
     try:
         return retrying(lambda: request().result(timeout=settings.request_timeout_s + _GRACE_S))
     except KafkaException as exception:
-        raise translate(exception, settings, what, **where) from exception
+        refusal = clients.refusal() if kafka_error(exception).code() in _UNAVAILABLE else None
+        raise translate(refusal or exception, settings, what, **where) from exception
     except FutureTimeoutError as exception:
         raise no_answer(settings, what, **where) from exception
 

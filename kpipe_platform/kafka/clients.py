@@ -7,10 +7,13 @@ import threading
 from types import TracebackType
 from typing import Any
 
-from confluent_kafka import Consumer
+from confluent_kafka import Consumer, KafkaError
 from confluent_kafka.admin import AdminClient
 
 from kpipe_platform.kafka.settings import ConnectionSettings
+
+REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
+"""Errors of a connection that waiting does not mend."""
 
 
 class Clients:
@@ -26,14 +29,28 @@ class Clients:
         self._pid = os.getpid()
         self._admin: AdminClient | None = None
         self._consumers: dict[tuple[str, str], Consumer] = {}
+        self._refusal: KafkaError | None = None
 
     def admin(self) -> AdminClient:
         """The admin client of this process."""
         with self._lock:
             self._forget_after_fork()
             if self._admin is None:
-                self._admin = AdminClient(self.settings.for_librdkafka())
+                self._admin = AdminClient({**self.settings.for_librdkafka(), "error_cb": self._note})
             return self._admin
+
+    def refusal(self) -> KafkaError | None:
+        """Why the brokers refuse this client, if they do.
+
+        librdkafka tries refused credentials again until the request times out; only its error callback says why.
+        """
+        if self._admin is not None:
+            self._admin.poll(0)
+        return self._refusal
+
+    def _note(self, error: KafkaError) -> None:
+        if error.code() in REFUSALS:
+            self._refusal = error
 
     def consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
         """A consumer that never joins ``group``: for its committed offsets and its group metadata."""

@@ -94,7 +94,7 @@ def _committed_once(
         lambda: clients.admin().list_consumer_group_offsets(
             [request], require_stable=True, request_timeout=settings.request_timeout_s
         )[group],
-        settings,
+        clients,
         f"read the offsets of group {group}",
         group=group,
     )
@@ -120,7 +120,7 @@ def group_members(clients: Clients, group: str) -> list[GroupMember]:
             lambda: clients.admin().describe_consumer_groups([group], request_timeout=settings.request_timeout_s)[
                 group
             ],
-            settings,
+            clients,
             f"describe group {group}",
             group=group,
         )

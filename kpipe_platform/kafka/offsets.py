@@ -106,7 +106,7 @@ def _list_offsets(
     for tp, future in futures.items():
         found[(tp.topic, tp.partition)] = ask(
             first_then(future, partial(_one_of, request, tp)),
-            settings,
+            clients,
             f"list offsets of {tp.topic}/{tp.partition}",
             topic=tp.topic,
             partition=tp.partition,

@@ -94,7 +94,7 @@ def describe_topics(clients: Clients, names: Iterable[str]) -> dict[str, TopicDe
         try:
             found = ask(
                 first_then(future, partial(_describe_one, clients, name)),
-                settings,
+                clients,
                 f"describe topic {name}",
                 topic=name,
             )
@@ -132,7 +132,7 @@ def topic_limits(clients: Clients, names: Iterable[str]) -> dict[str, TopicLimit
     for resource in resources:
         entries = ask(
             partial(_describe_config, clients, resource),
-            settings,
+            clients,
             f"read the settings of topic {resource.name}",
             topic=resource.name,
         )

@@ -8,21 +8,20 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from filelock import FileLock, Timeout
 
 from kpipe_platform.errors import BrokerStartError, ConfigError
 from kpipe_platform.jvm.folders import state_dir
 from kpipe_platform.jvm.identity import PidFile
-from kpipe_platform.jvm.jars import KAFKA_VERSION
 from kpipe_platform.jvm.ports import is_free
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.broker_data import BrokerData
+from kpipe_platform.testing.service_status import ServiceNode, ServiceOptions, ServiceState, ServiceStatus
 
-__all__ = ["BrokerService", "ServiceNode", "ServiceOptions", "ServiceStatus"]
+__all__ = ["BrokerService"]
 
 logger = logging.getLogger(__name__)
 
@@ -30,68 +29,6 @@ USUAL_PORT = 9092
 # A start with a download and a class archive takes about a minute; another command waits for longer.
 _LOCK_DEADLINE_S = 300.0
 _STOP_DEADLINE_S = 20.0
-
-State = Literal["running", "starting", "degraded", "crashed", "stopped"]
-
-
-@dataclass(frozen=True)
-class ServiceOptions:
-    """How to start the broker.
-
-    Attributes:
-        brokers: Number of brokers, 1 to 3.
-        data_dir: Folder for the data; one in the state folder by default.
-        keep: Keep the data when stopped.
-        port: Plain port of the first broker; by default 9092, or another one when that is taken.
-        settings: Broker settings that win over the defaults.
-    """
-
-    brokers: int = 1
-    data_dir: Path | None = None
-    keep: bool = True
-    port: int | None = None
-    settings: Mapping[str, str] | None = None
-
-
-@dataclass(frozen=True)
-class ServiceNode:
-    """One broker of the service.
-
-    Attributes:
-        broker: Its id.
-        pid: Its process id; None when it does not run.
-        log: Its log file.
-    """
-
-    broker: int
-    pid: int | None
-    log: str
-
-
-@dataclass(frozen=True)
-class ServiceStatus:
-    """What is known about the service.
-
-    Attributes:
-        state: ``degraded`` when only some of the brokers run, ``crashed`` when none does though nobody
-            stopped them.
-        bootstrap_servers: Addresses for clients.
-        data_dir: Folder of the data.
-        keep: Whether the data is kept when it is stopped.
-        kafka_version: Version of the broker.
-        nodes: The brokers.
-    """
-
-    state: State
-    bootstrap_servers: str | None = None
-    data_dir: str | None = None
-    keep: bool | None = None
-    kafka_version: str = KAFKA_VERSION
-    nodes: tuple[ServiceNode, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
-        return asdict(self)
 
 
 class BrokerService:
@@ -114,7 +51,7 @@ class BrokerService:
         nodes = tuple(_node(data, each) for each in range(data.brokers))
         running = sum(node.pid is not None for node in nodes)
         bootstrap_servers = state["bootstrap_servers"]
-        found: State
+        found: ServiceState
         if running == 0:
             found = "crashed"
         elif bootstrap_servers is None:

@@ -75,7 +75,8 @@ def test_start_status_crash_start_and_stop_keep_the_data(tmp_path: Path) -> None
     assert identity.wait(10)
     assert status()["state"] == "crashed"
 
-    assert kpipe("broker", "start", "--port", str(port)).exit_code == 0
+    answer_after_crash = kpipe("broker", "start", "--port", str(port))
+    assert answer_after_crash.exit_code == 0, answer_after_crash.stderr
     assert len(consume(f"127.0.0.1:{port}", "kept")) == 1
     [node] = status()["nodes"]
     stopped = kpipe("broker", "stop")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
@@ -32,7 +32,7 @@ from kpipe_platform.errors import (
 )
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
-from kpipe_platform.kafka.groups import committed_offsets
+from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Materialised, PlanPolicy, Slice, gather_facts, plan_slice
 from kpipe_platform.kafka.topics import describe_topics

@@ -91,15 +91,17 @@ def test_every_flight_ends_up_once_and_nothing_is_left(scratch: Path) -> None:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("during", ["Writing flights to Kafka", "Starting Spark"])
-def test_an_interrupted_run_leaves_nothing(scratch: Path, during: str) -> None:
+@pytest.mark.parametrize(
+    ("after", "by"),
+    [("done  Writing flights to Kafka", signal.SIGTERM), ("Materialising flights_enriched", signal.SIGINT)],
+)
+def test_an_interrupted_run_leaves_nothing(scratch: Path, after: str, by: signal.Signals) -> None:
     process = _start(scratch)
     assert process.stderr is not None
-    before = {"Writing flights to Kafka": "Starting Kafka", "Starting Spark": "Writing flights to Kafka"}[during]
     for line in process.stderr:
-        if line.startswith(f"done  {before}"):
+        if line.startswith(after):
             break
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(by)
     out, shown = process.communicate(timeout=60)
     assert process.returncode == 1, shown
     assert shown.splitlines()[-1].startswith("interrupted: all services are stopped")

@@ -63,6 +63,7 @@ def test_a_stage_that_fails_once_mid_partition(make_orders: Callable[..., Orders
         assert offsets
 
 
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("place", ["hang_before_offsets", "hang_before_commit"])
 def test_killed_after_the_flush_and_before_the_commit(
     orders: Orders, kafka_broker: EmbeddedBroker, tmp_path: Path, place: str
@@ -93,7 +94,7 @@ def test_killed_after_the_flush_and_before_the_commit(
             },
         )
     try:
-        wait_until(lambda: reached.exists() or child.poll() is not None, "the flush")
+        wait_until(lambda: reached.exists() or child.poll() is not None, "the flush", 240)
         assert reached.exists(), (tmp_path / "stderr").read_text()[-3000:]
     finally:
         # The driver, its JVM and the Python workers are one session, known by its id.

@@ -11,6 +11,7 @@ import pytest
 from kpipe_platform.errors import EnvironmentSetupError
 from kpipe_platform.jvm.identity import PidFile, ProcessIdentity
 from kpipe_platform.jvm.logs import tail
+from kpipe_platform.jvm.ports import free_port, is_free
 from kpipe_platform.jvm.process import ManagedProcess
 
 LOOP = "import time\nwhile True: time.sleep(0.05)\n"
@@ -109,6 +110,7 @@ def test_what_the_child_started_ends_with_it(tmp_path: Path) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
+from kpipe_platform.jvm.ports import free_port, is_free
 from kpipe_platform.jvm.process import ManagedProcess
 folder = Path(sys.argv[1])
 data = folder / "data"
@@ -166,6 +168,29 @@ def test_a_forked_copy_of_the_parent_does_not_keep_the_child_alive(tmp_path: Pat
         assert identity is not None
         parent.kill()
         assert identity.wait(4)
+
+
+MANY_THREADS = """
+import socket, sys, threading, time
+memory = bytearray(100_000_000)
+memory[::4096] = b"x" * len(memory[::4096])
+server = socket.create_server(("127.0.0.1", int(sys.argv[1])))
+for _ in range(50):
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+print("up", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_killed_child_is_gone_only_when_its_port_is_free(tmp_path: Path) -> None:
+    # A zombie's threads may still hold what it had open.
+    port = free_port()
+    command = [sys.executable, "-c", MANY_THREADS, str(port)]
+    process = ManagedProcess(command, log_path=tmp_path / "log", detached=True)
+    process.start()
+    wait_until(lambda: process.log_tail() == "up")
+    process.kill()
+    assert is_free(port)
 
 
 def test_a_recycled_pid_is_another_process_and_is_not_signalled(tmp_path: Path) -> None:
