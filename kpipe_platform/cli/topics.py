@@ -159,7 +159,7 @@ def _described(clients: Clients, name: str) -> dict[str, Any]:
     try:
         topic = ask(
             lambda: admin.describe_topics(TopicCollection([name]), request_timeout=timeout_s)[name],
-            settings,
+            clients,
             f"describe topic {name}",
             topic=name,
         )
@@ -168,7 +168,7 @@ def _described(clients: Clients, name: str) -> dict[str, Any]:
     resource = ConfigResource(ResourceType.TOPIC, name)
     config = ask(
         lambda: admin.describe_configs([resource], request_timeout=timeout_s)[resource],
-        settings,
+        clients,
         f"read the settings of topic {name}",
         topic=name,
     )

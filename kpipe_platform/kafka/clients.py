@@ -36,7 +36,8 @@ class Clients:
         with self._lock:
             self._forget_after_fork()
             if self._admin is None:
-                self._admin = AdminClient({**self.settings.for_librdkafka(), "error_cb": self._note})
+                config: dict[str, Any] = {**self.settings.for_librdkafka(), "error_cb": self._note}
+                self._admin = AdminClient(config)
             return self._admin
 
     def refusal(self) -> KafkaError | None:

@@ -124,7 +124,6 @@ def missing_topic(name: str, servers: str) -> TopicNotFoundError:
 
 def topic_limits(clients: Clients, names: Iterable[str]) -> dict[str, TopicLimits]:
     """Read what each topic takes, one call a topic."""
-    settings = clients.settings
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(names)]
     if not resources:
         return {}

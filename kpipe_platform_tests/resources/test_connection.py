@@ -1,4 +1,4 @@
-"""The connection resource: secrets come by environment variable and are shown nowhere; SASL and TLS on a real broker."""
+"""The connection resource: secrets come by environment variable and are shown nowhere; SASL on a real broker."""
 
 from __future__ import annotations
 
