@@ -384,7 +384,7 @@ def _ensure(clients: Clients, name: str, spec: TopicSpec | None) -> None:
 
 
 def _by_range(outcome: Outcome, slice_: Slice) -> list[SliceCounts]:
-    return [outcome.counts.get(index, SliceCounts()) for index in range(len(slice_.ranges))]
+    return [outcome.counts.get(index, SliceCounts()) for index in range(max(len(slice_.ranges), 1))]
 
 
 def _report(slice_: Slice, outcome: Outcome, counts: Sequence[SliceCounts], output: Any, began: float) -> SliceReport:

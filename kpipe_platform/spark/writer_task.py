@@ -192,7 +192,7 @@ class _Task:
                     raise not_delivered(spec.settings, str(spec.slice), left)
                 counts = self._counts()
                 with self._timed("commit"):
-                    transaction.commit(list(counts.values()))
+                    transaction.commit(list(counts.values())[: len(spec.slice.ranges)])
             except _GiveUpError:
                 outcome = self._given_up(sink, transaction)
                 transaction.abort()
@@ -346,7 +346,8 @@ class _Task:
                 dead_lettered=self.faults.dead_lettered.get(src, 0),
                 skipped=self.faults.skipped.get(src, 0),
             )
-            for src in range(len(self.spec.slice.ranges))
+            # Outputs without a source are counted under 0, also where the slice has no range at all.
+            for src in range(max(len(self.spec.slice.ranges), 1))
         }
 
     def _finish(self, status: str) -> Outcome:

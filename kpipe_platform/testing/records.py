@@ -66,6 +66,8 @@ def produce(
     defaults = {
         "acks": "all",
         "linger.ms": 5,
+        # The topic's own limit decides, not the client's default of 1 MB.
+        "message.max.bytes": 100_000_000,
         "max.in.flight": 1,
         "enable.idempotence": transaction is not None,
     }

@@ -13,7 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from dagster._core.definitions.observe import observe
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kpipe_platform import (
@@ -114,7 +114,7 @@ class TestPlainAssets:
         with pytest.raises(OffsetsNotStoredError):
             orders.run(nothing)
 
-    def test_an_asset_without_a_kafka_input_writes_to_a_topic(self, orders: Orders, spark: Any) -> None:
+    def test_an_asset_without_a_kafka_input_writes_to_a_topic(self, orders: Orders, spark: SparkSession) -> None:
         def enriched() -> DataFrame:
             return spark.createDataFrame([(1,), (2,)], "id bigint")
 
