@@ -97,7 +97,7 @@ def dagster_yaml(cpus: int) -> str:
             runs than processors, and no more than four.
     """
     runs = max(1, min(4, cpus))
-    return f"telemetry:\n  enabled: false\nconcurrency:\n  runs:\n    max_concurrent_runs: {runs}\n"
+    return f"telemetry:\n  enabled: false\nnux:\n  enabled: false\nconcurrency:\n  runs:\n    max_concurrent_runs: {runs}\n"
 
 
 def _serve(port: int, brokers: int, folder: Path, *, seed: bool) -> None:

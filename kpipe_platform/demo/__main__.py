@@ -83,7 +83,7 @@ def _clear_errors(console: Console) -> Iterator[None]:
         console.print(f"error: {escape(str(error))}", style="bold red", soft_wrap=True)
         raise typer.Exit(1) from None
     except (KeyboardInterrupt, typer.Abort):
-        console.print("interrupted: all services are stopped; run it again to start over", style="bold red")
+        console.print("interrupted: all services are stopped; run it again", style="bold red")
         raise typer.Exit(1) from None
 
 

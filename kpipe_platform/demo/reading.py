@@ -6,9 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from kpipe_platform.errors import BrokerUnavailableError
-from kpipe_platform.kafka.calls import translate
+from kpipe_platform.kafka.calls import kafka_error, translate
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 _BATCH = 5_000
@@ -17,7 +18,16 @@ _SILENCE_S = 30.0
 _POLL_S = 0.2
 # Markers follow a commit within milliseconds; a busy machine may take seconds.
 _SETTLE_DEADLINE_S = 60.0
-_SETTLE_POLL_S = 0.02
+_SETTLE_POLL_S = 0.05
+# What brokers answer for a moment after their start, or after that of a topic.
+_NO_LEADER = {
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.REPLICA_NOT_AVAILABLE,
+    KafkaError.OFFSET_NOT_AVAILABLE,
+    KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+}
 
 
 def await_settled(settings: ConnectionSettings, topics: Iterable[str]) -> None:
@@ -101,7 +111,21 @@ def _ends_at(settings: ConnectionSettings, topic: str, isolation: str) -> dict[i
 
 
 def _ends(consumer: Consumer, topic: str, timeout_s: float) -> dict[int, tuple[int, int]]:
-    """First offset and last stable offset of each partition."""
+    """First offset and last stable offset of each partition, once every partition has a leader."""
+    retrying = Retrying(
+        retry=retry_if_exception(_waits_for_a_leader),
+        wait=wait_fixed(_SETTLE_POLL_S),
+        stop=stop_after_delay(_SETTLE_DEADLINE_S),
+        reraise=True,
+    )
+    return retrying(_ends_now, consumer, topic, timeout_s)
+
+
+def _waits_for_a_leader(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and kafka_error(error).code() in _NO_LEADER
+
+
+def _ends_now(consumer: Consumer, topic: str, timeout_s: float) -> dict[int, tuple[int, int]]:
     found = consumer.list_topics(topic, timeout_s).topics[topic]
     if found.error is not None:
         raise KafkaException(found.error)

@@ -299,9 +299,12 @@ class Pipeline:
         spec = replace(self._spec(slice_, {t.name: t for t, _ in reads.values()}, target), mode="idempotent")
 
         def work() -> Outcome:
+            started = time.monotonic()
             with storing(slice_):
                 store(output)
-            return write_slice(None, frames, spec)
+            stored_s = time.monotonic() - started
+            outcome = write_slice(None, frames, spec)
+            return replace(outcome, steps_s={**outcome.steps_s, "store": stored_s})
 
         outcome, counts = self._write_at_least_once(slice_, frames, spec, work)
         return replace(_report(slice_, outcome, counts, output, began), counted_output=False)
@@ -311,15 +314,20 @@ class Pipeline:
     ) -> tuple[Outcome, Sequence[SliceCounts]]:
         # The id is held from here on, so that a later run fences this one's commit too.
         with self._transaction(slice_) as transaction:
+            began = time.monotonic()
             transaction.open()
             earlier = transaction.committed_earlier()
+            opened_s = time.monotonic() - began
             if earlier is not None:
                 return Outcome("committed_earlier"), earlier
             if spec.action in (FaultAction.STOP, FaultAction.RETHROW) and any(f.can_fault for f in frames):
                 # Parallel writers cannot take back what they wrote: look for faults first.
                 write_slice(None, frames, replace(spec, topic=None))
             outcome = work()
-            return outcome, store_offsets(transaction, _by_range(outcome, slice_))
+            began = time.monotonic()
+            counts = store_offsets(transaction, _by_range(outcome, slice_))
+            steps = {**outcome.steps_s, "open": opened_s, "commit": time.monotonic() - began}
+            return replace(outcome, steps_s=steps), counts
 
     def _transaction(self, slice_: Slice) -> SliceTransaction:
         timeout_s = self.destination.transaction_timeout_s if self.destination else 300.0

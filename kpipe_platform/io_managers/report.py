@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,10 +11,13 @@ import dagster as dg
 from kpipe_platform.io_managers.pipeline import SliceReport
 from kpipe_platform.io_managers.step import RANGES
 from kpipe_platform.kafka.commit_metadata import SliceCounts
+from kpipe_platform.spark.writer_spec import PreviewRow
 
 _Cell = str | int | float | bool | None
 # Rows of a table in the metadata; Dagster stores the whole of it with every event.
 _TABLE_ROWS = 100
+_PREVIEW_ROWS = 5
+_CELL_CHARACTERS = 120
 
 
 def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
@@ -30,29 +34,26 @@ def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
     last = reports[-1]
     total = sum((report.total for report in reports), SliceCounts())
     duration_s = sum(report.duration_s for report in reports)
-    metadata: dict[str, Any] = {
-        "records_read": dg.MetadataValue.int(total.read),
+    metadata: dict[str, Any] = {"records_read": dg.MetadataValue.int(total.read)}
+    if all(report.counted_output for report in reports):
+        metadata["records_written"] = dg.MetadataValue.int(total.written)
+        metadata["dagster/row_count"] = dg.MetadataValue.int(total.written)
+    metadata |= {
         "dead_letters": dg.MetadataValue.int(total.dead_lettered),
         "skipped": dg.MetadataValue.int(total.skipped),
         "lag": dg.MetadataValue.int(last.lag),
         "duration_s": dg.MetadataValue.float(round(duration_s, 3)),
         "records_per_s": dg.MetadataValue.float(round(total.read / duration_s, 1) if duration_s else 0.0),
-        "steps": _steps(reports),
-        "consumer_group": dg.MetadataValue.text(last.slice.group),
-        RANGES: dg.MetadataValue.json(_ranges(reports)),
     }
-    if any(report.slice.ranges for report in reports):
-        metadata["slices"] = _slices(reports)
-    if all(report.counted_output for report in reports):
-        metadata["records_written"] = dg.MetadataValue.int(total.written)
-        metadata["dagster/row_count"] = dg.MetadataValue.int(total.written)
     reasons = _reasons(reports)
     if reasons:
-        metadata["dead_letter_reasons"] = dg.MetadataValue.md(_markdown(("records", "reason"), reasons))
-    preview = [row for report in reports for row in report.preview][:10]
-    if preview:
-        rows = [(row.key, row.value) for row in preview]
-        metadata["preview"] = dg.MetadataValue.md(_markdown(("key", "value"), rows))
+        metadata["dead_letter_reasons"] = dg.MetadataValue.md(markdown_table(("records", "reason"), reasons))
+    if any(report.slice.ranges for report in reports):
+        metadata["slices"] = _slices(reports)
+    metadata["steps"] = _steps(reports)
+    rows = [row for report in reports for row in report.preview][:_PREVIEW_ROWS]
+    if rows:
+        metadata["preview"] = dg.MetadataValue.md(preview(rows))
     lost = [str(planned.lost) for report in reports for planned in report.slice.ranges if planned.lost]
     if lost:
         metadata["lost_ranges"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in lost))
@@ -61,6 +62,9 @@ def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
         metadata["dagster/column_schema"] = dg.TableSchema(
             columns=[dg.TableColumn(name, kind) for name, kind in columns]
         )
+    metadata["consumer_group"] = dg.MetadataValue.text(last.slice.group)
+    # Read by the next plan, not by people: last.
+    metadata[RANGES] = dg.MetadataValue.json(_ranges(reports))
     return metadata
 
 
@@ -81,6 +85,14 @@ def _slices(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
         for report in reports
         for planned, counts in zip(report.slice.ranges, report.counts, strict=True)
     ]
+    busy = [row for row in rows if row["start"] != row["end"]]
+    if busy and len(busy) < len(rows):
+        # Partitions that had nothing new would hide those that had.
+        rows = busy
+    if len({row["topic"] for row in rows}) == 1:
+        # A narrow table is read whole in the UI's overview.
+        for row in rows:
+            del row["topic"]
     if not all(report.counted_output for report in reports):
         for row in rows:
             del row["written"]
@@ -88,7 +100,9 @@ def _slices(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
 
 
 def _steps(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
-    seconds = {s: sum(report.steps_s.get(s, 0.0) for report in reports) for s in ("plan", "open", "write", "commit")}
+    seconds = {
+        s: sum(report.steps_s.get(s, 0.0) for report in reports) for s in ("plan", "open", "write", "store", "commit")
+    }
     # What the writer did not spend, Spark spent: its stages run before the writer's task, or feed it.
     seconds["spark"] = max(sum(report.duration_s for report in reports) - sum(seconds.values()), 0.0)
     meaning = {
@@ -96,6 +110,7 @@ def _steps(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
         "spark": "read, decode and run the stage",
         "open": "take over the transactional id, compare offsets",
         "write": "send and await acknowledgements",
+        "store": "the other IO manager, with the Spark jobs that it starts",
         "commit": "offsets and commit",
     }
     rows: list[dict[str, _Cell]] = [
@@ -126,7 +141,33 @@ def _reasons(reports: Sequence[SliceReport]) -> list[tuple[str, str]]:
     return [(f"{count:,}", reason) for reason, count in ordered[:20]]
 
 
-def _markdown(head: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
+def preview(rows: Sequence[PreviewRow]) -> str:
+    """Written records as Markdown: JSON objects field by field, a column a record; anything else as key and value."""
+    values = [_object(row.value) for row in rows]
+    objects = [value for value in values if value is not None]
+    if len(objects) < len(rows):
+        return markdown_table(("key", "value"), [(row.key, row.value) for row in rows])
+    names = list(dict.fromkeys(name for value in objects for name in value))
+    lines: list[list[str | None]] = [["*key*", *(row.key for row in rows)]]
+    lines += [[name, *(_text(value.get(name)) for value in objects)] for name in names]
+    return markdown_table(("field", *(f"record {n}" for n in range(1, len(rows) + 1))), lines)
+
+
+def _object(value: str | None) -> dict[str, Any] | None:
+    try:
+        found = json.loads(value or "")
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _text(value: object) -> str | None:
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
+    """A Markdown table; cells are cut to a readable length."""
+
     def line(cells: Sequence[str | None]) -> str:
         return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
 
@@ -136,7 +177,8 @@ def _markdown(head: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
 def _cell(text: str | None) -> str:
     if text is None:
         return "*null*"
-    return text.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    short = text if len(text) <= _CELL_CHARACTERS else text[:_CELL_CHARACTERS] + "…"
+    return short.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
 def describe(report: SliceReport) -> Mapping[str, Any]:

@@ -39,7 +39,7 @@ def check_output_schema(output: object, codec: Codec, topic: str) -> None:
 
 
 def columns_of(output: object) -> list[tuple[str, str]]:
-    """Name and type of each column; nothing for what is no Spark DataFrame."""
+    """Name and type of each column that is written; nothing for what is no Spark DataFrame."""
     if not isinstance(output, DataFrame):
         return []
-    return [(field.name, field.dataType.simpleString()) for field in output.schema.fields]
+    return [(f.name, f.dataType.simpleString()) for f in output.schema.fields if f.name != "_kafka"]

@@ -37,7 +37,8 @@ _REFUSALS = {
     KafkaError.POLICY_VIOLATION,
     KafkaError._INVALID_DIFFERENT_RECORD,
 }
-_PREVIEW_CHARACTERS = 200
+# Enough for a whole JSON record of usual size, which is then shown field by field.
+_PREVIEW_CHARACTERS = 2_000
 _BATCH_BYTES = 1_000_000
 # How long the writer waits for room in librdkafka's queue before it looks for failures again, seconds.
 _QUEUE_WAIT_S = 0.02
