@@ -97,7 +97,8 @@ def dagster_yaml(cpus: int) -> str:
             runs than processors, and no more than four.
     """
     runs = max(1, min(4, cpus))
-    return f"telemetry:\n  enabled: false\nnux:\n  enabled: false\nconcurrency:\n  runs:\n    max_concurrent_runs: {runs}\n"
+    quiet = "telemetry:\n  enabled: false\nnux:\n  enabled: false\n"
+    return f"{quiet}concurrency:\n  runs:\n    max_concurrent_runs: {runs}\n"
 
 
 def _serve(port: int, brokers: int, folder: Path, *, seed: bool) -> None:

@@ -59,18 +59,36 @@ def run(
 
 @app.command()
 def seed() -> None:
-    """Fill the topics of the flights platform at KAFKA_BOOTSTRAP_SERVERS, unless they are filled."""
+    """Fill the topics of the flights platform at KAFKA_BOOTSTRAP_SERVERS, unless they are filled.
+
+    Where DAGSTER_HOME names a Dagster instance, planes and airlines are materialised in it too, once: so any partition
+    can be launched at once.
+    """
+    from kpipe_platform.demo.workspace import quiet_stderr, working_folder
+
+    problems = Console(stderr=True, highlight=False)
+    with _clear_errors(problems), working_folder(None) as folder:
+        log = folder / "seed.log"
+        with _log_kept_on_surprise(log, problems), quiet_stderr(log) as console:
+            _seed(console, folder)
+
+
+def _seed(console: Console, folder: Path) -> None:
     from kpipe_platform.demo import data
     from kpipe_platform.demo.progress import Steps
     from kpipe_platform.demo.seed import seed as seed_topics
     from kpipe_platform.kafka.settings import ConnectionSettings
 
-    console = Console(stderr=True, highlight=False)
-    with _clear_errors(console):
-        servers = os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or "127.0.0.1:9092"
-        flights = data.flights()
-        with Steps(console).step("Writing flights to Kafka", total=len(flights)) as step:
-            step.at(seed_topics(ConnectionSettings(bootstrap_servers=servers), flights, step.at).written)
+    warnings.simplefilter("ignore")
+    steps = Steps(console)
+    servers = os.environ.get("KAFKA_BOOTSTRAP_SERVERS") or "127.0.0.1:9092"
+    flights = data.flights()
+    with steps.step("Writing flights to Kafka", total=len(flights)) as step:
+        step.at(seed_topics(ConnectionSettings(bootstrap_servers=servers), flights, step.at).written)
+    if os.environ.get("DAGSTER_HOME"):
+        from kpipe_platform.demo.reference import materialise_reference
+
+        materialise_reference(steps, folder)
 
 
 @contextmanager

@@ -61,6 +61,8 @@ def airlines(spark: SparkEngine) -> DataFrame:
     ),
     on_fault=FaultAction.DEAD_LETTER,
     scaling=PartitionScaling(max_records=20_000),
+    # A backfill over several partitions is one run, with a Spark job and a transaction for each of them.
+    backfill_policy=dg.BackfillPolicy.single_run(),
     group_name=GROUP,
 )
 def flights_enriched(flights: DataFrame, planes: DataFrame, airlines: DataFrame) -> DataFrame:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._core.instance.ref import InstanceRef
 
 from kpipe_platform import KpipeError, kafka_partitions
 from kpipe_platform.demo.assets import ALL, carrier_delays, flights_enriched
@@ -15,6 +17,13 @@ from kpipe_platform.demo.topics import FLIGHTS, PARTITIONS
 
 # Dagster's own account of each event is for its UI; on a console it would bury ours.
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
+
+
+def dagster_instance(home: Path) -> dg.DagsterInstance:
+    """The Dagster instance of a folder; made when it does not exist. It tells its makers nothing."""
+    home.mkdir(parents=True, exist_ok=True)
+    ref = InstanceRef.from_dir(str(home), overrides={"telemetry": {"enabled": False}})
+    return dg.DagsterInstance.from_ref(ref)
 
 
 class Work:

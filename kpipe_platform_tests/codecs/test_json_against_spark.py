@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
@@ -139,25 +136,7 @@ TRAILING = ['{"req":1} x', '{"req":1}{"req":2}', '{"req":1}}', '{"req":1},{"req"
 
 
 @pytest.fixture(scope="module")
-def session() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession
-
-    active = SparkSession.getActiveSession()
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    spark = active or (
-        SparkSession.builder.master("local[1]")
-        .appName("json-against-spark")
-        .config("spark.ui.enabled", "false")
-        .config("spark.sql.shuffle.partitions", "1")
-        .getOrCreate()
-    )
-    yield spark
-    if active is None:
-        spark.stop()
-
-
-@pytest.fixture(scope="module")
-def refused(session: SparkSession) -> dict[bytes, tuple[bool, bool]]:
+def refused(spark: SparkSession) -> dict[bytes, tuple[bool, bool]]:
     """For each case: whether Spark refuses it, plain, and as the element of an array."""
     from pyspark.sql import functions as F
 
@@ -167,7 +146,7 @@ def refused(session: SparkSession) -> dict[bytes, tuple[bool, bool]]:
     wrapped = F.concat(F.lit('{"v":['), text, F.lit("]}"))
     element = f"v ARRAY<STRUCT<{CODEC.spark_schema}>>, _bad STRING"
     rows = (
-        session.createDataFrame([(case,) for case in cases], "v binary")
+        spark.createDataFrame([(case,) for case in cases], "v binary")
         .coalesce(1)
         .select(
             "v",

@@ -62,6 +62,7 @@ def _graph() -> str:
             f"  deps: {', '.join(sorted(parent.to_user_string() for parent in node.parent_keys)) or '-'}",
             f"  external: {'yes' if node.is_external else 'no'}",
             f"  partitions: {', '.join(partitions) or '-'}",
+            f"  backfill: {node.backfill_policy.policy_type.value if node.backfill_policy else '-'}",
             f"  asset group: {node.group_name}",
             f"  consumer group: {group(key) if reads_kafka else '-'}",
             f"  topic: {topics[key] or '-'}",

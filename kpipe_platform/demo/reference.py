@@ -1,0 +1,42 @@
+"""The reference tables in Dagster's own instance, so that the first click on a partition finds them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from kpipe_platform.demo.assets import airlines, planes
+from kpipe_platform.demo.engine import spark_config, spark_running
+from kpipe_platform.demo.platform import SPARK_REMOTE, resources
+from kpipe_platform.demo.progress import Steps
+from kpipe_platform.demo.work import Work, dagster_instance
+
+DAGSTER_HOME = "DAGSTER_HOME"
+
+
+def materialise_reference(steps: Steps, folder: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Materialise planes and airlines where their tables are missing.
+
+    Args:
+        steps: Shows what is happening.
+        folder: For Spark's files.
+        environment: Names Dagster's home, and the platform's settings.
+
+    Returns:
+        Whether there was something to do.
+
+    Raises:
+        KpipeError: What went wrong.
+    """
+    remote = environment.get(SPARK_REMOTE)
+    platform = resources(environment, spark_config=None if remote else spark_config(folder / "spark"))
+    if all(platform["tables"].exists(asset.key) for asset in (planes, airlines)):
+        return False
+    with (
+        dagster_instance(Path(environment[DAGSTER_HOME])) as instance,
+        spark_running(steps, platform["spark"]),
+        steps.step("Materialising planes and airlines"),
+    ):
+        Work(platform, instance).materialise(planes, airlines)
+    return True
