@@ -29,6 +29,7 @@ from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import SparkEngine
 from kpipe_platform.spark.checks import check_output_schema, columns_of
+from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.reader import SliceFrames, TopicCodecs, read_slice
 from kpipe_platform.spark.writer import output_rows, write_slice
 from kpipe_platform.spark.writer_spec import FaultSample, Outcome, PreviewRow, WriterSpec
@@ -209,16 +210,25 @@ class Pipeline:
         )
 
     def read(self, slice_: Slice, topic: KafkaTopic) -> SliceFrames:
-        """Read and decode one topic's part of a slice, lazily."""
-        return read_slice(
-            self.engine.spark_session,
-            self.source.connection.settings,
-            slice_,
-            TopicCodecs(topic.key_codec, topic.value),
-            topic=topic.name,
-            isolation=self.source.isolation,
-            parallelism=self.engine.settings.tasks_at_once,
-        )
+        """Read and decode one topic's part of a slice, lazily.
+
+        Raises:
+            KpipeError: The session cannot be had, or lacks the Kafka connector.
+        """
+        try:
+            return read_slice(
+                self.engine.spark_session,
+                self.source.connection.settings,
+                slice_,
+                TopicCodecs(topic.key_codec, topic.value),
+                topic=topic.name,
+                isolation=self.source.isolation,
+                parallelism=self.engine.settings.tasks_at_once,
+            )
+        except Exception as error:
+            if is_sparks(error):
+                raise classify(error, str(slice_)) from error
+            raise
 
     # Write
 

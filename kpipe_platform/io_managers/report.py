@@ -113,6 +113,8 @@ def _steps(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
         "store": "the other IO manager, with the Spark jobs that it starts",
         "commit": "offsets and commit",
     }
+    if not seconds["store"]:
+        del meaning["store"]
     rows: list[dict[str, _Cell]] = [
         {"step": s, "seconds": round(seconds[s], 3), "what": what} for s, what in meaning.items()
     ]
