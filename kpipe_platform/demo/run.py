@@ -62,10 +62,10 @@ def run(steps: Steps, folder: Path, *, keep: bool = False, limit: int | None = N
     began = time.monotonic()
     check_machine(steps)
     flights = data.flights(limit)
-    broker = EmbeddedBroker(data_dir=folder / "kafka", keep_data=keep)
+    with steps.step("Starting Kafka") as step:
+        broker = EmbeddedBroker(data_dir=folder / "kafka", keep_data=keep, progress=step.say)
+        broker.start()
     try:
-        with steps.step("Starting Kafka"):
-            broker.start()
         connection = ConnectionSettings(bootstrap_servers=broker.bootstrap_servers, client_id="flights-run")
         with steps.step("Writing flights to Kafka", total=len(flights)) as step:
             seeded = seed(connection, flights, step.at)

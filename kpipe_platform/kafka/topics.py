@@ -13,6 +13,7 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigEntry, ConfigResource, NewTopic, ResourceType
 from confluent_kafka.admin import TopicDescription as DescribedTopic
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.kafka.calls import ask, first_then, kafka_error, translate
@@ -180,4 +181,16 @@ def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
         if kafka_error(exception).code() == KafkaError.TOPIC_ALREADY_EXISTS:
             return False
         raise translate(exception, settings, f"create topic {name}", topic=name) from exception
+    _await_visible(clients, name)
     return True
+
+
+def _await_visible(clients: Clients, name: str) -> None:
+    """The controller answers before every broker knows of the new topic; a description until then says "not found"."""
+    retrying = Retrying(
+        retry=retry_if_exception_type(TopicNotFoundError),
+        wait=wait_exponential(multiplier=0.02, max=0.5),
+        stop=stop_after_delay(clients.settings.request_timeout_s),
+        reraise=True,
+    )
+    retrying(describe_topics, clients, [name])
