@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,17 +58,8 @@ def run(bench: Bench, cases: Sequence[Case], tell: Tell) -> dict[str, Any]:
     return as_json(machine, {"records": bench.records, "turns": bench.turns}, results)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the benchmarks; 1 where a figure does not count."""
-    chosen = options(arguments)
-    console = Console()
-
-    def tell(line: str) -> None:
-        console.print(line, highlight=False)
-
-    cases = [case for case in CASES if not chosen.case or case.name in chosen.case]
-    with EmbeddedBroker(progress=tell) as broker:
-        report = run(Bench(broker.bootstrap_servers, chosen.records, chosen.repetitions), cases, tell)
+def publish(report: Mapping[str, Any], chosen: argparse.Namespace, console: Console) -> int:
+    """Write the figures down and show them; 1 where one does not count, and then the page stays as it is."""
     write_json(report, chosen.output)
     show(report, console)
     console.print(f"Figures are in {chosen.output}")
@@ -78,6 +69,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
         refresh_page(report, chosen.page)
         console.print(f"and in {chosen.page}")
     return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the benchmarks; returns the exit code."""
+    chosen = options(arguments)
+    console = Console()
+
+    def tell(line: str) -> None:
+        console.print(line, highlight=False)
+
+    cases = [case for case in CASES if not chosen.case or case.name in chosen.case]
+    with EmbeddedBroker(progress=tell) as broker:
+        report = run(Bench(broker.bootstrap_servers, chosen.records, chosen.repetitions), cases, tell)
+    return publish(report, chosen, console)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -63,13 +62,15 @@ class Contest:
         name: The case.
         contestants: They take turns.
         ratios: The figures.
-        turns: Repetitions that are measured; a warm-up turn comes before.
+        turns: Repetitions that are measured.
+        warm_up_turns: Repetitions before, which do not count: the JVM's compiler settles over several runs.
     """
 
     name: str
     contestants: Sequence[Contestant]
     ratios: Sequence[Ratio]
     turns: int
+    warm_up_turns: int
 
 
 class Case(Protocol):
@@ -89,12 +90,14 @@ class Bench:
     Args:
         bootstrap_servers: The broker.
         records: Source records of a full-size case.
-        turns: Repetitions.
+        turns: Repetitions that are measured.
+        warm_up_turns: Repetitions before them.
     """
 
     bootstrap_servers: str
     records: int
     turns: int
+    warm_up_turns: int = 2
 
 
 @dataclass(frozen=True)
@@ -144,20 +147,19 @@ def measure(contest: Contest, tell: Tell) -> Result:
     """
     result = Result(contest.name)
     steps: dict[str, list[Mapping[str, float]]] = {}
-    # Turn 0 warms the JVM, the Python workers and the page cache of both sides, and does not count.
-    for turn in range(contest.turns + 1):
+    for turn in range(contest.warm_up_turns + contest.turns):
         order = list(contest.contestants)
         if turn % 2:
             order.reverse()
         for contestant in order:
-            gc.collect()
             run = contestant.run(turn)
             found = run.problems()
             result.problems.setdefault(contestant.name, []).extend(f"turn {turn}: {text}" for text in found)
-            what = "warm-up" if turn == 0 else f"turn {turn}/{contest.turns}"
+            measured = turn - contest.warm_up_turns + 1
+            what = f"turn {measured}/{contest.turns}" if measured > 0 else "warm-up"
             verdict = f"WRONG: {found[0]}" if found else "right"
             tell(f"{contest.name} {what}: {contestant.name} {run.records_per_s:,.0f} records a second, {verdict}")
-            if turn:
+            if measured > 0:
                 result.rates.setdefault(contestant.name, []).append(run.records_per_s)
                 steps.setdefault(contestant.name, []).append(run.steps)
     result.problems = {name: problems for name, problems in result.problems.items() if problems}

@@ -122,8 +122,8 @@ def enriched_problems(bootstrap_servers: str, topic: str, orders: Orders) -> Pro
         wrong[what] = wrong.get(what, 0) + 1
 
     for message in read(bootstrap_servers, topic):
-        found = json.loads(message.value() or b"null")
-        number = found.get("order_id") if isinstance(found, dict) else None
+        found = _object(message.value())
+        number = found.get("order_id")
         if not isinstance(number, int) or not 0 <= number < orders.count or orders.is_bad(number):
             note("are no good order")
             continue
@@ -139,6 +139,14 @@ def enriched_problems(bootstrap_servers: str, topic: str, orders: Orders) -> Pro
     if missing:
         wrong["are missing"] = missing
     return [f"{topic}: {count:,} records {what}" for what, count in wrong.items()]
+
+
+def _object(data: bytes | None) -> dict[str, object]:
+    try:
+        found = json.loads(data or b"")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def dead_letter_problems(bootstrap_servers: str, topic: str, orders: Orders) -> Problems:

@@ -54,6 +54,7 @@ class Json1p:
                     Ratio("json_1p_with_source", "kpipe_with_source", StructuredStreaming.name),
                 ),
                 bench.turns,
+                bench.warm_up_turns,
             )
         finally:
             delete_topic(bench.bootstrap_servers, source)

@@ -179,6 +179,8 @@ def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
         future.result(timeout=settings.request_timeout_s + 2)
     except KafkaException as exception:
         if kafka_error(exception).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            # Perhaps another run created it this very moment.
+            _await_visible(clients, name)
             return False
         raise translate(exception, settings, f"create topic {name}", topic=name) from exception
     _await_visible(clients, name)

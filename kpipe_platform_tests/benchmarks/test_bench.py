@@ -1,0 +1,266 @@
+"""The benchmarks measure what they say, and a figure whose records are wrong does not count."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from rich.console import Console
+
+from benchmarks.__main__ import FULL_RECORDS, FULL_TURNS, QUICK_RECORDS, ROOT, options, publish, run
+from benchmarks.cases import CASES
+from benchmarks.measure import Bench, Contest, Problems, Ratio, Run, measure
+from benchmarks.orders import FIELDS, VALUE_BYTES, Orders
+from benchmarks.report import BEGIN, END, refresh_page
+from benchmarks.topics import dead_letter_problems, enriched_problems
+from kpipe_platform import JsonCodec
+from kpipe_platform.codecs import DecodeFault
+from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.plugin import Produce, TopicFactory
+
+WARM_UP_TURNS = 2
+MACHINE_KEYS = {"cores", "cpu", "memory_gib", "load_before", "system", "python", "java", "versions"}
+
+
+def right() -> Problems:
+    return []
+
+
+@dataclass
+class Fake:
+    """A contestant that takes as long as it is told, turn by turn."""
+
+    name: str
+    seconds: Sequence[float]
+    problems: Callable[[], Problems] = right
+    turns: list[int] = field(default_factory=list)
+
+    def run(self, turn: int) -> Run:
+        self.turns.append(turn)
+        taken = self.seconds[turn - WARM_UP_TURNS] if turn >= WARM_UP_TURNS else 1_000.0
+        return Run(taken, 100, self.problems, {"write": taken / 2})
+
+
+def contest(*contestants: Fake, turns: int = 3) -> Contest:
+    ratio = Ratio("race", contestants[0].name, contestants[1].name)
+    return Contest("race", contestants, (ratio,), turns, WARM_UP_TURNS)
+
+
+def nothing(_line: str) -> None:
+    pass
+
+
+# ------------------------------------------------------------------------------------------ the real thing
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_a_tiny_run_finds_every_record_right_and_reports_all(
+    kafka_broker: EmbeddedBroker, spark: SparkSession, tmp_path: Path
+) -> None:
+    del spark  # started before the benchmarks' own engine asks for one
+    lines: list[str] = []
+
+    report = run(Bench(kafka_broker.bootstrap_servers, records=2_000, turns=1, warm_up_turns=0), CASES, lines.append)
+
+    assert report["problems"] == {}
+    assert set(report["machine"]) == MACHINE_KEYS
+    assert report["settings"] == {"records": 2_000, "turns": 1}
+    assert set(report["ratios"]) == {"json_1p", "json_1p_with_source"}
+    for spread in report["ratios"].values():
+        assert 0 < spread["min"] == spread["median"] == spread["max"]
+    rates = report["absolute"]["json_1p"]
+    assert set(rates) == {"kpipe", "kpipe_with_source", "structured_streaming"}
+    assert all(len(each) == 1 and each[0] > 0 for each in rates.values())
+    assert set(report["steps"]["json_1p"]) == {"kpipe", "kpipe_with_source"}
+    assert set(report["steps"]["json_1p"]["kpipe"]) == {"plan", "spark", "open", "write", "commit", "dagster"}
+    assert any("structured_streaming" in line and "right" in line for line in lines)
+
+    page, output = tmp_path / "docs/benchmarks.md", tmp_path / "build/bench.json"
+    chosen = options(["--output", str(output), "--page", str(page)])
+    assert publish(report, chosen, Console(file=io.StringIO())) == 0
+    assert json.loads(output.read_text()) == report
+    assert "| `json_1p` | kpipe |" in page.read_text()
+
+
+@pytest.mark.broker
+def test_a_topic_that_is_not_as_it_should_be_is_found_out(
+    kafka_broker: EmbeddedBroker, kafka_topic: TopicFactory, produce: Produce
+) -> None:
+    orders = Orders(2_000)
+    topic = kafka_topic("enriched")
+    numbers = [n for n in range(orders.count) if not orders.is_bad(n) and n != 17]
+    numbers[5], numbers[6] = numbers[6], numbers[5]
+    outputs = [(orders.customer(n), orders.enriched(n)) for n in [*numbers, 1_234]]
+    outputs[100] = (outputs[100][0], {**outputs[100][1], "gross": -1.0})
+    outputs += [("customer", orders.enriched(999)), ("customer", "no order")]
+    produce(topic, outputs)
+    # What is not committed is not there.
+    produce(topic, [(orders.customer(17), orders.enriched(17))], transaction="abort")
+
+    found = enriched_problems(kafka_broker.bootstrap_servers, topic, orders)
+
+    assert sorted(found) == [
+        f"{topic}: 1 records are missing",
+        f"{topic}: 1 records are out of order",
+        f"{topic}: 1 records are there again",
+        f"{topic}: 1 records have another key or value than they should",
+        f"{topic}: 2 records are no good order",
+    ]
+
+
+@pytest.mark.broker
+def test_every_bad_order_must_be_dead_lettered_once(
+    kafka_broker: EmbeddedBroker, kafka_topic: TopicFactory, produce: Produce
+) -> None:
+    orders = Orders(2_000)
+    topic = kafka_topic("letters")
+
+    def letter(offset: int) -> dict[str, Any]:
+        return {"value": b"{}", "headers": [("__connect.errors.offset", str(offset).encode())]}
+
+    produce(topic, [letter(999), letter(1_999)])
+    assert dead_letter_problems(kafka_broker.bootstrap_servers, topic, orders) == []
+
+    produce(topic, [letter(999)])
+    (problem,) = dead_letter_problems(kafka_broker.bootstrap_servers, topic, orders)
+    assert problem == f"{topic}: 3 dead letters of 2 records, where 2 orders are bad"
+
+
+# ------------------------------------------------------------------------------------------------ measuring
+
+
+def test_ratios_are_taken_turn_by_turn_and_the_warm_up_does_not_count() -> None:
+    ours, theirs = Fake("ours", [1.0, 2.0, 4.0]), Fake("theirs", [2.0, 2.0, 2.0])
+
+    result = measure(contest(ours, theirs), nothing)
+
+    assert result.rates == {"ours": [100.0, 50.0, 25.0], "theirs": [50.0, 50.0, 50.0]}
+    spread = result.ratios["race"]
+    assert (spread.min, spread.median, spread.max) == (0.5, 1.0, 2.0)
+    assert result.steps["ours"] == {"write": 1.0}
+    assert ours.turns == theirs.turns == list(range(WARM_UP_TURNS + 3))
+
+
+def test_contestants_take_turns_in_alternating_order() -> None:
+    order: list[str] = []
+
+    class Noted(Fake):
+        def run(self, turn: int) -> Run:
+            order.append(self.name)
+            return super().run(turn)
+
+    measure(contest(Noted("a", [1.0] * 4), Noted("b", [1.0] * 4), turns=2), nothing)
+
+    assert order == ["a", "b", "b", "a"] * ((WARM_UP_TURNS + 2) // 2)
+
+
+@pytest.mark.parametrize("turn_of_the_problem", range(WARM_UP_TURNS + 2))
+def test_a_wrong_count_in_any_turn_makes_the_figure_not_count(turn_of_the_problem: int, tmp_path: Path) -> None:
+    looked: list[int] = []
+
+    def one_missing() -> Problems:
+        looked.append(len(looked))
+        return ["out: 1 records are missing"] if looked[-1] == turn_of_the_problem else []
+
+    lines: list[str] = []
+    result = measure(contest(Fake("ours", [1.0, 1.0], one_missing), Fake("theirs", [1.0, 1.0]), turns=2), lines.append)
+
+    assert result.ratios == {}
+    assert result.problems == {"ours": [f"turn {turn_of_the_problem}: out: 1 records are missing"]}
+    assert sum("WRONG: out: 1 records are missing" in line for line in lines) == 1
+
+
+def test_figures_that_do_not_count_fail_the_run_and_leave_the_page_alone(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    chosen = options(["--output", str(tmp_path / "bench.json"), "--page", str(page)])
+    report = {
+        "ratios": {},
+        "absolute": {"race": {"ours": [100]}},
+        "steps": {},
+        "problems": {"race": {"ours": ["turn 1: out: 1 records are missing"]}},
+    }
+    shown = io.StringIO()
+
+    assert publish(report, chosen, Console(file=shown, width=200)) == 1
+    assert "race: the figures of ours do not count: turn 1: out: 1 records are missing" in shown.getvalue()
+    assert not page.exists()
+
+
+# -------------------------------------------------------------------------------------- records, page, options
+
+
+def test_orders_are_of_the_size_and_the_kind_that_they_say() -> None:
+    orders, codec = Orders(1_000_000), JsonCodec(FIELDS)
+
+    for number in (0, 7, 998, 12_345, 999_998):
+        value = orders.value(number)
+        assert len(value) == VALUE_BYTES
+        decoded = codec.decode(value)
+        assert orders.enriched(number) == {
+            **{name: decoded[name] for name in ("order_id", "customer", "country")},
+            "gross": decoded["amount"] * 1.2,
+        }
+    assert orders.bad == 1_000
+    bad = orders.value(999)
+    assert orders.is_bad(999)
+    assert len(bad) == VALUE_BYTES
+    with pytest.raises(DecodeFault):
+        codec.decode(bad)
+
+
+def report_of(median: float) -> dict[str, Any]:
+    machine = {"cores": 2, "cpu": "some cpu", "memory_gib": 8.0, "python": "3.11", "java": "17", "versions": {"a": "1"}}
+    return {
+        "machine": machine,
+        "settings": {"records": 1_000, "turns": 3},
+        "ratios": {"race": {"min": 1.0, "median": median, "max": 9.0}},
+        "absolute": {"race": {"ours": [3_000, 1_000, 2_000]}},
+        "steps": {"race": {"ours": {"write": 0.5}}},
+        "problems": {},
+    }
+
+
+def test_the_page_is_refreshed_between_its_markers_only(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+
+    refresh_page(report_of(1.5), page)
+    refresh_page(report_of(2.5), page)
+
+    text = page.read_text()
+    assert text.startswith(f"before\n{BEGIN}\n")
+    assert text.endswith(f"{END}\nafter\n")
+    assert "| `race` | 1.00 | 2.50 | 9.00 |" in text
+    assert "| `race` | ours | 2,000 | 1,000 to 3,000 |" in text
+    assert "old" not in text
+    assert "1.50" not in text
+
+
+def test_a_page_without_markers_is_refused(tmp_path: Path) -> None:
+    page = tmp_path / "benchmarks.md"
+    page.write_text("something else\n")
+
+    with pytest.raises(ValueError, match="lacks the markers"):
+        refresh_page(report_of(1.0), page)
+
+
+def test_quick_by_option_or_environment_and_only_a_full_run_refreshes_the_page(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("QUICK", raising=False)
+    full = options([])
+    assert (full.records, full.repetitions, full.page) == (FULL_RECORDS, FULL_TURNS, ROOT / "docs/benchmarks.md")
+    assert (options(["--quick"]).records, options(["--quick"]).page) == (QUICK_RECORDS, None)
+    assert options(["--records", "500"]).page is None
+    monkeypatch.setenv("QUICK", "1")
+    assert options([]).records == QUICK_RECORDS
+    assert options(["--records", "500"]).records == 500
+    monkeypatch.setenv("QUICK", "0")
+    assert options([]).records == FULL_RECORDS
