@@ -130,7 +130,9 @@ def topic_limits(clients: Clients, names: Iterable[str]) -> dict[str, TopicLimit
         return {}
     limits = {}
     for resource in resources:
-        entries = ask(
+        # A topic that was just created is described by one broker sooner than its settings are by another.
+        entries = _once_visible(clients)(
+            ask,
             partial(_describe_config, clients, resource),
             clients,
             f"read the settings of topic {resource.name}",
@@ -189,10 +191,13 @@ def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
 
 def _await_visible(clients: Clients, name: str) -> None:
     """The controller answers before every broker knows of the new topic; a description until then says "not found"."""
-    retrying = Retrying(
+    _once_visible(clients)(describe_topics, clients, [name])
+
+
+def _once_visible(clients: Clients) -> Retrying:
+    return Retrying(
         retry=retry_if_exception_type(TopicNotFoundError),
         wait=wait_exponential(multiplier=0.02, max=0.5),
         stop=stop_after_delay(clients.settings.request_timeout_s),
         reraise=True,
     )
-    retrying(describe_topics, clients, [name])

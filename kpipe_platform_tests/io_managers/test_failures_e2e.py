@@ -9,9 +9,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -143,7 +145,10 @@ def test_two_runs_of_one_partition_at_the_same_time(orders: Orders) -> None:
 
     def run() -> None:
         try:
-            results.append(orders.metadata(orders.run(orders.asset(stage))))
+            # An ephemeral instance is one SQLite connection: each run has its own, as two deployments would.
+            with dg.DagsterInstance.ephemeral() as instance:
+                own = replace(orders, instance=instance)
+                results.append(own.metadata(own.run(own.asset(stage))))
         except KpipeError as error:
             results.append(error)
 
