@@ -14,6 +14,7 @@ Settings that a test suite computes go into an overridden `kafka_broker_settings
 from __future__ import annotations
 
 import uuid
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -186,7 +187,10 @@ def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
     quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
     session = get_session(EngineSettings(master=pytestconfig.getini("kpipe_spark_master"), config=quick))
     yield session
-    session.stop()
+    with warnings.catch_warnings():
+        # A JVM that is gone already is no fault of the tests that ran before.
+        warnings.simplefilter("ignore", RuntimeWarning)
+        session.stop()
 
 
 @pytest.fixture
