@@ -27,6 +27,11 @@ fewer records; everything it found is in `build/bench.json`.
 kpipe's side is a whole materialisation, exactly once and with dead letters; Structured Streaming's is at least once and
 leaves out what does not decode.
 
+- `json_1p`: the stage selects columns, so the outputs are the same bytes on both sides.
+- `json_1p_with_source`: the stage keeps `_kafka`, so kpipe adds the header `kpipe.source` to each output.
+- `json_1p_over_lz4`: as `json_1p`, with Structured Streaming's sink set to lz4 and larger batches, which are kpipe's
+  defaults and not Spark's.
+
 {BEGIN}
 {END}
 """

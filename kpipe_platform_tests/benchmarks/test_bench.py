@@ -72,11 +72,16 @@ def test_a_tiny_run_finds_every_record_right_and_reports_all(
     assert report["problems"] == {}
     assert set(report["machine"]) == MACHINE_KEYS
     assert report["settings"] == {"records": 2_000, "turns": 1}
-    assert set(report["ratios"]) == {"json_1p", "json_1p_with_source"}
+    assert set(report["ratios"]) == {"json_1p", "json_1p_with_source", "json_1p_over_lz4"}
     for spread in report["ratios"].values():
         assert 0 < spread["min"] == spread["median"] == spread["max"]
     rates = report["absolute"]["json_1p"]
-    assert set(rates) == {"kpipe", "kpipe_with_source", "structured_streaming"}
+    assert set(rates) == {
+        "kpipe",
+        "kpipe_with_source",
+        "structured_streaming",
+        "structured_streaming_lz4",
+    }
     assert all(len(each) == 1 and each[0] > 0 for each in rates.values())
     assert set(report["steps"]["json_1p"]) == {"kpipe", "kpipe_with_source"}
     assert set(report["steps"]["json_1p"]["kpipe"]) == {"plan", "spark", "open", "write", "commit", "dagster"}
