@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from kpipe_platform.assets import kafka_asset, kafka_topic_asset, table_input
+    from kpipe_platform.assets import dead_letter_asset, kafka_asset, kafka_topic_asset, table_input
+    from kpipe_platform.checks import rule_checks
     from kpipe_platform.codecs import JsonCodec, RawCodec, TextCodec
     from kpipe_platform.codecs.topic import KafkaTopic
     from kpipe_platform.errors import KpipeError
@@ -20,15 +21,21 @@ if TYPE_CHECKING:
     from kpipe_platform.kafka.records import KafkaRecord
     from kpipe_platform.kafka.topics import TopicSpec
     from kpipe_platform.partitions import kafka_partitions, register_kafka_partitions
+    from kpipe_platform.policies.components import FaultPolicies, FaultPolicy
     from kpipe_platform.policies.faults import FaultAction
+    from kpipe_platform.policies.retry import RecordRetryPolicy
     from kpipe_platform.resources.connection import KafkaConnection
     from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
     from kpipe_platform.resources.scaling import PartitionScaling
     from kpipe_platform.resources.source import KafkaSource
     from kpipe_platform.resources.spark import SparkEngine
+    from kpipe_platform.spark.row_functions import map_records
+    from kpipe_platform.spark.rules import Rule, expect, expect_all
 
 _HOMES = {
     "FaultAction": "policies.faults",
+    "FaultPolicies": "policies.components",
+    "FaultPolicy": "policies.components",
     "JsonCodec": "codecs",
     "KafkaConnection": "resources.connection",
     "KafkaDeadLetterDestination": "resources.destination",
@@ -42,19 +49,28 @@ _HOMES = {
     "OffsetRange": "kafka.offsets",
     "PartitionScaling": "resources.scaling",
     "RawCodec": "codecs",
+    "RecordRetryPolicy": "policies.retry",
+    "Rule": "spark.rules",
     "SparkEngine": "resources.spark",
     "TextCodec": "codecs",
     "TopicSpec": "kafka.topics",
     "current_slice": "io_managers",
+    "dead_letter_asset": "assets",
+    "expect": "spark.rules",
+    "expect_all": "spark.rules",
     "kafka_asset": "assets",
     "kafka_partitions": "partitions",
     "kafka_topic_asset": "assets",
+    "map_records": "spark.row_functions",
     "register_kafka_partitions": "partitions",
+    "rule_checks": "checks",
     "table_input": "assets",
 }
 
 __all__ = [
     "FaultAction",
+    "FaultPolicies",
+    "FaultPolicy",
     "JsonCodec",
     "KafkaConnection",
     "KafkaDeadLetterDestination",
@@ -68,15 +84,22 @@ __all__ = [
     "OffsetRange",
     "PartitionScaling",
     "RawCodec",
+    "RecordRetryPolicy",
+    "Rule",
     "SparkEngine",
     "TextCodec",
     "TopicSpec",
     "__version__",
     "current_slice",
+    "dead_letter_asset",
+    "expect",
+    "expect_all",
     "kafka_asset",
     "kafka_partitions",
     "kafka_topic_asset",
+    "map_records",
     "register_kafka_partitions",
+    "rule_checks",
     "table_input",
 ]
 

@@ -15,6 +15,7 @@ KpipeError
 │   ├── NoStartOffsetError            a new group and `start="error"`
 │   ├── DecodeFault, EncodeFault      a codec cannot read or write a value (`kpipe_platform.codecs`)
 │   ├── RecordFaultError              a record failed and its action is to stop the run
+│   ├── DeadLetterLimitError          more records failed than the limit allows
 │   ├── StageFailedError              the user's stage raised
 │   ├── DestinationRejectedError      records the destination will not take, and their action is to stop
 │   └── DeadLetterError               a dead letter cannot be written
@@ -125,6 +126,10 @@ class NoStartOffsetError(TerminalError):
 
 class RecordFaultError(TerminalError):
     """A record failed and the action for it is to stop the run."""
+
+
+class DeadLetterLimitError(TerminalError):
+    """More records failed than ``max_dead_letter_ratio`` allows; nothing of the slice was written."""
 
 
 class StageFailedError(TerminalError):

@@ -13,8 +13,10 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
 from kpipe_platform.io_managers.feed import RunLimits, StagedFeeds, TopicFeed
 from kpipe_platform.io_managers.kafka import StoresOffsets
-from kpipe_platform.io_managers.step import FORM, ON_FAULT, READ, READ_FEED, SCALING
+from kpipe_platform.io_managers.step import FORM, LIMIT, ON_FAULT, READ, READ_FEED, SCALING
+from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
+from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.spark.convert import requested_form
 
@@ -26,7 +28,10 @@ def kafka_asset(
     *,
     source: Source | Sequence[Source],
     topic: KafkaTopic | None = None,
-    on_fault: FaultAction | None = None,
+    on_fault: FaultAction | FaultPolicies | None = None,
+    isolate: bool | None = None,
+    max_dead_letter_ratio: float | None = None,
+    minimum_dead_letters: int | None = None,
     partitioned: bool = True,
     scaling: PartitionScaling | None = None,
     max_slices: int | None = 1,
@@ -48,7 +53,14 @@ def kafka_asset(
             named like each; its annotation decides the form (Spark, pandas, pyarrow, polars, list[KafkaRecord]).
             Several sources must share their partitions; their offsets move together.
         topic: Destination topic. None: ``io_manager_key`` or ``io_manager_def`` stores the output.
-        on_fault: What happens to a record that fails; None: the IO manager's own setting, STOP by default.
+        on_fault: What happens to a record that fails: an action, or ``FaultPolicies`` by part of the pipeline with
+            what is tried again before; None: the IO manager's own setting, STOP by default.
+        isolate: Whether the stage may be called again on smaller and smaller parts of a slice that it fails on,
+            until the failing record stands alone and gets its action. False for a stage that looks at the slice as a
+            whole, for example to aggregate it: it fails whole. None: True for one source, False for several.
+        max_dead_letter_ratio: The largest share of a slice's records that may be dead-lettered or skipped, above 0
+            and up to 1; past it the run fails before it commits. None: the dead-letter destination's.
+        minimum_dead_letters: Failed records below which that share does not count; None: likewise.
         partitioned: False: one materialisation takes a slice of every Kafka partition, in one transaction.
         scaling: Bounds of a slice and of a range run; None: the source's.
         max_slices: Consecutive slices of one run at most; None: until caught up.
@@ -67,7 +79,15 @@ def kafka_asset(
     """
     sources = [source] if isinstance(source, dg.SourceAsset | dg.AssetsDefinition) else list(source)
     _check(sources, topic, io_manager_key, io_manager_def, max_slices, max_duration_s)
+    if isolate and len(sources) > 1:
+        msg = "@kafka_asset(isolate=True) has several sources, and parts of them do not belong together"
+        raise ConfigError(msg, fix="leave isolate out, or read one source")
     limits = RunLimits(max_slices, max_duration_s)
+    isolates = len(sources) == 1 if isolate is None else isolate
+    bounds = {"ratio": max_dead_letter_ratio, "minimum": minimum_dead_letters}
+    bounds = {name: value for name, value in bounds.items() if value is not None}
+    # Refused here, not in the first run.
+    DeadLetterLimit(**bounds)  # type: ignore[arg-type]
 
     def decorate(stage: Callable[..., Any]) -> dg.AssetsDefinition:
         feeds = {_parameter(s): s for s in sources}
@@ -83,7 +103,9 @@ def kafka_asset(
             )
         extra: dict[str, Any] = topic.as_metadata() if topic is not None else {}
         if on_fault is not None:
-            extra[ON_FAULT] = FaultAction(on_fault).value
+            extra[ON_FAULT] = FaultPolicies.of(on_fault).to_config()
+        if bounds:
+            extra[LIMIT] = bounds
         if scaling is not None:
             extra[SCALING] = scaling.model_dump()
         if io_manager_def is not None:
@@ -100,7 +122,7 @@ def kafka_asset(
             description=asset_kwargs.pop("description", None) or inspect.getdoc(stage),
             kinds=asset_kwargs.pop("kinds", {"kafka", "spark"}),
             **asset_kwargs,
-        )(_compute(stage, set(feeds), parameters, hints, limits))
+        )(_compute(stage, set(feeds), parameters, hints, limits, isolates))
         return made
 
     return decorate
@@ -112,6 +134,7 @@ def _compute(
     parameters: list[inspect.Parameter],
     hints: dict[str, Any],
     limits: RunLimits,
+    isolates: bool,
 ) -> Callable[..., Any]:
     """The function that Dagster calls: the stage's own parameters, and the stage itself as the result."""
 
@@ -122,7 +145,7 @@ def _compute(
             # Called by hand, in a unit test: the stage on the frames that were passed.
             return stage(**bound)
         others = {name: value for name, value in bound.items() if name not in feeds}
-        return StagedFeeds(topics, lambda frames: stage(**others, **frames), limits)
+        return StagedFeeds(topics, lambda frames: stage(**others, **frames), limits, isolates)
 
     compute.__name__ = getattr(stage, "__name__", "stage")
     compute.__doc__ = stage.__doc__

@@ -1,10 +1,12 @@
 """Dead letters: the record that failed, byte for byte, with what is known of its failure."""
 
-from kpipe_platform.deadletter.build import DeadLetter, build_dead_letter, correlation_id
+from kpipe_platform.deadletter.build import build_dead_letter, correlation_id
 from kpipe_platform.deadletter.context import DeadLetterContext
 from kpipe_platform.deadletter.envelope import Envelope, envelope_schema, is_envelope
 from kpipe_platform.deadletter.headers import connect_headers, error_headers, spring_headers
+from kpipe_platform.deadletter.letter import DeadLetter
 from kpipe_platform.deadletter.parts import SCHEMA, Distribution, OriginRange, PayloadReference, Retry, Segment
+from kpipe_platform.deadletter.redaction import Redact, load_redaction
 
 __all__ = [
     "SCHEMA",
@@ -14,6 +16,7 @@ __all__ = [
     "Envelope",
     "OriginRange",
     "PayloadReference",
+    "Redact",
     "Retry",
     "Segment",
     "build_dead_letter",
@@ -22,5 +25,6 @@ __all__ = [
     "envelope_schema",
     "error_headers",
     "is_envelope",
+    "load_redaction",
     "spring_headers",
 ]

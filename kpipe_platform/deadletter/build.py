@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from kpipe_platform.deadletter.context import DeadLetterContext
-from kpipe_platform.deadletter.envelope import (
-    OMITTED_HEADERS,
-    OMITTED_KEY,
-    OMITTED_MESSAGE,
-    OMITTED_MESSAGE_HEADERS,
-    OMITTED_MESSAGE_KEY,
-    OMITTED_STACKTRACE,
-    Envelope,
-)
-from kpipe_platform.deadletter.headers import coordinate_headers, error_headers
-from kpipe_platform.deadletter.parts import Distribution, OriginRange, PayloadReference
+from kpipe_platform.deadletter.envelope import OMITTED_RETRIES, OMITTED_RULES, Envelope
+from kpipe_platform.deadletter.letter import DeadLetter, Failure, envelope_letters, raw_letters
+from kpipe_platform.deadletter.parts import Distribution, OriginRange, Retry, Segment
+from kpipe_platform.deadletter.redaction import redacted
 from kpipe_platform.errors import DeadLetterError
-from kpipe_platform.kafka.records import Headers, KafkaRecord
-from kpipe_platform.kafka.sizes import record_size
+from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.policies.faults import Fault, bounded
 
-SHORT_MESSAGE_CHARS = 200
-"""What is left of a fault's message when the dead letter would not fit otherwise."""
+MAX_RETRIES = 20
+"""Attempts that a dead letter keeps, the last ones: some 15 kB at most."""
+
+MAX_RULES = 50
+"""Rules that a dead letter names, the first ones."""
+
+MAX_RULE_CHARS = 200
+"""Longest name of a rule that a dead letter keeps."""
 
 
 class AnyRange(Protocol):
@@ -48,31 +45,6 @@ class AnyRange(Protocol):
         """The offset behind the last one."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeadLetter:
-    """A record for the dead-letter topic.
-
-    Args:
-        topic: The dead-letter topic.
-        key: The original key.
-        value: The envelope, or the original value.
-        headers: The record's own headers in their order, then the error headers.
-        timestamp_ms: The original timestamp in raw form, as Kafka Connect keeps it; the time of
-            dead-lettering for an envelope, so that the topic's retention counts from there.
-    """
-
-    topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: Headers
-    timestamp_ms: int | None
-
-    @property
-    def size_bytes(self) -> int:
-        """Upper bound of what the broker counts against ``max.message.bytes``."""
-        return record_size(self.key, self.value, self.headers)
-
-
 def build_dead_letter(
     record: KafkaRecord,
     fault: Fault,
@@ -80,36 +52,74 @@ def build_dead_letter(
     now_ms: int,
     *,
     origin_range: AnyRange | None = None,
+    retries: tuple[Retry, ...] = (),
+    segments: tuple[Segment, ...] | None = None,
+    rules: tuple[str, ...] = (),
 ) -> DeadLetter:
     """Make the dead letter of a record, as complete as fits.
 
     The payload is never cut. What makes way for it, one after another until the dead letter fits: the
-    stack trace; the message behind its first `SHORT_MESSAGE_CHARS` characters; the envelope's copies of
-    headers and key, which the dead letter's own headers and key hold as well. A payload that still does
-    not fit is referred to by coordinates, sizes and checksums, and the envelope says so.
+    stack trace; the message behind its first 200 characters; the envelope's copies of headers and key,
+    which the dead letter's own headers and key hold as well; the attempts; the rules' names. A payload that
+    still does not fit is referred to by coordinates, sizes and checksums, and the envelope says so.
 
     Args:
         record: The failed record with its original bytes; without an offset for a rejected output record.
         fault: Why it failed.
-        context: Topic, form, size limit, and who writes.
+        context: Topic, form, size limit, redaction, and who writes.
         now_ms: The time, milliseconds since the epoch.
         origin_range: The slice that a record without an offset came from.
+        retries: Attempts that were made with this record alone; they follow those of its slice. The last
+            `MAX_RETRIES` are kept.
+        segments: Steps that this record went through; None: those of its slice.
+        rules: Names of the rules that failed. The first `MAX_RULES` are kept.
 
     Returns:
         The dead letter.
 
     Raises:
-        DeadLetterError: It cannot be made small enough, or the record holds a value that is not bytes.
+        ConfigError: The redaction hook cannot be imported here.
+        DeadLetterError: It cannot be made small enough, the record holds a value that is not bytes, or the
+            redaction hook failed.
     """
-    if type(record.value) is not bytes or (record.key is not None and type(record.key) is not bytes):
-        record = _with_bytes(record)
+    record = _with_bytes(record)
+    if context.redact is not None:
+        kept, fault = redacted(record, fault, context.redact)
+        record = _with_bytes(kept)
     origin = None
     if origin_range is not None:
         places = (origin_range.topic, origin_range.partition, origin_range.start, origin_range.end)
         origin = OriginRange(*places)
-    letters = _raw if context.form == "raw" else _envelopes
+    omitted: tuple[str, ...] = ()
+    retries = (*context.retries, *retries)
+    if len(retries) > MAX_RETRIES:
+        retries, omitted = retries[-MAX_RETRIES:], (*omitted, OMITTED_RETRIES)
+    if context.redact is not None:
+        # The hook does not see these messages, and they may quote values as the fault's does.
+        retries = tuple(replace(retry, message="") for retry in retries)
+    if len(rules) > MAX_RULES:
+        rules, omitted = rules[:MAX_RULES], (*omitted, OMITTED_RULES)
+    envelope = Envelope(
+        original=record,
+        fault=fault,
+        asset=context.asset,
+        run_id=context.run_id,
+        attempt=context.attempt,
+        correlation_id=correlation_id(record, context.correlation_header, origin),
+        dead_lettered_ms=now_ms,
+        distribution=context.distribution or Distribution(group=context.group),
+        created_ms=record.timestamp_ms,
+        origin_range=origin,
+        segments=context.segments if segments is None else segments,
+        retries=retries,
+        omitted=omitted,
+        header_count=len(record.headers),
+        rules=tuple(bounded(rule, MAX_RULE_CHARS) for rule in rules) if rules else (),
+        redacted=context.redact is not None,
+    )
+    letters = raw_letters if context.form == "raw" else envelope_letters
     size = 0
-    for letter in letters(record, fault, context, now_ms, origin):
+    for letter in letters(Failure(envelope, context)):
         size = letter.size_bytes
         if size <= context.max_record_bytes:
             return letter
@@ -140,93 +150,9 @@ def correlation_id(record: KafkaRecord, header: str, origin: OriginRange | None 
     return f"{origin.topic}-{origin.partition}-{origin.start}-{origin.end}-{digest.hexdigest()[:16]}"
 
 
-def _shrunk(fault: Fault) -> Iterator[tuple[Fault, tuple[str, ...]]]:
-    """The fault, then with less and less text, and what each time is left out."""
-    omitted: tuple[str, ...] = ()
-    yield fault, omitted
-    if fault.stacktrace is not None:
-        fault, omitted = replace(fault, stacktrace=None), (*omitted, OMITTED_STACKTRACE)
-        yield fault, omitted
-    if len(fault.message) > SHORT_MESSAGE_CHARS:
-        fault = replace(fault, message=bounded(fault.message, SHORT_MESSAGE_CHARS))
-        yield fault, (*omitted, OMITTED_MESSAGE)
-
-
-def _raw(
-    record: KafkaRecord, fault: Fault, context: DeadLetterContext, now_ms: int, origin: OriginRange | None
-) -> Iterator[DeadLetter]:
-    def letter(errors: list[tuple[str, bytes | None]]) -> DeadLetter:
-        headers = (*record.headers, *errors)
-        return DeadLetter(context.topic, record.key, record.value, headers, record.timestamp_ms)
-
-    for less, _ in _shrunk(fault):
-        yield letter(error_headers(record, less, context, origin))
-    yield letter(coordinate_headers(error_headers(record, fault, context, origin)))
-
-
-def _envelopes(
-    record: KafkaRecord, fault: Fault, context: DeadLetterContext, now_ms: int, origin: OriginRange | None
-) -> Iterator[DeadLetter]:
-    envelope = Envelope(
-        original=record,
-        fault=fault,
-        asset=context.asset,
-        run_id=context.run_id,
-        attempt=context.attempt,
-        correlation_id=correlation_id(record, context.correlation_header, origin),
-        dead_lettered_ms=now_ms,
-        distribution=context.distribution or Distribution(group=context.group),
-        created_ms=record.timestamp_ms,
-        origin_range=origin,
-        segments=context.segments,
-        retries=context.retries,
-        header_count=len(record.headers),
-    )
-
-    def letter(key: bytes | None, own: Headers) -> DeadLetter:
-        described = record if own is record.headers else replace(record, headers=())
-        errors = error_headers(described, envelope.fault, context, origin)
-        return DeadLetter(context.topic, key, envelope.to_json_bytes(), (*own, *errors), now_ms)
-
-    for less, omitted in _shrunk(fault):
-        if less is not fault:
-            envelope = replace(envelope, fault=less, omitted=omitted)
-        yield letter(record.key, record.headers)
-    if record.headers:
-        without = replace(envelope.original, headers=())
-        envelope = replace(envelope, original=without, omitted=(*envelope.omitted, OMITTED_HEADERS))
-        yield letter(record.key, record.headers)
-    if record.key is not None:
-        without = replace(envelope.original, key=None)
-        envelope = replace(envelope, original=without, omitted=(*envelope.omitted, OMITTED_KEY))
-        yield letter(record.key, record.headers)
-    if context.oversized == "raw":
-        yield from _raw(record, fault, context, now_ms, origin)
-    without = replace(envelope.original, key=None, value=None, headers=())
-    envelope = replace(envelope, original=without, reference=_reference(record))
-    yield letter(record.key, record.headers)
-    if record.headers:
-        envelope = replace(envelope, omitted=(*envelope.omitted, OMITTED_MESSAGE_HEADERS))
-        yield letter(record.key, ())
-    if record.key is not None:
-        envelope = replace(envelope, omitted=(*envelope.omitted, OMITTED_MESSAGE_KEY))
-        yield letter(None, ())
-
-
-def _reference(record: KafkaRecord) -> PayloadReference:
-    key, value = record.key, record.value
-    return PayloadReference(
-        key_bytes=None if key is None else len(key),
-        key_sha256=None if key is None else hashlib.sha256(key).hexdigest(),
-        value_bytes=None if value is None else len(value),
-        value_sha256=None if value is None else hashlib.sha256(value).hexdigest(),
-        headers_bytes=sum(
-            len(name.encode("utf-8", "surrogatepass")) + len(data or b"") for name, data in record.headers
-        ),
-    )
-
-
 def _with_bytes(record: KafkaRecord) -> KafkaRecord:
+    if type(record.value) is bytes and (record.key is None or type(record.key) is bytes):
+        return record
     return replace(record, key=_as_bytes(record.key, "key", record), value=_as_bytes(record.value, "value", record))
 
 

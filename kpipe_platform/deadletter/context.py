@@ -39,6 +39,8 @@ class DeadLetterContext:
             coordinates, size and checksum, and the source topic has the bytes until retention takes them;
             ``raw`` writes the original bytes and headers without an envelope if they fit like that, else a
             reference.
+        redact: Hook that takes out of record and fault what must not be kept, ``package.module:function``; see
+            `kpipe_platform.deadletter.redaction`. None: everything is kept.
     """
 
     topic: str
@@ -54,3 +56,4 @@ class DeadLetterContext:
     segments: tuple[Segment, ...] = ()
     retries: tuple[Retry, ...] = ()
     oversized: Literal["reference", "raw"] = "reference"
+    redact: str | None = None

@@ -29,9 +29,11 @@ from kpipe_platform.kafka.records import Headers, KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 
 OMITTED_STACKTRACE, OMITTED_MESSAGE, OMITTED_HEADERS, OMITTED_KEY = "stacktrace", "message", "headers", "key"
+OMITTED_RETRIES, OMITTED_RULES = "retries", "rules"
 OMITTED_MESSAGE_HEADERS, OMITTED_MESSAGE_KEY = "message_headers", "message_key"
 
-_PREFIX = b'{"schema":"kpipe.dead_letter/'
+ENVELOPE_PREFIX = b'{"schema":"kpipe.dead_letter/'
+"""How every envelope of any version begins, as kpipe writes it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,14 @@ class Envelope:
         segments: Steps that the record went through.
         retries: Attempts that were made before it was given up.
         omitted: What was left out to fit the topic's limit, in the order in which it was given up:
-            ``stacktrace``; ``message`` (cut short); ``headers`` and ``key`` (only the dead letter's own
-            headers and key hold them, the record's headers being the first ``header_count``);
-            ``message_headers`` and ``message_key`` (nowhere but in the source topic).
+            ``retries`` and ``rules`` (some, or all); ``stacktrace``; ``message`` (cut short); ``headers`` and
+            ``key`` (only the dead letter's own headers and key hold them, the record's headers being the first
+            ``header_count``); ``message_headers`` and ``message_key`` (nowhere but in the source topic).
         reference: Stands for key, value and headers when they do not fit; then ``payload`` is ``reference``.
         header_count: Headers that the original record has.
+        rules: Names of the rules that it broke.
+        redacted: Whether a hook had its way with record and fault first, so that the bytes need not be the
+            original ones. Sizes and checksums in a reference are then those of what the hook left.
     """
 
     original: KafkaRecord
@@ -76,6 +81,8 @@ class Envelope:
     omitted: tuple[str, ...] = ()
     reference: PayloadReference | None = None
     header_count: int = 0
+    rules: tuple[str, ...] = ()
+    redacted: bool = False
 
     @property
     def payload(self) -> Literal["embedded", "reference"]:
@@ -83,7 +90,10 @@ class Envelope:
         return "embedded" if self.reference is None else "reference"
 
     def restore(self, key: bytes | None, headers: Headers) -> KafkaRecord:
-        """The original record, byte for byte.
+        """The original record, byte for byte; of a ``redacted`` one what its hook left.
+
+        To send a redacted record to its asset again, read it at its coordinates, as long as the source topic retains
+        it.
 
         Args:
             key: The dead letter's own key.
@@ -138,7 +148,7 @@ class Envelope:
 
 def is_envelope(value: bytes | None) -> bool:
     """Whether a dead letter's value is an envelope of any version; cheap, looks at the first bytes only."""
-    return value is not None and value.startswith(_PREFIX)
+    return value is not None and value.startswith(ENVELOPE_PREFIX)
 
 
 def envelope_schema() -> dict[str, Any]:
@@ -188,4 +198,6 @@ def _read(document: dict[str, Any]) -> Envelope:
         omitted=tuple(document["omitted"]),
         reference=reference and PayloadReference(**fields_of(PayloadReference, reference)),
         header_count=original["header_count"],
+        rules=tuple(document.get("rules") or ()),
+        redacted=bool(document.get("redacted")),
     )

@@ -32,8 +32,9 @@ def envelope_text(envelope: Envelope) -> str:
         envelope.attempt,
         envelope.distribution,
         envelope.segments,
-        envelope.retries,
     )
+    retries = ",".join(map(_retry, envelope.retries)) if envelope.retries else ""
+    rules = _COMPACT.encode(envelope.rules) if envelope.rules else "[]"
     return (
         f'{{"schema":"{SCHEMA}","payload":"{envelope.payload}","omitted":{_COMPACT.encode(envelope.omitted)},'
         f'"original":{_original(envelope, envelope.original)},'
@@ -41,7 +42,7 @@ def envelope_text(envelope: Envelope) -> str:
         f'"fault":{_fault(envelope.fault)},'
         f'"correlation_id":{_quoted(envelope.correlation_id)},'
         f'"created_at":{_time(envelope.created_ms)},"dead_lettered_at":{_time(envelope.dead_lettered_ms)},'
-        f"{shared}}}"
+        f'{shared},"retries":[{retries}],"rules":{rules},"redacted":{"true" if envelope.redacted else "false"}}}'
     )
 
 
@@ -72,7 +73,6 @@ def _shared(
     attempt: int,
     distribution: Distribution,
     segments: tuple[Segment, ...],
-    retries: tuple[Retry, ...],
 ) -> str:
     """What all dead letters of a slice have in common, without the braces."""
     document = {
@@ -81,9 +81,14 @@ def _shared(
         "attempt": attempt,
         "distribution": fields_to_json(distribution),
         "segments": [segment.to_json() for segment in segments],
-        "retries": [retry.to_json() for retry in retries],
     }
     return _COMPACT.encode(document)[1:-1]
+
+
+# Those of a slice are the same in each of its dead letters; those of a record are its own, and few.
+@lru_cache(maxsize=64)
+def _retry(retry: Retry) -> str:
+    return _COMPACT.encode(retry.to_json())
 
 
 def _text(value: str | None) -> str:

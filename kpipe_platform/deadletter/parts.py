@@ -8,9 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kpipe_platform.deadletter.times import required_from_iso, to_iso
+from kpipe_platform.policies.faults import bounded
 
 SCHEMA = "kpipe.dead_letter/1"
 """Name and version of the envelope."""
+
+MAX_RETRY_MESSAGE_CHARS = 500
+"""Longest message that a retry keeps: one dead letter may have many, inside the record's size limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,8 @@ class Segment:
     """One step that the record went through before it failed.
 
     Args:
-        name: Name of the step: ``read``, ``decode``, ``stage``, ``write``.
+        name: Name of the step: ``plan``, ``stage`` (the call of the asset's function), ``run`` (the Spark job up to the
+            writer), ``write``.
         started_ms: When it began, milliseconds since the epoch.
         duration_ms: How long it took; None where it did not end.
     """
@@ -59,7 +64,7 @@ class Retry:
         at_ms: When it failed, milliseconds since the epoch.
         delay_ms: How long the next attempt waited, milliseconds; None for the last one.
         exception_type: What it failed with.
-        message: What the exception said.
+        message: What the exception said; cut to `MAX_RETRY_MESSAGE_CHARS`.
     """
 
     attempt: int
@@ -67,6 +72,10 @@ class Retry:
     delay_ms: int | None
     exception_type: str
     message: str
+
+    def __post_init__(self) -> None:
+        if len(self.message) > MAX_RETRY_MESSAGE_CHARS:
+            object.__setattr__(self, "message", bounded(self.message, MAX_RETRY_MESSAGE_CHARS))
 
     def to_json(self) -> dict[str, Any]:
         """The retry in the envelope."""

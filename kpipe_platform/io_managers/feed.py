@@ -49,8 +49,10 @@ class StagedFeeds:
         feeds: Kafka inputs by parameter name.
         stage: Calls the user's function with one slice's inputs.
         limits: How many slices to take.
+        isolate: Whether the stage may be called again on parts of a slice, to find the record that it fails on.
     """
 
     feeds: Mapping[str, TopicFeed]
     stage: Callable[[Mapping[str, Any]], Any]
     limits: RunLimits
+    isolate: bool = True

@@ -11,6 +11,7 @@ from pydantic import Field
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
 from kpipe_platform.io_managers import ledger
+from kpipe_platform.io_managers.dead_letters import DeadLetterTable, load_dead_letters
 from kpipe_platform.io_managers.feed import StagedFeeds, TopicFeed
 from kpipe_platform.io_managers.outputs import emit_feeds, emit_plain
 from kpipe_platform.io_managers.pipeline import Pipeline
@@ -21,13 +22,15 @@ from kpipe_platform.io_managers.step import (
     READ_SLICE,
     READ_TABLE,
     Step,
-    action_of,
     kafka_partitions_of,
+    limit_of,
+    policies_of,
     scaling_of,
     step_of,
     topic_of,
 )
-from kpipe_platform.policies.faults import FaultAction
+from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import SparkEngine
@@ -54,6 +57,8 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
         destination: Writes outputs. None: this IO manager only reads.
         dead_letter: Takes records that failed where the action is ``FaultAction.DEAD_LETTER``.
         on_fault: Action for records that fail, where the asset says nothing: stop, dead_letter, skip, rethrow.
+        fault_policies: Actions and retries by part of the pipeline, where the asset says nothing:
+            ``FaultPolicies(...).to_config()``.
     """
 
     source: KafkaSource
@@ -61,12 +66,17 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
     destination: KafkaDestination | None = None
     dead_letter: KafkaDeadLetterDestination | None = None
     on_fault: str = Field(default="stop", description="stop, dead_letter, skip or rethrow")
+    fault_policies: dict[str, Any] = Field(
+        default={},
+        description='action and retry by part: {"destination": {"action": "skip", "retry": {"max_attempts": 3}}}',
+    )
 
     def load_input(self, context: dg.InputContext) -> Any:
         """Load the next slice of the upstream asset's topic.
 
         The input's annotation decides the form. An input with metadata ``{"kpipe/read": "table"}`` loads the whole
-        topic as the latest value of each key, and moves no offsets.
+        topic as the latest value of each key, and moves no offsets; an input of ``dead_letter_asset`` loads the dead
+        letters, and moves none either.
 
         Raises:
             OffsetsNotStoredError: Nothing would store the offsets of what is read.
@@ -74,6 +84,9 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
         """
         topic = topic_of(_upstream_metadata(context), context.asset_key)
         form = context.definition_metadata.get(FORM) or requested_form(context.dagster_type.typing_type)
+        dead_letters = DeadLetterTable.of(_upstream_metadata(context))
+        if dead_letters is not None and READ not in context.definition_metadata:
+            return load_dead_letters(self, dead_letters, context.asset_key, form)
         how = context.definition_metadata.get(READ, READ_SLICE)
         if how == READ_TABLE:
             return self._load_table(context, topic, form)
@@ -131,6 +144,9 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
             pipeline = self.pipeline(context.step_context)
             yield from emit_plain(context, obj, pipeline, topic=topic, store=None)
 
+    def _policies(self) -> FaultPolicies:
+        return FaultPolicies.of(self.fault_policies).over(FaultPolicies.of(self.on_fault))
+
     def pipeline(self, step_context: StepExecutionContext) -> Pipeline:
         """The resources of a step, with what its asset declares."""
         step: Step = step_of(step_context, self.source.group, type(self).__name__)
@@ -141,7 +157,8 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
             engine=self.spark,
             destination=self.destination,
             dead_letter=self.dead_letter,
-            action=action_of(metadata, FaultAction(self.on_fault)),
+            policies=policies_of(metadata, self._policies()),
+            limit=limit_of(metadata, self.dead_letter.limit if self.dead_letter is not None else NO_LIMIT),
             scaling=scaling_of(metadata, self.source.scaling),
         )
 

@@ -14,6 +14,7 @@ from kpipe_platform.io_managers.pipeline import Pipeline
 from kpipe_platform.io_managers.step import StepId
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.spark.reader import SliceFrames
+from kpipe_platform.spark.stage_notes import StageNotes, start_noting
 
 
 @dataclass
@@ -25,12 +26,20 @@ class OpenRead:
         slice: The plan.
         topic: The topic.
         frames: The rows; None where the slice is empty.
+        notes: What rules and row functions of the step set aside.
     """
 
     pipeline: Pipeline
     slice: Slice
     topic: KafkaTopic
     frames: SliceFrames | None
+    notes: StageNotes = field(default_factory=StageNotes)
+
+    def release(self) -> None:
+        """Drop the cached rows."""
+        self.notes.release()
+        if self.frames is not None:
+            self.frames.release()
 
 
 @dataclass
@@ -47,14 +56,17 @@ def note_read(step: StepId, read: OpenRead) -> None:
     run_id, step_key, attempt = step
     for earlier in range(1, attempt):
         for dropped in take_reads((run_id, step_key, earlier)):
-            if dropped.frames is not None:
-                dropped.frames.release()
+            dropped.release()
     with _ledger.lock:
-        _ledger.reads.setdefault(step, []).append(read)
+        reads = _ledger.reads.setdefault(step, [])
+        reads.append(read)
+    # Dagster calls the asset's function after this, in this thread.
+    start_noting(reads[0].notes)
 
 
 def take_reads(step: StepId) -> list[OpenRead]:
     """What the step read; it is forgotten here."""
+    start_noting(None)
     with _ledger.lock:
         return _ledger.reads.pop(step, [])
 

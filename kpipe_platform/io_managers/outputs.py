@@ -12,12 +12,15 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers import ledger
 from kpipe_platform.io_managers.feed import StagedFeeds
-from kpipe_platform.io_managers.pipeline import Pipeline, SliceReport
+from kpipe_platform.io_managers.pipeline import Pipeline, SliceReport, Staged
 from kpipe_platform.io_managers.report import describe, metadata_of
-from kpipe_platform.io_managers.runner import FeedRunner, partitions_failed, store_output
+from kpipe_platform.io_managers.runner import FeedRunner, partitions_failed
+from kpipe_platform.io_managers.stager import store_output
 from kpipe_platform.io_managers.step import kafka_partitions_of
+from kpipe_platform.io_managers.target import find_target
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.spark.failures import classify, is_sparks
+from kpipe_platform.spark.stage_notes import StageNotes
 
 Store = Callable[[Any], None]
 
@@ -37,20 +40,27 @@ def emit_feeds(
     step = pipeline.step
     runner = FeedRunner(staged, pipeline, topic=topic, store=store)
     if step.partition_keys is None:
-        reports = runner.run_all(None)
-        _log(context, reports)
-        context.add_output_metadata(metadata_of(reports))
+        taken = runner.run_all(None)
+        _log(context, taken.reports)
+        if taken.error is not None:
+            if taken.reports:
+                yield _materialisation(context, None, taken.reports)
+            raise taken.error
+        context.add_output_metadata(metadata_of(taken.reports))
         return
     numbers = kafka_partitions_of(step, list)
     done: dict[int, list[SliceReport]] = {}
     failed: dict[int, Exception] = {}
-    for number, result in runner.run_each(numbers):
-        if isinstance(result, Exception):
-            failed[number] = result
-            context.log.error("partition %s: %s", number, result)
+    for number, taken in runner.run_each(numbers):
+        _log(context, taken.reports)
+        if taken.error is not None:
+            failed[number] = taken.error
+            context.log.error("partition %s: %s", number, taken.error)
+            if taken.reports:
+                # What it committed before it failed stays, and Dagster's second copy of the offsets follows it.
+                yield _materialisation(context, str(number), taken.reports)
         else:
-            done[number] = result
-            _log(context, result)
+            done[number] = taken.reports
     for number, reports in sorted(done.items()):
         if failed:
             yield _materialisation(context, str(number), reports)
@@ -86,8 +96,7 @@ def emit_plain(
         raise
     finally:
         for read in reads:
-            if read.frames is not None:
-                read.frames.release()
+            read.release()
     _log(context, [report])
     context.add_output_metadata(metadata_of([report]))
 
@@ -101,11 +110,12 @@ def _store_plain(
 ) -> SliceReport:
     slice_ = _joined(pipeline, reads)
     with pipeline.source.clients() as clients:
-        target = pipeline.target(clients, [read.topic for read in reads], topic)
+        target = find_target(pipeline, clients, [read.topic for read in reads], topic)
     if reads and slice_.is_empty:
         return pipeline.store_start(slice_)
     sources = {read.topic.name: (read.topic, read.frames) for read in reads if read.frames is not None}
-    return store_output(pipeline, slice_, sources, output, target, store)
+    notes = StageNotes.joined(read.notes for read in reads)
+    return store_output(pipeline, Staged(slice_, sources, output, notes), target, store)
 
 
 def _joined(pipeline: Pipeline, reads: Sequence[ledger.OpenRead]) -> Slice:
@@ -127,7 +137,7 @@ def _joined(pipeline: Pipeline, reads: Sequence[ledger.OpenRead]) -> Slice:
     )
 
 
-def _materialisation(context: dg.OutputContext, partition: str, reports: Sequence[SliceReport]) -> DagsterEvent:
+def _materialisation(context: dg.OutputContext, partition: str | None, reports: Sequence[SliceReport]) -> DagsterEvent:
     event = dg.AssetMaterialization(asset_key=context.asset_key, partition=partition, metadata=metadata_of(reports))
     return DagsterEvent.asset_materialization(context.step_context, event)
 

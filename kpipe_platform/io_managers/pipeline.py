@@ -13,17 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 from kpipe_platform.codecs import Codec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.deadletter import DeadLetterContext, Distribution
-from kpipe_platform.errors import ConfigError, DeadLetterError, TopicNotFoundError
+from kpipe_platform.deadletter import DeadLetterContext, Distribution, Retry, Segment
+from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.current import storing
 from kpipe_platform.io_managers.step import Step
+from kpipe_platform.io_managers.target import Target
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.kafka.topics import TopicLimits, TopicSpec, create_topic, describe_topics, topic_limits
+from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
-from kpipe_platform.policies.faults import FaultAction
+from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.resources.source import KafkaSource
@@ -31,11 +33,28 @@ from kpipe_platform.resources.spark import SparkEngine
 from kpipe_platform.spark.checks import check_output_schema, columns_of
 from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.reader import SliceFrames, TopicCodecs, read_slice
-from kpipe_platform.spark.writer import output_rows, write_slice
+from kpipe_platform.spark.stage_notes import RuleCount, StageNotes
+from kpipe_platform.spark.writer import evaluate, write_slice
+from kpipe_platform.spark.writer_rows import output_rows
 from kpipe_platform.spark.writer_spec import FaultSample, Outcome, PreviewRow, WriterSpec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+@dataclass
+class IsolationCost:
+    """What an isolation took.
+
+    Attributes:
+        calls: Calls of the stage, with those that failed.
+        records: Records that were found failing.
+        duration_s: Seconds from the first failure on.
+    """
+
+    calls: int = 0
+    records: int = 0
+    duration_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,10 +67,13 @@ class SliceReport:
         counted_output: False where another IO manager stored the output and nobody counted it.
         reasons: Dead letters and skipped records by reason.
         samples: The first of them.
+        rules: What each rule found, by name.
         preview: The first written records.
         columns: Name and type of each column of the stage's output.
         steps_s: Seconds by step.
         duration_s: Seconds of the whole slice.
+        isolation: What was spent until here on finding the records that the stage fails on; None where it failed on
+            none.
     """
 
     slice: Slice
@@ -59,10 +81,12 @@ class SliceReport:
     counted_output: bool = True
     reasons: Mapping[str, int] = field(default_factory=dict)
     samples: Sequence[FaultSample] = ()
+    rules: Mapping[str, RuleCount] = field(default_factory=dict)
     preview: Sequence[PreviewRow] = ()
     columns: Sequence[tuple[str, str]] = ()
     steps_s: Mapping[str, float] = field(default_factory=dict)
     duration_s: float = 0.0
+    isolation: IsolationCost | None = None
 
     @property
     def total(self) -> SliceCounts:
@@ -76,18 +100,29 @@ class SliceReport:
 
 
 @dataclass(frozen=True)
-class Target:
-    """Where outputs and dead letters of a step go, checked before any work.
+class Staged:
+    """A slice whose stage was called.
 
     Args:
-        topic: Destination topic; None where another IO manager stores the output.
-        limits: What the destination topic takes.
-        dead_letter_topics: Dead-letter topic and its limits, by source topic; empty where the action needs none.
+        slice: The plan.
+        reads: The slice's sources by input name.
+        output: What the stage returned; None where every record of the slice is among the notes' faults.
+        notes: What its rules and row functions set aside.
+        segments: What the slice went through until now, for the envelopes of its dead letters.
+        retries: Attempts that failed before.
     """
 
-    topic: KafkaTopic | None
-    limits: TopicLimits
-    dead_letter_topics: Mapping[str, tuple[str, TopicLimits]]
+    slice: Slice
+    reads: Mapping[str, tuple[KafkaTopic, SliceFrames]]
+    output: Any
+    notes: StageNotes
+    segments: tuple[Segment, ...] = ()
+    retries: tuple[Retry, ...] = ()
+
+    @property
+    def frames(self) -> list[SliceFrames]:
+        """The frames of all sources."""
+        return [frames for _, frames in self.reads.values()]
 
 
 @dataclass(frozen=True)
@@ -100,7 +135,8 @@ class Pipeline:
         engine: Spark.
         destination: Writes outputs; None where no output goes to Kafka.
         dead_letter: Takes records that failed; None where there is no such destination.
-        action: What happens to a record that fails.
+        policies: What happens to a record that fails, and what is tried again.
+        limit: The largest share of failed records in a slice.
         scaling: Bounds of a slice and of a range run.
     """
 
@@ -109,80 +145,9 @@ class Pipeline:
     engine: SparkEngine
     destination: KafkaDestination | None
     dead_letter: KafkaDeadLetterDestination | None
-    action: FaultAction
+    policies: FaultPolicies
+    limit: DeadLetterLimit
     scaling: PartitionScaling
-
-    # Before work
-
-    def target(self, clients: Clients, sources: Iterable[KafkaTopic], topic: KafkaTopic | None) -> Target:
-        """Check, and create where declared, the topics that the step writes.
-
-        Raises:
-            ConfigError: A resource is missing, or the clusters differ where one transaction must span them.
-            TopicNotFoundError: The destination topic does not exist and is not declared to be created.
-            DeadLetterError: A dead-letter topic does not exist.
-        """
-        self._check_resources(topic)
-        names = [source.name for source in sources]
-        writing = self._writing_clients(clients)
-        try:
-            if topic is not None:
-                _ensure(writing, topic.name, topic.create)
-            letters = self._dead_letter_topics(clients, writing, names)
-            limits = topic_limits(writing, [*([topic.name] if topic else []), *letters.values()])
-        finally:
-            if writing is not clients:
-                writing.close()
-        return Target(
-            topic,
-            limits[topic.name] if topic else TopicLimits(),
-            {source: (letter, limits[letter]) for source, letter in letters.items()},
-        )
-
-    def _writing_clients(self, clients: Clients) -> Clients:
-        where = self.destination or self.dead_letter
-        if where is None or where.connection.settings == clients.settings:
-            return clients
-        return Clients(where.connection.settings)
-
-    def _check_resources(self, topic: KafkaTopic | None) -> None:
-        asset = self.step.asset_key.to_user_string()
-        if topic is not None and self.destination is None:
-            msg = f"asset {asset} writes topic {topic.name!r}, but its KafkaIOManager has no destination"
-            raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
-        if self.action is FaultAction.DEAD_LETTER and self.dead_letter is None:
-            msg = f"asset {asset} dead-letters failed records, but its IO manager has no dead-letter destination"
-            raise ConfigError(msg, fix="KafkaIOManager(dead_letter=KafkaDeadLetterDestination(...), ...)")
-        if topic is None or self.destination is None:
-            return
-        writes = self.destination.connection.settings
-        if self.destination.delivery == "exactly_once" and writes != self.source.connection.settings:
-            msg = f"asset {asset}: exactly once needs source and destination on one cluster and one connection"
-            raise ConfigError(
-                msg, fix='use one KafkaConnection for both, or KafkaDestination(delivery="at_least_once")'
-            )
-        if self.dead_letter is not None and self.dead_letter.connection.settings != writes:
-            msg = f"asset {asset}: dead letters are written by the destination's producer, on its cluster"
-            raise ConfigError(msg, fix="give KafkaDeadLetterDestination the destination's KafkaConnection")
-
-    def _dead_letter_topics(self, clients: Clients, writing: Clients, sources: list[str]) -> dict[str, str]:
-        if self.action is not FaultAction.DEAD_LETTER or self.dead_letter is None:
-            return {}
-        letters = {source: self.dead_letter.topic_for(source) for source in sources}
-        for source, letter in letters.items():
-            spec = None
-            if self.dead_letter.create_topic:
-                spec = TopicSpec(describe_topics(clients, [source])[source].partitions)
-            try:
-                _ensure(writing, letter, spec)
-            except TopicNotFoundError as error:
-                msg = f"the dead-letter topic {letter!r} of topic {source!r} does not exist"
-                raise DeadLetterError(
-                    msg,
-                    fix=f"kpipe topics create {letter}, or KafkaDeadLetterDestination(create_topic=True)",
-                    topic=letter,
-                ) from error
-        return letters
 
     # Plan and read
 
@@ -246,21 +211,11 @@ class Pipeline:
                 store_offsets(transaction, counts)
         return SliceReport(slice_, counts, duration_s=time.monotonic() - began)
 
-    def write(
-        self,
-        slice_: Slice,
-        reads: Mapping[str, tuple[KafkaTopic, SliceFrames]],
-        output: DataFrame,
-        target: Target,
-        *,
-        codec: Codec | None = None,
-    ) -> SliceReport:
+    def write(self, staged: Staged, target: Target, codec: Codec | None = None) -> SliceReport:
         """Write a slice's output and dead letters to Kafka and move its offsets.
 
         Args:
-            slice_: The plan.
-            reads: The slice's sources by input name.
-            output: What the stage returned.
+            staged: The slice with its stage's output.
             target: Where it goes.
             codec: Codec of the output's values; None: the destination topic's.
 
@@ -271,33 +226,40 @@ class Pipeline:
             msg = f"asset {self.step.asset_key.to_user_string()} has no Kafka destination"
             raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
         began = time.monotonic()
-        topic = target.topic
-        codec = codec or topic.value
-        check_output_schema(output, codec, topic.name)
-        rows = output_rows(output, slice_, codec, key=topic.key, timestamp=topic.timestamp)
-        frames = [frames for _, frames in reads.values()]
-        spec = self._spec(slice_, {t.name: t for t, _ in reads.values()}, target)
+        rows = self._rows(staged, target.topic, codec or target.topic.value)
+        spec = self._spec(staged, target)
         if self.destination.delivery == "exactly_once":
-            outcome = write_slice(rows, frames, spec)
-            counts: Sequence[SliceCounts] = _by_range(outcome, slice_)
+            outcome = write_slice(rows, staged.frames, spec, staged.notes)
+            counts: Sequence[SliceCounts] = _by_range(outcome, staged.slice)
         else:
-            outcome, counts = self._write_at_least_once(slice_, frames, spec, lambda: write_slice(rows, frames, spec))
-        return _report(slice_, outcome, counts, output, began)
+            outcome, counts = self._write_at_least_once(
+                staged, spec, lambda: write_slice(rows, staged.frames, spec, staged.notes)
+            )
+        return _report(staged, outcome, counts, began)
 
-    def store_elsewhere(
-        self,
-        slice_: Slice,
-        reads: Mapping[str, tuple[KafkaTopic, SliceFrames]],
-        output: Any,
-        target: Target,
-        store: Callable[[Any], None],
-    ) -> SliceReport:
+    def try_out(self, staged: Staged, target: Target, codec: Codec | None = None) -> None:
+        """Run a slice's stage to its end and write nothing, to see whether it fails.
+
+        Raises:
+            StageFailedError: It does.
+        """
+        rows = staged.output
+        if target.topic is not None:
+            rows = self._rows(staged, target.topic, codec or target.topic.value)
+        evaluate(rows, str(staged.slice))
+
+    @staticmethod
+    def _rows(staged: Staged, topic: KafkaTopic, codec: Codec) -> DataFrame | None:
+        if staged.output is None:
+            return None
+        check_output_schema(staged.output, codec, topic.name)
+        return output_rows(staged.output, staged.slice, codec, key=topic.key, timestamp=topic.timestamp)
+
+    def store_elsewhere(self, staged: Staged, target: Target, store: Callable[[Any], None]) -> SliceReport:
         """Let another store take a slice's output, write its dead letters, then move its offsets.
 
         Args:
-            slice_: The plan.
-            reads: The slice's sources by input name.
-            output: What the stage returned.
+            staged: The slice with its stage's output.
             target: Where dead letters go.
             store: Stores the output.
 
@@ -305,37 +267,37 @@ class Pipeline:
             Exception: Whatever ``store`` raises; offsets are unmoved.
         """
         began = time.monotonic()
-        frames = [frames for _, frames in reads.values()]
-        spec = replace(self._spec(slice_, {t.name: t for t, _ in reads.values()}, target), mode="idempotent")
+        spec = replace(self._spec(staged, target), mode="idempotent")
 
         def work() -> Outcome:
             started = time.monotonic()
-            with storing(slice_):
-                store(output)
+            with storing(staged.slice):
+                store(staged.output)
             stored_s = time.monotonic() - started
-            outcome = write_slice(None, frames, spec)
+            outcome = write_slice(None, staged.frames, spec, staged.notes)
             return replace(outcome, steps_s={**outcome.steps_s, "store": stored_s})
 
-        outcome, counts = self._write_at_least_once(slice_, frames, spec, work)
-        return replace(_report(slice_, outcome, counts, output, began), counted_output=False)
+        outcome, counts = self._write_at_least_once(staged, spec, work)
+        return replace(_report(staged, outcome, counts, began), counted_output=False)
 
     def _write_at_least_once(
-        self, slice_: Slice, frames: list[SliceFrames], spec: WriterSpec, work: Callable[[], Outcome]
+        self, staged: Staged, spec: WriterSpec, work: Callable[[], Outcome]
     ) -> tuple[Outcome, Sequence[SliceCounts]]:
         # The id is held from here on, so that a later run fences this one's commit too.
-        with self._transaction(slice_) as transaction:
+        with self._transaction(staged.slice) as transaction:
             began = time.monotonic()
             transaction.open()
             earlier = transaction.committed_earlier()
             opened_s = time.monotonic() - began
             if earlier is not None:
                 return Outcome("committed_earlier"), earlier
-            if spec.action in (FaultAction.STOP, FaultAction.RETHROW) and any(f.can_fault for f in frames):
-                # Parallel writers cannot take back what they wrote: look for faults first.
-                write_slice(None, frames, replace(spec, topic=None))
+            can_fault = bool(staged.notes.faults) or any(frames.can_fault for frames in staged.frames)
+            if can_fault and (spec.policies.may_stop or staged.notes.faults or spec.limit.ratio is not None):
+                # Parallel writers cannot take back what they wrote: look for what would stop the run first.
+                write_slice(None, staged.frames, replace(spec, mode="count", topic=None), staged.notes)
             outcome = work()
             began = time.monotonic()
-            counts = store_offsets(transaction, _by_range(outcome, slice_))
+            counts = store_offsets(transaction, _by_range(outcome, staged.slice))
             steps = {**outcome.steps_s, "open": opened_s, "commit": time.monotonic() - began}
             return replace(outcome, steps_s=steps), counts
 
@@ -343,7 +305,9 @@ class Pipeline:
         timeout_s = self.destination.transaction_timeout_s if self.destination else 300.0
         return SliceTransaction(self.source.connection.settings, slice_, timeout_s=timeout_s)
 
-    def _spec(self, slice_: Slice, topics: Mapping[str, KafkaTopic], target: Target) -> WriterSpec:
+    def _spec(self, staged: Staged, target: Target) -> WriterSpec:
+        slice_ = staged.slice
+        topics = {topic.name: topic for topic, _ in staged.reads.values()}
         destination = self.destination
         where = destination or self.dead_letter
         codecs: list[tuple[Codec, Codec]] = []
@@ -357,8 +321,9 @@ class Pipeline:
             mode="transactional",
             topic=target.topic.name if target.topic else None,
             limits=target.limits,
-            dead_letters=tuple(self._dead_letter_context(p.range, target) for p in slice_.ranges),
-            action=self.action,
+            dead_letters=tuple(self._dead_letter_context(p.range, target, staged) for p in slice_.ranges),
+            policies=self.policies,
+            limit=self.limit,
             codecs=tuple(codecs),
             isolation=self.source.isolation,
         )
@@ -368,13 +333,14 @@ class Pipeline:
             spec,
             mode="transactional" if destination.delivery == "exactly_once" else "idempotent",
             stamp_source=destination.stamp_source,
+            correlation_header=destination.correlation_header,
             preview_rows=destination.preview_rows,
             producer={"compression.type": destination.compression, **destination.producer},
             transaction_timeout_s=destination.transaction_timeout_s,
             delivery_timeout_s=min(destination.delivery_timeout_s, destination.transaction_timeout_s),
         )
 
-    def _dead_letter_context(self, source: OffsetRange, target: Target) -> DeadLetterContext | None:
+    def _dead_letter_context(self, source: OffsetRange, target: Target, staged: Staged) -> DeadLetterContext | None:
         found = target.dead_letter_topics.get(source.topic)
         if found is None or self.dead_letter is None:
             return None
@@ -383,36 +349,34 @@ class Pipeline:
         return DeadLetterContext(
             topic=topic,
             form=self.dead_letter.form,
+            header_families=self.dead_letter.header_families,
+            oversized=self.dead_letter.oversized,
+            correlation_header=self.dead_letter.correlation_header,
+            redact=self.dead_letter.redact,
             max_record_bytes=limits.max_message_bytes,
             asset=step.asset_key.to_user_string(),
             run_id=step.run_id,
             attempt=step.attempt,
             group=step.group,
             distribution=Distribution.here(group=step.group),
+            segments=staged.segments,
+            retries=staged.retries,
         )
-
-
-def _ensure(clients: Clients, name: str, spec: TopicSpec | None) -> None:
-    try:
-        describe_topics(clients, [name])
-    except TopicNotFoundError:
-        if spec is None:
-            raise
-        create_topic(clients, name, spec)
 
 
 def _by_range(outcome: Outcome, slice_: Slice) -> list[SliceCounts]:
     return [outcome.counts.get(index, SliceCounts()) for index in range(max(len(slice_.ranges), 1))]
 
 
-def _report(slice_: Slice, outcome: Outcome, counts: Sequence[SliceCounts], output: Any, began: float) -> SliceReport:
+def _report(staged: Staged, outcome: Outcome, counts: Sequence[SliceCounts], began: float) -> SliceReport:
     return SliceReport(
-        slice=slice_,
+        slice=staged.slice,
         counts=counts,
         reasons=outcome.reasons,
         samples=outcome.samples,
+        rules=outcome.rules,
         preview=outcome.preview,
-        columns=columns_of(output),
+        columns=columns_of(staged.output) if staged.output is not None else (),
         steps_s=outcome.steps_s,
         duration_s=time.monotonic() - began,
     )

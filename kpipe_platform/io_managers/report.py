@@ -8,9 +8,10 @@ from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.io_managers.pipeline import SliceReport
-from kpipe_platform.io_managers.step import RANGES
+from kpipe_platform.io_managers.pipeline import IsolationCost, SliceReport
+from kpipe_platform.io_managers.step import RANGES, RULES
 from kpipe_platform.kafka.commit_metadata import SliceCounts
+from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.writer_spec import PreviewRow
 
 _Cell = str | int | float | bool | None
@@ -26,7 +27,8 @@ def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
     Returns:
         By name: records_read, records_written (absent where another IO manager stored the output and nobody
         counted), dead_letters, skipped, lag (offsets that waited behind the last slice), duration_s, records_per_s;
-        slices and steps as tables; dead_letter_reasons, preview and lost_ranges where there are any;
+        slices and steps as tables; dead_letter_reasons, rules (records that each rule does not hold for), isolation
+        (what it cost to find the records that the stage fails on), preview and lost_ranges where there are any;
         dagster/row_count and dagster/column_schema; kpipe/ranges for the next plan.
     """
     if not reports:
@@ -48,6 +50,13 @@ def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
     reasons = _reasons(reports)
     if reasons:
         metadata["dead_letter_reasons"] = dg.MetadataValue.md(markdown_table(("records", "reason"), reasons))
+    rules = _rules(reports)
+    if rules:
+        metadata[RULES] = dg.MetadataValue.table(rules)
+    isolation = [report.isolation for report in reports if report.isolation is not None]
+    if isolation:
+        # Each part holds what was spent until then; a slice's last part holds all of it.
+        metadata["isolation"] = dg.MetadataValue.table([_isolation(isolation)])
     if any(report.slice.ranges for report in reports):
         metadata["slices"] = _slices(reports)
     metadata["steps"] = _steps(reports)
@@ -66,6 +75,29 @@ def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
     # Read by the next plan, not by people: last.
     metadata[RANGES] = dg.MetadataValue.json(_ranges(reports))
     return metadata
+
+
+def _rules(reports: Sequence[SliceReport]) -> list[dg.TableRecord]:
+    found: dict[str, RuleCount] = {}
+    for report in reports:
+        for name, count in report.rules.items():
+            found[name] = count + found[name] if name in found else count
+    return [
+        dg.TableRecord({"rule": c.rule, "action": c.action, "checked": c.checked, "failed": c.failed})
+        for c in sorted(found.values(), key=lambda c: (-c.failed, c.rule))
+    ]
+
+
+def _isolation(costs: Sequence[IsolationCost]) -> dg.TableRecord:
+    # A cost that is not more than the one before begins another slice.
+    last = [a for a, b in zip(costs, [*costs[1:], None], strict=True) if b is None or b.calls < a.calls]
+    return dg.TableRecord(
+        {
+            "records": sum(cost.records for cost in last),
+            "stage_calls": sum(cost.calls for cost in last),
+            "seconds": round(sum(cost.duration_s for cost in last), 3),
+        }
+    )
 
 
 def _slices(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:

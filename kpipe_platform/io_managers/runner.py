@@ -6,24 +6,34 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
 
-from kpipe_platform.codecs import RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.errors import ConfigError, KpipeError, PartitionsFailedError
+from kpipe_platform.deadletter import Retry
+from kpipe_platform.errors import OffsetConflictError, PartitionsFailedError, TransientError
 from kpipe_platform.io_managers.feed import StagedFeeds
-from kpipe_platform.io_managers.pipeline import Pipeline, SliceReport, Target
+from kpipe_platform.io_managers.pipeline import Pipeline, SliceReport
 from kpipe_platform.io_managers.report import describe
+from kpipe_platform.io_managers.stager import Stager, Store
+from kpipe_platform.io_managers.target import Target, find_target
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.spark.convert import is_records, to_form, to_frame
-from kpipe_platform.spark.failures import classify, is_sparks
-from kpipe_platform.spark.reader import SliceFrames
+from kpipe_platform.policies.retry import Attempt
+from kpipe_platform.spark.stage_notes import retry_of
 
 logger = logging.getLogger(__name__)
 
-Store = Callable[[Any], None]
+
+@dataclass
+class Taken:
+    """What a run took of one Kafka partition, or of all of them together.
+
+    Args:
+        reports: The slices that are committed, in order.
+        error: Why it stopped early; None when it did not.
+    """
+
+    reports: list[SliceReport]
+    error: Exception | None = None
 
 
 class FeedRunner:
@@ -35,6 +45,7 @@ class FeedRunner:
         topic: Destination topic; None where ``store`` takes the output.
         store: The inner IO manager's store; None where the output goes to Kafka.
         clock: Monotonic seconds; injected for tests.
+        sleep: Waits for seconds; injected for tests.
     """
 
     def __init__(
@@ -45,6 +56,7 @@ class FeedRunner:
         topic: KafkaTopic | None,
         store: Store | None = None,
         clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._staged = staged
         self._pipeline = pipeline
@@ -52,114 +64,128 @@ class FeedRunner:
         self._topic = topic
         self._store = store
         self._clock = clock
+        self._sleep = sleep
 
-    def run_all(self, numbers: list[int] | None) -> list[SliceReport]:
+    def run_all(self, numbers: list[int] | None) -> Taken:
         """Slices over all the given Kafka partitions at once (None: over all of them), in one transaction each."""
         with self._pipeline.source.clients() as clients:
-            target = self._pipeline.target(clients, self._topics, self._topic)
+            target = find_target(self._pipeline, clients, self._topics, self._topic)
             return self._consecutive(clients, target, numbers)
 
-    def run_each(self, numbers: list[int]) -> Iterator[tuple[int, list[SliceReport] | Exception]]:
+    def run_each(self, numbers: list[int]) -> Iterator[tuple[int, Taken]]:
         """Each Kafka partition by itself, up to ``max_concurrent_partitions`` at a time.
 
         Yields:
-            The partition with its reports, or with what went wrong; the others go on.
+            The partition with what was taken of it; where one fails, the others go on.
         """
         with self._pipeline.source.clients() as clients:
-            target = self._pipeline.target(clients, self._topics, self._topic)
+            target = find_target(self._pipeline, clients, self._topics, self._topic)
             # Started once, before the threads that would race for it.
             self._pipeline.engine.spark_session  # noqa: B018
             workers = min(self._pipeline.scaling.max_concurrent_partitions, len(numbers))
             with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="kpipe-partition") as pool:
-                pending: dict[Future[list[SliceReport]], int] = {
+                pending: dict[Future[Taken], int] = {
                     pool.submit(self._consecutive, clients, target, [number]): number for number in numbers
                 }
                 try:
                     while pending:
                         done, _ = wait(pending, return_when=FIRST_COMPLETED, timeout=0.5)
                         for future in done:
-                            number = pending.pop(future)
-                            error = future.exception()
-                            if error is None:
-                                yield number, future.result()
-                            elif isinstance(error, Exception):
-                                yield number, error
-                            else:
-                                raise error
+                            yield pending.pop(future), future.result()
                 finally:
                     for future in pending:
                         future.cancel()
 
-    def _consecutive(self, clients: Clients, target: Target, numbers: list[int] | None) -> list[SliceReport]:
+    def _consecutive(self, clients: Clients, target: Target, numbers: list[int] | None) -> Taken:
         limits = self._staged.limits
         began = self._clock()
-        reports: list[SliceReport] = []
+        taken = Taken([])
+        slices = 0
         while True:
-            report = self._one(clients, target, numbers)
+            slice_reports: list[SliceReport] = []
+            try:
+                self._next(clients, target, numbers, slice_reports.append)
+            except Exception as error:  # noqa: BLE001  # the partition's, told beside what it has done
+                taken.reports += slice_reports
+                taken.error = error
+                return taken
+            last = slice_reports[-1]
             # A run that catches up ends with the slice that did it, not with an empty one after it.
-            if reports and report.slice.is_empty:
-                return reports
-            reports.append(report)
-            logger.info("slice done: %s", dict(describe(report)))
-            caught_up = report.slice.is_empty or report.lag == 0
-            if caught_up or (limits.max_slices is not None and len(reports) >= limits.max_slices):
-                return reports
+            if slices and last.slice.is_empty:
+                return taken
+            taken.reports += slice_reports
+            slices += 1
+            caught_up = last.slice.is_empty or last.lag == 0
+            if caught_up or (limits.max_slices is not None and slices >= limits.max_slices):
+                return taken
             if limits.max_duration_s is not None and self._clock() - began >= limits.max_duration_s:
-                return reports
+                return taken
 
-    def _one(self, clients: Clients, target: Target, numbers: list[int] | None) -> SliceReport:
+    def _next(
+        self, clients: Clients, target: Target, numbers: list[int] | None, done: Callable[[SliceReport], None]
+    ) -> None:
+        """The next slice, tried again after transient failures as the part that failed says."""
+        failed: list[Attempt] = []
         began = self._clock()
-        pipeline = self._pipeline
-        slice_ = pipeline.plan(clients, self._topics, numbers)
-        planned_s = self._clock() - began
-        report = pipeline.store_start(slice_) if slice_.is_empty else self._work(slice_, target)
-        return replace(
-            report,
-            duration_s=self._clock() - began,
-            steps_s={**report.steps_s, "plan": planned_s},
-        )
+        while True:
+            try:
+                self._one(clients, target, numbers, done, tuple(map(retry_of, failed)))
+            except TransientError as error:
+                # Another run is at work on the partition: trying again would only fence it.
+                policy = None
+                if not isinstance(error, OffsetConflictError):
+                    policy = self._pipeline.policies.retry(error.attributes.get("part"))
+                number = len(failed) + 1
+                delay = policy.next_delay_s(number, self._clock() - began, error) if policy is not None else None
+                if delay is None:
+                    raise
+                logger.warning("attempt %s failed and is made again in %.1f s: %s", number, delay, error)
+                failed.append(Attempt.of(number, error, delay, int(time.time() * 1000)))
+                self._sleep(delay)
+            else:
+                return
 
-    def _work(self, slice_: Slice, target: Target) -> SliceReport:
+    def _one(
+        self,
+        clients: Clients,
+        target: Target,
+        numbers: list[int] | None,
+        done: Callable[[SliceReport], None],
+        retries: tuple[Retry, ...],
+    ) -> None:
+        began = self._clock()
+        started_ms = int(time.time() * 1000)
         pipeline = self._pipeline
-        reads = {name: (feed.topic, pipeline.read(slice_, feed.topic)) for name, feed in self._staged.feeds.items()}
         try:
-            inputs = {
-                name: to_form(reads[name][1].good, feed.form, feed.topic.value)
-                for name, feed in self._staged.feeds.items()
-            }
-            output = self._staged.stage(inputs)
-            return store_output(pipeline, slice_, reads, output, target, self._store)
-        except KpipeError:
+            slice_ = pipeline.plan(clients, self._topics, numbers)
+        except TransientError as error:
+            error.attributes.setdefault("part", "source")
             raise
-        except Exception as error:
-            if is_sparks(error):
-                raise classify(error, str(slice_)) from error
-            raise
-        finally:
-            for _, frames in reads.values():
-                frames.release()
+        planned_s = self._clock() - began
 
+        def finished(report: SliceReport) -> None:
+            nonlocal began, planned_s
+            now = self._clock()
+            report = replace(report, duration_s=now - began, steps_s={**report.steps_s, "plan": planned_s})
+            # The parts of an isolated slice share its plan.
+            began, planned_s = now, 0.0
+            logger.info("slice done: %s", dict(describe(report)))
+            done(report)
 
-def store_output(
-    pipeline: Pipeline,
-    slice_: Slice,
-    reads: Mapping[str, tuple[KafkaTopic, SliceFrames]],
-    output: Any,
-    target: Target,
-    store: Store | None,
-) -> SliceReport:
-    """Write what a stage returned, to Kafka or to the inner store."""
-    if store is not None:
-        return pipeline.store_elsewhere(slice_, reads, output, target, store)
-    if target.topic is None:
-        msg = f"the output of {slice_} has neither a topic nor a store"
-        raise ConfigError(msg)
-    frame = to_frame(pipeline.engine.spark_session, output, target.topic.value)
-    if is_records(output):
-        # Records carry their own key, timestamp and encoded value.
-        target = replace(target, topic=replace(target.topic, key=None, timestamp=None))
-        return pipeline.write(slice_, reads, frame, target, codec=RawCodec())
-    return pipeline.write(slice_, reads, frame, target)
+        if slice_.is_empty:
+            finished(pipeline.store_start(slice_))
+            return
+        stager = Stager(
+            self._staged,
+            pipeline,
+            target,
+            self._store,
+            planned=(started_ms, int(planned_s * 1000)),
+            retries=retries,
+            clock=self._clock,
+            sleep=self._sleep,
+        )
+        stager.take(slice_, finished)
 
 
 def partitions_failed(failed: Mapping[int, Exception], done: list[int]) -> Exception:

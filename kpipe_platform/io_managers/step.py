@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -14,7 +14,8 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.slices import Materialised
 from kpipe_platform.partitions import partition_number
-from kpipe_platform.policies.faults import FaultAction
+from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling
 
 if TYPE_CHECKING:
@@ -22,10 +23,13 @@ if TYPE_CHECKING:
 
 # Keys of asset and input metadata.
 ON_FAULT = "kpipe/on_fault"
+LIMIT = "kpipe/max_dead_letters"
 READ = "kpipe/read"
 RANGES = "kpipe/ranges"
+RULES = "rules"
 SCALING = "kpipe/scaling"
 FORM = "kpipe/form"
+DEAD_LETTERS = "kpipe/dead_letters"
 
 READ_SLICE, READ_FEED, READ_TABLE = "slice", "feed", "table"
 
@@ -145,17 +149,24 @@ def scaling_of(metadata: Mapping[str, Any] | None, default: PartitionScaling) ->
     return default if declared is None else PartitionScaling(**declared)
 
 
-def action_of(metadata: Mapping[str, Any] | None, default: FaultAction) -> FaultAction:
-    """The fault action of an asset: its declaration, else the default."""
+def policies_of(metadata: Mapping[str, Any] | None, default: FaultPolicies) -> FaultPolicies:
+    """Actions and retries of an asset: its declaration, and the default where that says nothing.
+
+    Raises:
+        ConfigError: The declaration cannot be read.
+    """
     declared = _plain(metadata, ON_FAULT)
-    if declared is None:
-        return default
-    try:
-        return FaultAction(declared)
-    except ValueError:
-        known = ", ".join(action.value for action in FaultAction)
-        msg = f"metadata {ON_FAULT!r} is {declared!r}, which is not one of {known}"
-        raise ConfigError(msg, fix=f'metadata={{"{ON_FAULT}": FaultAction.DEAD_LETTER}}') from None
+    return default if declared is None else FaultPolicies.of(declared).over(default)
+
+
+def limit_of(metadata: Mapping[str, Any] | None, default: DeadLetterLimit) -> DeadLetterLimit:
+    """The largest share of failed records of an asset: its declaration, and the default where that says nothing.
+
+    Raises:
+        ConfigError: A number is out of its bounds.
+    """
+    declared = _plain(metadata, LIMIT) or {}
+    return replace(default, **{name: value for name, value in declared.items() if value is not None})
 
 
 def _plain(metadata: Mapping[str, Any] | None, name: str) -> Any:

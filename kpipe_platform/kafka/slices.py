@@ -6,7 +6,7 @@ The only call to a broker is in ``gather_facts``; ``plan_range`` and ``plan_slic
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from kpipe_platform.errors import (
@@ -115,6 +115,7 @@ class Slice:
         slice_id: Name of the slice within the run; the same for every attempt of its tasks.
         ranges: One per Kafka partition, in order.
         fence: Transactional ids that committed these partitions before under another layout.
+        unit: Transactional id of the slice that this one is a part of; None for a whole slice.
     """
 
     group: str
@@ -122,6 +123,7 @@ class Slice:
     slice_id: str
     ranges: tuple[PlannedRange, ...]
     fence: tuple[str, ...] = ()
+    unit: str | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -141,7 +143,45 @@ class Slice:
     @property
     def transactional_id(self) -> str:
         """The id under which this slice commits; the same for every slice of the same partitions."""
-        return transactional_id(self.group, [planned.range for planned in self.ranges])
+        return self.unit or transactional_id(self.group, [planned.range for planned in self.ranges])
+
+    @property
+    def can_be_halved(self) -> bool:
+        """True while the slice is more than one offset of one partition."""
+        return self.span > 1 or len(self.ranges) > 1
+
+    def halves(self) -> tuple[Slice, Slice]:
+        """Two slices that together are this one, each with a commit of its own, to be taken in this order.
+
+        The partitions are shared out; the offsets of the last one left are. The second half of a partition begins
+        where the commit of the first one ends.
+
+        Raises:
+            ValueError: There is nothing to halve.
+        """
+        if len(self.ranges) > 1:
+            middle = len(self.ranges) // 2
+            return self._part(self.ranges[:middle], self.fence), self._part(self.ranges[middle:])
+        if self.span < 2:
+            msg = f"{self} cannot be halved"
+            raise ValueError(msg)
+        (planned,) = self.ranges
+        whole = planned.range
+        middle = whole.start + whole.span // 2
+        first = replace(planned, range=replace(whole, end=middle))
+        # What was lost is told by the first half.
+        second = replace(planned, range=replace(whole, start=middle), committed=middle, lost=None)
+        return self._part((first,), self.fence), self._part((second,))
+
+    def single(self, index: int, offset: int) -> Slice:
+        """The part of one offset of one of the ranges, to be tried and not to be committed."""
+        planned = self.ranges[index]
+        return self._part((replace(planned, range=replace(planned.range, start=offset, end=offset + 1)),))
+
+    def _part(self, ranges: tuple[PlannedRange, ...], fence: tuple[str, ...] = ()) -> Slice:
+        first = ranges[0].range
+        name = f"{self.slice_id.split('/')[0]}/{first.partition}.{first.start}-{ranges[-1].range.end}"
+        return replace(self, slice_id=name, ranges=ranges, fence=fence, unit=self.transactional_id)
 
     def __str__(self) -> str:
         return ", ".join(str(planned.range) for planned in self.ranges)

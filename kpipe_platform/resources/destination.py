@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, cast, get_args
 
 import dagster as dg
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from kpipe_platform.deadletter.context import CORRELATION_HEADER, HeaderFamily
+from kpipe_platform.deadletter.redaction import load_redaction
+from kpipe_platform.policies.limits import DEFAULT_MINIMUM, DeadLetterLimit
 from kpipe_platform.resources.connection import KafkaConnection
 
 
@@ -34,6 +37,12 @@ class KafkaDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
     stamp_source: bool = Field(
         default=True, description="add the header kpipe.source to outputs whose stage keeps _kafka"
     )
+    correlation_header: str | None = Field(
+        default=CORRELATION_HEADER,
+        min_length=1,
+        description="header that carries the correlation id from record to output; where stamp_source is on, an output "
+        "without it gets one that is made of its source's coordinates, as in a dead letter. None: none is added",
+    )
     preview_rows: int = Field(default=5, ge=0, le=50, description="written records to show in the metadata; 0: none")
     producer: dict[str, str] = Field(default={}, description="further librdkafka producer properties")
 
@@ -49,7 +58,64 @@ class KafkaDeadLetterDestination(dg.ConfigurableResource):  # type: ignore[type-
     create_topic: bool = Field(
         default=False, description="create a missing dead-letter topic with as many partitions as its source"
     )
+    headers: list[str] = Field(
+        default=["connect"],
+        description="error headers to write, in this order: connect: __connect.errors.*, text, as Kafka Connect; "
+        "spring: kafka_dlt-*, numbers in binary, as Spring Kafka. An empty list: none",
+    )
+    oversized: Literal["reference", "raw"] = Field(
+        default="reference",
+        description="what becomes of a payload that does not fit into an envelope: reference: its coordinates, sizes "
+        "and checksums; raw: the original bytes without an envelope if they fit like that, else a reference",
+    )
+    correlation_header: str = Field(
+        default=CORRELATION_HEADER, min_length=1, description="header of the record that holds its correlation id"
+    )
+    redact: str | None = Field(
+        default=None,
+        description="hook that takes out what a dead letter must not keep, package.module:function, importable where "
+        "Spark's workers run; called with (record: KafkaRecord, fault: Fault), it returns the record, or both",
+    )
+    max_ratio: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="the largest share of a slice's records that may be dead-lettered or skipped; above it the run "
+        "fails and nothing of the slice is written. None: no limit",
+    )
+    max_ratio_minimum: int = Field(
+        default=DEFAULT_MINIMUM, ge=1, description="dead letters and skipped records of a slice before max_ratio counts"
+    )
+
+    # Dagster's configuration knows no list of literals.
+    @field_validator("headers")
+    @classmethod
+    def _families(cls, value: list[str]) -> list[str]:
+        known = get_args(HeaderFamily)
+        if len(set(value)) < len(value) or not set(value) <= set(known):
+            msg = f"headers={value}: give each of {', '.join(map(repr, known))} once at most"
+            raise ValueError(msg)
+        return value
+
+    @property
+    def header_families(self) -> tuple[HeaderFamily, ...]:
+        """The error headers to write, in their order."""
+        return tuple(cast("HeaderFamily", family) for family in self.headers)
+
+    @property
+    def limit(self) -> DeadLetterLimit:
+        """The largest share of failed records in a slice."""
+        return DeadLetterLimit(self.max_ratio, self.max_ratio_minimum)
 
     def topic_for(self, source_topic: str) -> str:
         """Name of the dead-letter topic of a source topic."""
         return self.topic.replace("{source_topic}", source_topic)
+
+    def check(self) -> None:
+        """Find out before any work what would fail at the first dead letter.
+
+        Raises:
+            ConfigError: The redaction hook cannot be imported, or is no function.
+        """
+        if self.redact is not None:
+            load_redaction(self.redact)

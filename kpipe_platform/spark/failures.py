@@ -13,9 +13,10 @@ from kpipe_platform.errors import (
     StageFailedError,
     TransientError,
 )
+from kpipe_platform.policies.faults import qualified_name
+from kpipe_platform.spark.causes import Cause, cause_of, is_sparks
 
-# Marks in the text of the exception chain. Spark hands the driver texts, not types: of a failed task there is only
-# the stack trace, and over Connect there is only the message.
+# Marks in what Spark says where it names neither a Python exception nor a condition of the data.
 _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
     (
         r"Failed to find data source: kafka|NoClassDefFoundError: org/apache/kafka|kafka010",
@@ -24,21 +25,16 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         "let SparkEngine start the session, or add org.apache.spark:spark-sql-kafka-0-10_2.13 of your Spark's version",
     ),
     (
-        r"No module named 'kpipe_platform'|No module named 'confluent_kafka'|No module named 'pyarrow'",
-        EnvironmentSetupError,
-        "Spark's Python workers lack a package",
-        "start the workers with the driver's Python (PYSPARK_PYTHON), or install kpipe-platform there",
-    ),
-    (
-        r"OutOfMemoryError|Java heap space|No space left on device|MemoryError",
+        r"OutOfMemoryError|Java heap space|No space left on device|MemoryError|UNABLE_TO_ACQUIRE_MEMORY",
         EngineUnavailableError,
         "Spark ran out of memory or disk",
         "lower max_records, or give the engine more memory (spark.driver.memory, spark.executor.memory)",
     ),
     (
         r"ExecutorLostFailure|SparkContext was shut down|Connection refused|Python worker exited unexpectedly|"
-        r"SESSION_CLOSED|SESSION_NOT_FOUND|StatusCode\.UNAVAILABLE|Py4JNetworkError|Job aborted due to cancellation|"
-        r"cancelled because|OPERATION_CANCELED",
+        r"SESSION_CLOSED|SESSION_NOT_FOUND|INVALID_HANDLE|StatusCode\.UNAVAILABLE|Py4JNetworkError|"
+        r"Job aborted due to cancellation|cancelled because|OPERATION_CANCELED|SPARK_JOB_CANCELLED|"
+        r"Error while sending or receiving|java\.net\.\w+Exception",
         EngineUnavailableError,
         "the Spark engine was lost or the work was cancelled",
         "see the engine's log, then run again",
@@ -57,52 +53,94 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         "check the brokers, then run again",
     ),
 )
-_CAUSE = re.compile(r"^(?:Caused by: )?([\w.$]+(?:Error|Exception)): (.*)$", re.MULTILINE)
-_PYTHON_CAUSE = re.compile(r"^([A-Za-z_][\w.]*(?:Error|Exception|Fault)): (.*)$", re.MULTILINE)
+_MISSING_PACKAGE = re.compile(r"No module named '(kpipe_platform|confluent_kafka|pyarrow)")
+
+# Exceptions of a Python function that say nothing of its record: a service that it calls is away.
+_AWAY = re.compile(
+    r"(Timeout|TimeoutError|TimeoutException|ConnectTimeout|ReadTimeout|ConnectError|ConnectionError|BrokenPipeError|"
+    r"Connection\w*Error|NewConnectionError|MaxRetryError|RemoteDisconnected|URLError|gaierror|ServiceUnavailable|"
+    r"TransientError|BrokerUnavailableError|DeliveryError|EngineUnavailableError)$"
+)
+_EXHAUSTED = re.compile(r"(^|\.)MemoryError$|No space left on device|\[Errno 28\]|Too many open files|\[Errno 24\]")
+# A mistake in the code fails on every record.
+_MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "PicklingError")
+# SQLSTATE classes of conditions that one record can cause: data, cardinality, constraint, external routine, raised.
+_DATA_STATES = ("21", "22", "23", "38", "39", "P0")
+_OWN_TASK = re.compile(r"kpipe_platform/(spark/(writer_task|outputs|task_faults|probe)|deadletter/|kafka/)")
 
 
 def classify(error: BaseException, where: str) -> KpipeError:
-    """What a failed Spark job means.
+    """What a failed Spark job, or a stage that raised on the driver, means.
 
     Args:
-        error: What pyspark raised.
+        error: What was raised.
         where: The slice.
 
     Returns:
-        A TransientError when nothing is wrong with the data; a StageFailedError otherwise.
+        A TransientError when nothing is wrong with the data; a StageFailedError otherwise, with ``isolable`` True
+        where one record may be the reason, and the ``fault``'s facts in ``source``.
     """
     if isinstance(error, KpipeError):
         return error
+    cause = cause_of(error)
     text = str(error)
-    for pattern, kind, what, fix in _MARKS:
-        if re.search(pattern, text):
-            return kind(f"{what}, while working on {where}: {root_cause(error)}", fix=fix)
-    if isinstance(error, ConnectionError):
-        return TransientError(f"the connection to Spark broke while working on {where}: {error}", fix="run again")
+    if is_sparks(error) and _MISSING_PACKAGE.search(text):
+        return EnvironmentSetupError(
+            f"Spark's Python workers lack a package, while working on {where}: {cause}",
+            fix="start the workers with the driver's Python (PYSPARK_PYTHON), or install kpipe-platform there",
+        )
+    if cause.language == "python":
+        if _EXHAUSTED.search(cause.exception_type) or _EXHAUSTED.search(cause.message):
+            return EngineUnavailableError(
+                f"a Python function ran out of memory, disk or files while working on {where}: {cause}",
+                fix="lower max_records, or give the workers more of it",
+            )
+        if isinstance(error, ConnectionError | TimeoutError) or _AWAY.search(cause.exception_type):
+            return TransientError(
+                f"something that the stage calls did not answer, while working on {where}: {cause}",
+                fix="check that service, then run again; offsets are unmoved",
+                cause=str(cause),
+                exception_type=cause.exception_type,
+                part="stage",
+            )
+    elif cause.sql_state is None or not cause.sql_state.startswith(_DATA_STATES):
+        for pattern, kind, what, fix in _MARKS:
+            if re.search(pattern, text):
+                part = {"part": "source"} if kind is BrokerUnavailableError else {}
+                return kind(f"{what}, while working on {where}: {cause}", fix=fix, **part)
+    return _stage_failed(cause, where)
+
+
+def is_away(error: BaseException) -> bool:
+    """True for an exception that says nothing of the record that a Python function looked at."""
+    if isinstance(error, ConnectionError | TimeoutError | MemoryError | TransientError):
+        return True
+    name = qualified_name(type(error))
+    return bool(_AWAY.search(name) or (isinstance(error, OSError) and _EXHAUSTED.search(str(error))))
+
+
+def _stage_failed(cause: Cause, where: str) -> StageFailedError:
     return StageFailedError(
-        f"the stage failed on {where}: {root_cause(error)}",
+        f"the stage failed on {where}: {cause}",
         fix="mend the stage or the data; offsets are unmoved, so the same slice is taken again",
-        cause=root_cause(error),
+        cause=str(cause),
+        source=cause,
+        exception_type=cause.exception_type,
+        isolable=_is_isolable(cause),
     )
 
 
-def is_sparks(error: BaseException) -> bool:
-    """True for an exception of Spark's, on classic or over Connect, not of the user's own code."""
-    return type(error).__module__.split(".")[0] in ("pyspark", "py4j", "grpc")
+def _is_isolable(cause: Cause) -> bool:
+    if cause.language == "python":
+        inside = cause.file is not None and _OWN_TASK.search(cause.file)
+        return not inside and cause.exception_type.rsplit(".", 1)[-1] not in _MISTAKES
+    # What cannot be analysed fails on every slice.
+    return cause.condition is None or (cause.sql_state or "").startswith(_DATA_STATES)
 
 
 def root_cause(error: BaseException) -> str:
     """One line: the innermost cause that Spark's text names, not Spark's wrapper."""
-    text = str(error)
-    if "Traceback (most recent call last)" in text:
-        found = _PYTHON_CAUSE.findall(text)
-        if found:
-            return f"{found[-1][0]}: {found[-1][1]}"[:500]
-    condition = getattr(error, "getCondition", None)
-    if callable(condition) and condition() is not None:
-        return text.strip().splitlines()[0][:500]
-    causes = _CAUSE.findall(text)
-    if causes:
-        return f"{causes[-1][0].rsplit('.', 1)[-1]}: {causes[-1][1]}"[:500]
-    lines = text.strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:500]
+    return str(cause_of(error))
+
+
+__all__ = ["classify", "is_away", "is_sparks", "root_cause"]

@@ -91,19 +91,26 @@ class OutputRows:
         return list(zip(head.column("key").to_pylist(), head.column("value").to_pylist(), strict=True))
 
     def rows(self) -> Iterator[Row]:
-        """The rows, with the source header added where it is wanted and known."""
+        """The rows, with source and correlation header added where they are wanted and the source is known."""
         batch = self.batch
         headers = batch.column("headers").to_pylist() if self._has_headers else [()] * batch.num_rows
         columns = [batch.column(n).to_pylist() for n in ("partition", "timestamp_ms", "src", "src_offset")]
         keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        places = [f"{p.range.topic}/{p.range.partition}/" for p in self._spec.slice.ranges]
+        ranges = [p.range for p in self._spec.slice.ranges]
+        places = [f"{r.topic}/{r.partition}/".encode() for r in ranges]
+        # As `kpipe_platform.deadletter.correlation_id` makes it.
+        ids = [f"{r.topic}-{r.partition}-".encode() for r in ranges]
+        correlation = self._spec.correlation_header
         for key, value, raw, partition, timestamp, src, offset in zip(keys, values, headers, *columns, strict=True):
             own: Headers = [(h["key"], h["value"]) for h in raw]
             if self._stamped and src is not None:
                 if own:
                     # One hop back is what a reader asks for; the hop before is in the record there.
                     own = [h for h in own if h[0] != SOURCE_HEADER]
-                own.append((SOURCE_HEADER, f"{places[src]}{offset}".encode()))
+                number = b"%d" % offset
+                if correlation is not None and not (raw and any(h[0] == correlation and h[1] for h in own)):
+                    own.append((correlation, ids[src] + number))
+                own.append((SOURCE_HEADER, places[src] + number))
             yield Row(key, value, own, partition, timestamp, src, offset)
 
 
@@ -116,6 +123,9 @@ class OutputChecks:
     def __init__(self, spec: WriterSpec) -> None:
         self._spec = spec
         self._limits = spec.limits
+        # The record's own overhead, and the headers that `OutputRows.rows` adds.
+        topic = max((len(p.range.topic) for p in spec.slice.ranges), default=0)
+        self._added_bytes = 200 + 2 * topic + len(SOURCE_HEADER) + len((spec.correlation_header or "").encode())
 
     def rejected(self, rows: OutputRows) -> dict[Rejected, Fault]:
         """Rows that the topic's settings forbid, with the reason; those known already are left out."""
@@ -135,7 +145,7 @@ class OutputChecks:
         largest = sum((pc.max(pc.binary_length(batch.column(name))).as_py() or 0) for name in ("key", "value"))
         headers = batch.column("headers")
         # All header bytes of the batch bound those of one record.
-        largest += headers.nbytes + 200
+        largest += headers.nbytes + self._added_bytes
         if largest > self._limits.max_message_bytes:
             return True
         if self._limits.compacted and batch.column("key").null_count:

@@ -6,7 +6,7 @@ Source: Spark "Structured Streaming + Kafka Integration Guide", batch queries.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from pyspark import StorageLevel
@@ -72,9 +72,63 @@ class SliceFrames:
             )
         return self.decoded.groupBy("src").agg(F.count(F.lit(1)).alias("records"))
 
+    def part(self, whole: Slice, part: Slice) -> SliceFrames:
+        """The rows of a part of the slice, out of the cache; the whole is to be released, not its parts.
+
+        Args:
+            whole: The slice that was read.
+            part: Some of its offsets.
+        """
+        wanted = [(i, p.range) for i, p in enumerate(part.ranges) if not p.range.is_empty]
+        before = {(p.range.topic, p.range.partition): i for i, p in enumerate(whole.ranges)}
+        inside = _within([r for _, r in wanted])
+        index = F.lit(None).cast("int")
+        for i, r in wanted:
+            index = F.when(F.col("src") == before[(r.topic, r.partition)], i).otherwise(index)
+        decoded = self.decoded.where(inside).withColumn("src", index)
+        good = self.good.where(inside)
+        return SliceFrames(decoded, good, self.can_fault, wanted[0][0] if len(wanted) == 1 else None)
+
+    def without(self, whole: Slice, offsets: Mapping[int, Collection[int]]) -> SliceFrames:
+        """The frames of which the stage does not see some records; they count as read all the same.
+
+        Args:
+            whole: The slice.
+            offsets: Offsets to leave out, by index of their range.
+        """
+        gone = F.lit(False)
+        for index, left_out in offsets.items():
+            r = whole.ranges[index].range
+            here = (F.col("_kafka.topic") == r.topic) & (F.col("_kafka.partition") == r.partition)
+            gone = gone | (here & F.col("_kafka.offset").isin(sorted(left_out)))
+        return SliceFrames(self.decoded, self.good.where(~gone), self.can_fault, self.only_range)
+
+    def none(self) -> SliceFrames:
+        """The frames without a row."""
+        return SliceFrames(self.decoded.limit(0), self.good.limit(0), self.can_fault, self.only_range)
+
+    def totals(self) -> tuple[int, int]:
+        """Number of records, and of those that do not decode."""
+        row = self.decoded.agg(F.count(F.lit(1)), F.count("fault")).collect()[0]
+        return row[0], row[1]
+
+    def sample(self, count: int) -> list[tuple[int, int]]:
+        """Index of the range, and offset, of up to so many good records, chosen at random."""
+        rows = self.decoded.where("fault is null").select("src", "_kafka.offset").orderBy(F.rand()).limit(count)
+        return [(row[0], row[1]) for row in rows.collect()]
+
     def release(self) -> None:
         """Drop the cached rows."""
         self.decoded.unpersist()
+
+
+def _within(ranges: Iterable[OffsetRange]) -> Column:
+    inside = F.lit(False)
+    for r in ranges:
+        offset = F.col("_kafka.offset")
+        here = (F.col("_kafka.topic") == r.topic) & (F.col("_kafka.partition") == r.partition)
+        inside = inside | (here & (offset >= r.start) & (offset < r.end))
+    return inside
 
 
 def read_options(

@@ -8,7 +8,7 @@ stage and hands them to the writer, which writes them in the slice's transaction
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 from kpipe_platform.deadletter.parts import Retry
 from kpipe_platform.policies.faults import Component, Fault, FaultAction
+from kpipe_platform.policies.retry import Attempt
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 _current: ContextVar[StageNotes | None] = ContextVar("kpipe_stage_notes", default=None)
 
@@ -38,6 +39,16 @@ class StageNotes:
     counts: list[DataFrame] = field(default_factory=list)
     cached: list[DataFrame] = field(default_factory=list)
 
+    @classmethod
+    def joined(cls, notes: Iterable[StageNotes]) -> StageNotes:
+        """The notes of several, as one."""
+        found = cls()
+        for each in notes:
+            found.faults += each.faults
+            found.counts += each.counts
+            found.cached += each.cached
+        return found
+
     def release(self) -> None:
         """Drop the cached rows."""
         while self.cached:
@@ -49,6 +60,11 @@ def current_notes() -> StageNotes | None:
     return _current.get()
 
 
+def start_noting(notes: StageNotes | None) -> None:
+    """Note there from now on; None to end it. For a caller that does not call the stage itself."""
+    _current.set(notes)
+
+
 @contextmanager
 def noting() -> Iterator[StageNotes]:
     """Collect the notes of the stage that is called inside."""
@@ -58,6 +74,17 @@ def noting() -> Iterator[StageNotes]:
         yield notes
     finally:
         _current.reset(token)
+
+
+def fault_frame(session: SparkSession, places: Sequence[tuple[str, int, int, str]]) -> DataFrame:
+    """A frame for ``StageNotes.faults`` of faults that the driver knows: topic, partition, offset, note."""
+    return session.createDataFrame(list(places), "topic string, partition int, offset bigint, note string")
+
+
+def retry_of(attempt: Attempt) -> Retry:
+    """An attempt as the envelope's retry history has it."""
+    delay_ms = None if attempt.delay_s is None else int(attempt.delay_s * 1000)
+    return Retry(attempt.number, attempt.at_ms, delay_ms, attempt.exception_type, attempt.message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +142,10 @@ class RuleCount:
     action: str
     checked: int
     failed: int
+
+    def __add__(self, other: RuleCount) -> RuleCount:
+        """Both slices together; the later action counts."""
+        return RuleCount(self.rule, other.action, self.checked + other.checked, self.failed + other.failed)
 
     @classmethod
     def from_json(cls, text: str) -> RuleCount:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import pyarrow as pa
 
-from kpipe_platform.deadletter import build_dead_letter
+from kpipe_platform.deadletter import Segment, build_dead_letter
 from kpipe_platform.errors import DeadLetterError
 from kpipe_platform.kafka.fetch import RecordFetcher
 from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.policies.components import stops
 from kpipe_platform.policies.faults import Component, Fault, FaultAction
 from kpipe_platform.spark.outputs import Row
+from kpipe_platform.spark.stage_notes import RowFault
 from kpipe_platform.spark.writer_spec import FaultSample, Rejected, WriterSpec
+
+logger = logging.getLogger(__name__)
 
 # Samples kept for the error message and the metadata.
 _SAMPLES = 10
@@ -28,26 +34,28 @@ class FaultRows:
 
     Attributes:
         seen: Failed records seen.
-        stops: True when a record failed and the action is to stop the run.
+        stops: True when a record failed whose action is to stop the run.
     """
 
     def __init__(self, spec: WriterSpec) -> None:
         self._spec = spec
         self.seen = 0
+        self.stops = False
         self.samples: list[FaultSample] = []
         self.reasons: dict[str, int] = {}
         self.dead_lettered: dict[int, int] = {}
         self.skipped: dict[int, int] = {}
+        self.segments: tuple[Segment, ...] = ()
         self._handled: set[Rejected] = set()
         self._fetcher = RecordFetcher(spec.source_settings, spec.slice.group, spec.isolation)
 
-    @property
-    def stops(self) -> bool:
-        """True when a record failed and the action is to stop the run."""
-        return self.seen > 0 and self._spec.action in (FaultAction.STOP, FaultAction.RETHROW)
+    def is_over_limit(self, records: int) -> bool:
+        """True when more of so many records failed than the limit allows."""
+        lost = sum(self.dead_lettered.values()) + sum(self.skipped.values())
+        return not self._spec.limit.allows(lost, records)
 
-    def dead_letters(self, part: pa.RecordBatch) -> Iterator[tuple[str, Row]]:
-        """Dead letters of the records in a batch of fault rows; none where the action asks for none."""
+    def undecoded(self, part: pa.RecordBatch) -> Iterator[tuple[str, Row]]:
+        """Dead letters of the records in a batch that do not decode; none where the action asks for none."""
         for row in part.to_pylist():
             planned = self._spec.slice.ranges[row["src"]].range
             record = KafkaRecord(
@@ -60,11 +68,17 @@ class FaultRows:
                 value=row["value"],
                 headers=tuple((h["key"], h["value"]) for h in row["headers"]),
             )
-            letter = self._take(row["src"], record, self._decode_fault(row, record))
-            if letter is not None:
-                yield letter
+            yield from self._take(row["src"], RowFault(self._decode_fault(row, record)), record)
 
-    def rejected_output(self, row: Row, fault: Fault) -> tuple[str, Row] | None:
+    def noted(self, part: pa.RecordBatch) -> Iterator[tuple[str, Row]]:
+        """Dead letters of the records in a batch that the stage set aside; each source record once."""
+        for src, offset, note in zip(*(part.column(n).to_pylist() for n in ("src", "src_offset", "note")), strict=True):
+            if not self._is_first(src, offset):
+                continue
+            found = RowFault.from_json(note)
+            yield from self._take(src, found, partial(self._fetched, src, offset), offset=offset)
+
+    def rejected_output(self, row: Row, fault: Fault) -> Iterator[tuple[str, Row]]:
         """The dead letter for an output that the destination will not take.
 
         Where its source is known, the source record is dead-lettered, once however many outputs it had; otherwise
@@ -78,38 +92,80 @@ class FaultRows:
                 value=row.value,
                 headers=tuple(row.headers),
             )
-            return self._take(0, record, fault)
-        if row.identity in self._handled:
-            return None
-        self._handled.add(row.identity)
-        planned = self._spec.slice.ranges[row.src].range
-        record = self._fetcher.get(planned.topic, planned.partition, row.src_offset)
-        return self._take(row.src, record, fault)
+            yield from self._take(0, RowFault(fault), record)
+        elif self._is_first(row.src, row.src_offset):
+            src, offset = row.src, row.src_offset
+            yield from self._take(src, RowFault(fault), partial(self._fetched, src, offset), offset=offset)
 
-    def _take(self, src: int, record: KafkaRecord, fault: Fault) -> tuple[str, Row] | None:
-        spec = self._spec
+    def _is_first(self, src: int, offset: int) -> bool:
+        if (src, offset) in self._handled:
+            return False
+        self._handled.add((src, offset))
+        return True
+
+    def _fetched(self, src: int, offset: int) -> KafkaRecord:
+        planned = self._spec.slice.ranges[src].range
+        return self._fetcher.get(planned.topic, planned.partition, offset)
+
+    def _take(
+        self, src: int, found: RowFault, record: KafkaRecord | Callable[[], KafkaRecord], *, offset: int | None = None
+    ) -> Iterator[tuple[str, Row]]:
+        spec, fault = self._spec, found.fault
+        action = found.action or spec.policies.action(fault.component)
         self.seen += 1
         planned = spec.slice.ranges[src].range
-        if len(self.samples) < _SAMPLES:
-            self.samples.append(FaultSample(planned.topic, planned.partition, record.offset, fault))
-        reason = fault.message if fault.message in self.reasons or len(self.reasons) < _REASONS else "others"
-        self.reasons[reason] = self.reasons.get(reason, 0) + 1
-        if spec.action is FaultAction.SKIP:
+        if isinstance(record, KafkaRecord):
+            offset = record.offset
+        sample = FaultSample(planned.topic, planned.partition, offset, fault, action)
+        if stops(action) and not self.stops:
+            # The first one decides how the run stops, so it leads the samples.
+            self.samples = [sample, *self.samples[: _SAMPLES - 1]]
+            self.stops = True
+        elif len(self.samples) < _SAMPLES:
+            self.samples.append(sample)
+        if stops(action):
+            return
+        self._count_reason(found)
+        if action is FaultAction.SKIP:
             self.skipped[src] = self.skipped.get(src, 0) + 1
-            return None
-        if spec.action is not FaultAction.DEAD_LETTER:
-            return None
+            return
+        self.dead_lettered[src] = self.dead_lettered.get(src, 0) + 1
+        if spec.mode == "count":
+            return
         context = spec.dead_letters[src]
         if context is None:
             msg = f"{planned}: a record failed and there is no dead-letter destination"
             raise DeadLetterError(msg, fix="give the KafkaIOManager a KafkaDeadLetterDestination")
-        self.dead_lettered[src] = self.dead_lettered.get(src, 0) + 1
-        origin = None if record.offset is not None else planned
-        letter = build_dead_letter(record, fault, context, int(time.time() * 1000), origin_range=origin)
-        return letter.topic, Row(letter.key, letter.value, list(letter.headers), None, letter.timestamp_ms)
+        if not isinstance(record, KafkaRecord):
+            record = record()
+        try:
+            letter = build_dead_letter(
+                record,
+                fault,
+                context,
+                int(time.time() * 1000),
+                origin_range=None if record.offset is not None else planned,
+                retries=found.retries,
+                segments=(*context.segments, *self.segments),
+                rules=found.rules,
+            )
+        except DeadLetterError as error:
+            if stops(spec.policies.action(Component.DEAD_LETTER)):
+                raise
+            logger.warning("%s: the record is skipped, because its dead letter cannot be made: %s", planned, error)
+            self.dead_lettered[src] -= 1
+            self.skipped[src] = self.skipped.get(src, 0) + 1
+            return
+        yield letter.topic, Row(letter.key, letter.value, list(letter.headers), None, letter.timestamp_ms)
+
+    def _count_reason(self, found: RowFault) -> None:
+        reason = f"rule {', '.join(found.rules)}" if found.rules else found.fault.message
+        if reason not in self.reasons and len(self.reasons) >= _REASONS:
+            reason = "others"
+        self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
     def _decode_fault(self, row: dict[str, object], record: KafkaRecord) -> Fault:
-        component = Component(row["component"])
+        component = Component(row["note"])
         key_codec, value_codec = self._spec.codecs[row["src"]]  # type: ignore[call-overload]
         codec, data = (key_codec, record.key) if component is Component.DECODE_KEY else (value_codec, record.value)
         found = codec.explain(data or b"")

@@ -7,14 +7,19 @@ from typing import Any, Literal
 
 from kpipe_platform.codecs import Codec
 from kpipe_platform.deadletter import DeadLetterContext
-from kpipe_platform.errors import ConfigError
+from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.kafka.topics import TopicLimits
+from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import Fault, FaultAction
+from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
+from kpipe_platform.spark.stage_notes import RuleCount
 
-KIND_OUTPUT, KIND_FAULT, KIND_COUNT = 0, 1, 2
+KIND_OUTPUT, KIND_FAULT, KIND_COUNT, KIND_NOTED, KIND_RULE = 0, 1, 2, 3, 4
+"""Kinds of rows: an output; a record that does not decode, with its bytes; records read, a row a range; a record
+that the stage set aside, by its coordinates; what one rule found."""
 
 Rejected = tuple[int, int] | str
 """What the destination will not take: (index of the range, offset) of the source record, or, where the stage
@@ -30,19 +35,23 @@ class WriterSpec:
         source_settings: The connection to the slice's source, which may be another cluster at least once.
         slice: The plan.
         mode: ``transactional`` (exactly once), ``idempotent`` (at least once, several tasks at a time) or ``probe``:
-            find out, in transactions that are always aborted, which records the brokers refuse.
+            find out, in transactions that are always aborted, which records the brokers refuse; or ``count``: send
+            nothing, and say what would stop the run.
         topic: Destination topic; None when only dead letters are written.
         limits: What the destination topic takes.
         dead_letters: For each range of the slice where and how its dead letters are written; None when the action
             needs none.
-        action: What happens to a record that fails.
+        policies: What happens to a record that fails, by the part of the pipeline that it failed in.
+        limit: The largest share of failed records.
         codecs: (key, value) codec of each range of the slice, to say why a record does not decode.
         rejected: Records not to write again, with the reason; their dead letters are written instead.
         only_rejected: Write nothing but these dead letters: a second pass at least once, after a first that wrote
             everything else.
         stamp_source: Add the header ``kpipe.source`` to outputs whose source is known.
+        correlation_header: Header that carries the correlation id to stamped outputs that lack it; None adds none.
         preview_rows: Outputs to show in the metadata.
         producer: librdkafka producer properties.
+        started_ms: When the Spark job was started, milliseconds since the epoch.
         transaction_timeout_s: Transaction timeout, seconds.
         delivery_timeout_s: How long one record may wait for its acknowledgement, seconds.
     """
@@ -50,18 +59,21 @@ class WriterSpec:
     settings: ConnectionSettings
     source_settings: ConnectionSettings
     slice: Slice
-    mode: Literal["transactional", "idempotent", "probe"]
+    mode: Literal["transactional", "idempotent", "probe", "count"]
     topic: str | None
     limits: TopicLimits
     dead_letters: tuple[DeadLetterContext | None, ...]
-    action: FaultAction
+    policies: FaultPolicies
     codecs: tuple[tuple[Codec, Codec], ...]
     isolation: str
     rejected: dict[Rejected, Fault] = field(default_factory=dict)
     only_rejected: bool = False
+    limit: DeadLetterLimit = NO_LIMIT
     stamp_source: bool = True
+    correlation_header: str | None = "correlation-id"
     preview_rows: int = 5
     producer: dict[str, Any] = field(default_factory=dict)
+    started_ms: int | None = None
     transaction_timeout_s: float = 300.0
     delivery_timeout_s: float = 60.0
 
@@ -82,12 +94,13 @@ class WriterSpec:
 
 @dataclass(frozen=True)
 class FaultSample:
-    """One failed record: where it is and why it failed."""
+    """One failed record: where it is, why it failed, and what its action is."""
 
     topic: str
     partition: int
     offset: int | None
     fault: Fault
+    action: FaultAction = FaultAction.STOP
 
     def __str__(self) -> str:
         at = "output record" if self.offset is None else f"offset {self.offset}"
@@ -110,11 +123,13 @@ class Outcome:
         status: ``committed``; ``committed_earlier`` (an earlier attempt of this slice did it); ``written`` (acked,
             offsets not moved by this task); ``faults`` (records failed and the action is to stop); ``rejected``
             (the destination will not take ``rejected``); ``broker_rejected`` (the brokers refused a batch, so the
-            culprits must be found); ``error``.
+            culprits must be found); ``over_limit`` (more records failed than the limit allows); ``counted`` (nothing
+            was sent); ``error``.
         counts: Counted records by range of the slice.
         faults: Number of failed records seen.
         samples: The first of them.
         reasons: Number of dead letters by reason.
+        rules: What each rule found, by name.
         rejected: Records that the destination will not take.
         error: What went wrong, with status ``error``.
         steps_s: Seconds by step.
@@ -125,6 +140,7 @@ class Outcome:
     faults: int = 0
     samples: list[FaultSample] = field(default_factory=list)
     reasons: dict[str, int] = field(default_factory=dict)
+    rules: dict[str, RuleCount] = field(default_factory=dict)
     rejected: dict[Rejected, Fault] = field(default_factory=dict)
     preview: list[PreviewRow] = field(default_factory=list)
     error: Exception | None = None
@@ -133,6 +149,8 @@ class Outcome:
     def raise_error(self) -> None:
         """Raise what went wrong, if anything did."""
         if self.error is not None:
+            if isinstance(self.error, KpipeError):
+                self.error.attributes.setdefault("part", "destination")
             raise self.error
 
     @property

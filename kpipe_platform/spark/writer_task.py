@@ -9,20 +9,32 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Iterable, Iterator
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from kpipe_platform.deadletter import Segment
 from kpipe_platform.errors import DeadLetterError, KpipeError
 from kpipe_platform.kafka.calls import FENCED_CODES, not_delivered, translate
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.transactions import SliceTransaction
 from kpipe_platform.spark.outputs import OutputChecks, OutputRows, Row
 from kpipe_platform.spark.probe import find_refused
+from kpipe_platform.spark.sink import GiveUpError, Sink
+from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.task_faults import FaultRows
-from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_FAULT, KIND_OUTPUT, Outcome, PreviewRow, WriterSpec
+from kpipe_platform.spark.writer_spec import (
+    KIND_COUNT,
+    KIND_FAULT,
+    KIND_NOTED,
+    KIND_OUTPUT,
+    KIND_RULE,
+    Outcome,
+    PreviewRow,
+    WriterSpec,
+)
 
 OUTCOME_SCHEMA = "outcome binary"
 _ARROW_OUTCOME = pa.schema([("outcome", pa.binary())])
@@ -40,70 +52,6 @@ _REFUSALS = {
 # Enough for a whole JSON record of usual size, which is then shown field by field.
 _PREVIEW_CHARACTERS = 2_000
 _BATCH_BYTES = 1_000_000
-# How long the writer waits for room in librdkafka's queue before it looks for failures again, seconds.
-_QUEUE_WAIT_S = 0.02
-
-
-class _GiveUpError(Exception):
-    """The brokers refused or did not acknowledge; the reason is in ``Sink.failures``."""
-
-
-class Sink:
-    """A producer that remembers which deliveries failed."""
-
-    def __init__(self, producer: Producer) -> None:
-        self.producer = producer
-        self.failures: list[KafkaError] = []
-
-    def on_delivery(self, error: KafkaError | None, _message: object) -> None:
-        """Called for failed deliveries only (``delivery.report.only.error``)."""
-        if error is not None:
-            self.failures.append(error)
-
-    def send(self, topic: str, row: Row) -> None:
-        """Queue one record, waiting for room while the queue is full."""
-        while True:
-            try:
-                self.producer.produce(
-                    topic,
-                    value=row.value,
-                    key=row.key,
-                    headers=cast(Any, row.headers or None),
-                    on_delivery=self.on_delivery,
-                    **row.placement(),
-                )
-            except BufferError:
-                self.poll(_QUEUE_WAIT_S)
-            else:
-                return
-
-    def send_plain(self, topic: str, messages: list[dict[str, Any]]) -> None:
-        """Queue records that have neither headers, nor a timestamp, nor a partition of their own."""
-        while messages:
-            if self.producer.produce_batch(topic, messages, on_delivery=self.on_delivery) == len(messages):
-                return
-            messages = [m for m in messages if "_error" in m]
-            for message in messages:
-                error = message.pop("_error")
-                if error.code() != KafkaError._QUEUE_FULL:
-                    self.failures.append(error)
-            self.poll(_QUEUE_WAIT_S)
-
-    def poll(self, timeout_s: float = 0.0) -> None:
-        """Serve delivery reports; stop the work at the first failure."""
-        self.producer.poll(timeout_s)
-        if self.failures:
-            raise _GiveUpError
-
-    def flush(self, deadline_s: float) -> int:
-        """Wait for every acknowledgement; returns how many records have none."""
-        deadline = time.monotonic() + deadline_s
-        left = len(self.producer)
-        while left and not self.failures and time.monotonic() < deadline:
-            left = self.producer.flush(min(1.0, deadline_s))
-        if self.failures:
-            raise _GiveUpError
-        return left
 
 
 def run_writer(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -127,6 +75,8 @@ def _run(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Outcome:
     task = _Task(spec)
     if spec.mode == "probe":
         return task.probe(batches)
+    if spec.mode == "count":
+        return task.count(batches)
     if spec.mode == "idempotent":
         return task.write_idempotent(batches)
     return task.write_transactional(batches)
@@ -182,7 +132,7 @@ class _Task:
             sink = Sink(transaction.producer)
             try:
                 self._consume(batches, sink, transaction)
-                if self._stopped():
+                if self._stopped() or self._is_over_limit():
                     transaction.abort()
                     return self._finish(self.outcome.status)
                 if not transaction.is_open:
@@ -194,7 +144,7 @@ class _Task:
                 counts = self._counts()
                 with self._timed("commit"):
                     transaction.commit(list(counts.values())[: len(spec.slice.ranges)])
-            except _GiveUpError:
+            except GiveUpError:
                 outcome = self._given_up(sink, transaction)
                 transaction.abort()
                 return outcome
@@ -210,11 +160,20 @@ class _Task:
                 self._consume(batches, sink, None)
                 with self._timed("write"):
                     left = sink.flush(spec.delivery_timeout_s)
-            except _GiveUpError:
+            except GiveUpError:
                 return self._given_up(sink, None)
         if left:
             raise not_delivered(spec.settings, str(spec.slice), left)
         return self._finish(self.outcome.status if self._stopped() else "written")
+
+    def count(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+        """Say what would stop the run, and send nothing: parallel writers cannot take back what they sent."""
+        with self.faults:
+            for batch in batches:
+                self._note_batch(batch)
+                for _ in self._dead_letters(batch):
+                    pass
+        return self._finish(self.outcome.status if self._stopped() or self._is_over_limit() else "counted")
 
     def probe(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Find every record that the brokers refuse; nothing of it becomes visible."""
@@ -241,23 +200,40 @@ class _Task:
     def _consume(self, batches: Iterable[pa.RecordBatch], sink: Sink, transaction: SliceTransaction | None) -> None:
         for batch in batches:
             began = time.monotonic()
-            for kind in (KIND_COUNT, KIND_FAULT, KIND_OUTPUT):
-                part = batch.filter(_is(batch, kind))
-                if part.num_rows == 0:
-                    continue
-                if kind == KIND_COUNT:
-                    for src, count in zip(
-                        part.column("src").to_pylist(), part.column("src_offset").to_pylist(), strict=True
-                    ):
-                        self.read[src] = self.read.get(src, 0) + count
-                elif kind == KIND_FAULT:
-                    if self.spec.only_rejected:
+            self._note_batch(batch)
+            if not self.spec.only_rejected:
+                for topic, row in self._dead_letters(batch):
+                    if self._stopped():
                         continue
-                    self._write_faults(part, sink, transaction)
-                else:
-                    self._write_outputs(part, sink, transaction)
+                    self._begin(transaction)
+                    sink.send(topic, row)
+            part = batch.filter(_is(batch, KIND_OUTPUT))
+            if part.num_rows:
+                self._write_outputs(part, sink, transaction)
             sink.poll()
             self.steps["write"] += time.monotonic() - began
+
+    def _note_batch(self, batch: pa.RecordBatch) -> None:
+        if not self.faults.segments:
+            self.faults.segments = self._segments()
+        if self.spec.only_rejected:
+            return
+        part = batch.filter(_is(batch, KIND_COUNT))
+        for src, count in zip(part.column("src").to_pylist(), part.column("src_offset").to_pylist(), strict=True):
+            self.read[src] = self.read.get(src, 0) + count
+        for text in batch.filter(_is(batch, KIND_RULE)).column("note").to_pylist():
+            found = RuleCount.from_json(text)
+            self.outcome.rules[found.rule] = found
+
+    def _dead_letters(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Row]]:
+        yield from self.faults.undecoded(batch.filter(_is(batch, KIND_FAULT)))
+        yield from self.faults.noted(batch.filter(_is(batch, KIND_NOTED)))
+
+    def _segments(self) -> tuple[Segment, ...]:
+        """What the slice went through before its first row came here, and what it is in now."""
+        now = int(time.time() * 1000)
+        started = self.spec.started_ms or now
+        return Segment("run", started, max(now - started, 0)), Segment("write", now)
 
     def _write_outputs(self, part: pa.RecordBatch, sink: Sink, transaction: SliceTransaction | None) -> None:
         spec = self.spec
@@ -291,17 +267,9 @@ class _Task:
         fault = self.spec.rejected.get(row.identity)
         if fault is None:
             return row.identity in self.outcome.rejected
-        letter = self.faults.rejected_output(row, fault)
-        if letter is not None:
-            sink.send(*letter)
+        for topic, letter in self.faults.rejected_output(row, fault):
+            sink.send(topic, letter)
         return True
-
-    def _write_faults(self, part: pa.RecordBatch, sink: Sink, transaction: SliceTransaction | None) -> None:
-        for topic, row in self.faults.dead_letters(part):
-            if self._stopped():
-                continue
-            self._begin(transaction)
-            sink.send(topic, row)
 
     @staticmethod
     def _begin(transaction: SliceTransaction | None) -> None:
@@ -317,16 +285,31 @@ class _Task:
             return True
         return False
 
+    def _is_over_limit(self) -> bool:
+        if not self.faults.is_over_limit(sum(self.read.values())):
+            return False
+        self.outcome.status = "over_limit"
+        return True
+
     def _given_up(self, sink: Sink, transaction: SliceTransaction | None) -> Outcome:
         codes = {error.code() for error in sink.failures}
+        letters = sink.failed_topics & {c.topic for c in self.spec.dead_letters if c is not None}
+        only_letters = bool(letters) and letters == sink.failed_topics
         if codes & _REFUSALS:
+            if only_letters:
+                msg = f"{self.spec.slice}: the brokers refuse a dead letter for topic {min(letters)!r}"
+                raise DeadLetterError(
+                    f"{msg}: {sink.failures[0].str()}", fix="see the settings of that topic; offsets are unmoved"
+                )
             return self._finish("broker_rejected")
         # After a fatal error the queued records fail too, with a code that says less than the first.
         error = next((e for e in sink.failures if e.code() in FENCED_CODES), sink.failures[0])
         what = f"write outputs of {self.spec.slice} to {self.spec.topic}"
-        if transaction is not None:
-            raise transaction.error(error, what)
-        raise translate(error, self.spec.settings, what)
+        if only_letters:
+            what = f"write dead letters of {self.spec.slice} to {min(letters)}"
+        found = translate(error, self.spec.settings, what) if transaction is None else transaction.error(error, what)
+        found.attributes["part"] = "dead_letter" if only_letters else "destination"
+        raise found
 
     # Accounts
 

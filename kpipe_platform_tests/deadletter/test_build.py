@@ -6,6 +6,7 @@ import json
 import pickle
 import time
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -16,6 +17,7 @@ from kpipe_platform.deadletter import (
     Distribution,
     Envelope,
     OriginRange,
+    Retry,
     Segment,
     build_dead_letter,
     correlation_id,
@@ -128,6 +130,40 @@ def test_an_earlier_dead_letter_keeps_its_headers_and_the_error_that_came_first(
     assert [value for name, value in letter.headers if name == "__connect.errors.topic"] == [b"first"]
 
 
+def test_a_records_attempts_follow_those_of_its_slice_and_it_may_have_steps_of_its_own() -> None:
+    of_slice, own = Retry(1, 1, 10, "A", "a"), Retry(1, 2, None, "B", "b")
+    steps = (Segment("read", 1, 2), Segment("stage", 3))
+    context = replace(CONTEXT, retries=(of_slice,), segments=steps[:1])
+    letter = build_dead_letter(RECORD, FAULT, context, NOW_MS, retries=(own,), segments=steps, rules=("late", "early"))
+    envelope = read(letter)
+    assert (envelope.retries, envelope.segments, envelope.rules) == ((of_slice, own), steps, ("late", "early"))
+    plain = read(build_dead_letter(RECORD, FAULT, context, NOW_MS))
+    assert (plain.retries, plain.segments, plain.rules) == ((of_slice,), steps[:1], ())
+    assert read(build_dead_letter(RECORD, FAULT, context, NOW_MS, segments=())).segments == ()
+
+
+def test_attempts_and_rules_are_bounded_and_it_says_so() -> None:
+    retries = tuple(Retry(n, n, 1, "E", "m") for n in range(1, 31))
+    rules = tuple(f"{n} " + "r" * 300 for n in range(60))
+    context = replace(CONTEXT, retries=retries[:15])
+    envelope = read(build_dead_letter(RECORD, FAULT, context, NOW_MS, retries=retries[15:], rules=rules))
+    assert envelope.retries == retries[10:]
+    assert [rule.split()[0] for rule in envelope.rules] == [str(n) for n in range(50)]
+    assert {len(rule) for rule in envelope.rules} == {200}
+    assert envelope.omitted == ("retries", "rules")
+
+
+def test_the_oldest_attempts_are_not_named_twice_when_all_make_way() -> None:
+    retries = tuple(Retry(n, n, 1, "E", "m" * 500) for n in range(1, 31))
+    context = replace(CONTEXT, retries=retries, max_record_bytes=4_000)
+    envelope = read(build_dead_letter(RECORD, FAULT, context, NOW_MS, rules=("late",)))
+    assert (envelope.omitted, envelope.payload) == (
+        ("retries", "stacktrace", "message", "headers", "key"),
+        "embedded",
+    )
+    assert (envelope.retries, envelope.rules) == ((), ("late",))
+
+
 # ---------------------------------------------------------------------------------------------------- size
 
 # Each step saves what it names; the limit is one byte below what the step before it takes.
@@ -143,13 +179,13 @@ STEPS = [
 ]
 
 
-def shrink(record: KafkaRecord, context: DeadLetterContext) -> list[DeadLetter]:
+def shrink(record: KafkaRecord, context: DeadLetterContext, **more: Any) -> list[DeadLetter]:
     """The dead letters of ever smaller limits, until none fits."""
     letters: list[DeadLetter] = []
     limit = 1_000_000
     while True:
         try:
-            letter = build_dead_letter(record, FAULT, replace(context, max_record_bytes=limit), NOW_MS)
+            letter = build_dead_letter(record, FAULT, replace(context, max_record_bytes=limit), NOW_MS, **more)
         except DeadLetterError:
             return letters
         assert letter.size_bytes <= limit
@@ -169,6 +205,21 @@ def test_what_makes_way_and_in_which_order() -> None:
     assert [letter.key for letter in letters] == [record.key] * 7 + [None]
     assert [letter.headers[:3] == record.headers for letter in letters] == [True] * 6 + [False] * 2
     assert {envelope.header_count for envelope in envelopes} == {3}
+
+
+def test_attempts_and_rules_make_way_before_the_payload_does() -> None:
+    record = replace(RECORD, key=b"\xff" * 200)
+    letters = shrink(record, CONTEXT, retries=(Retry(1, 1, None, "E", "m"),), rules=("arrives after it departs",))
+    envelopes = [read(letter) for letter in letters]
+    first = ("stacktrace", "message", "headers", "key")
+    assert [(envelope.omitted, envelope.payload) for envelope in envelopes[4:8]] == [
+        (first, "embedded"),
+        ((*first, "retries"), "embedded"),
+        ((*first, "retries", "rules"), "embedded"),
+        ((*first, "retries", "rules"), "reference"),
+    ]
+    assert [(len(e.retries), len(e.rules)) for e in envelopes[4:7]] == [(1, 1), (0, 1), (0, 0)]
+    assert envelopes[6].restore(letters[6].key, letters[6].headers) == record
 
 
 def test_a_shortened_message_is_short_everywhere() -> None:

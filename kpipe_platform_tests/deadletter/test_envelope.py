@@ -56,6 +56,8 @@ FULL = Envelope(
     segments=(Segment("read", 1_357_017_420_500, 12), Segment("decode", 1_357_017_420_512)),
     retries=(Retry(1, 1_357_017_420_900, 250, "TimeoutError", "no answer"),),
     header_count=4,
+    rules=("has a tail number", "arrives after it departs"),
+    redacted=True,
 )
 FULL_JSON = {
     "schema": "kpipe.dead_letter/1",
@@ -108,6 +110,8 @@ FULL_JSON = {
     "created_at": "2013-01-01T05:17:00.000Z",
     "dead_lettered_at": "2013-01-01T05:17:02.002Z",
     "distribution": {"instance": "host-a", "worker": "pid-7", "group": "kpipe.flights_enriched", "lease": "lease-1"},
+    "rules": ["has a tail number", "arrives after it departs"],
+    "redacted": True,
 }
 # The least that is known: an output that the destination would not take, from a stage that dropped _kafka.
 LEAST = replace(
@@ -120,11 +124,13 @@ LEAST = replace(
     segments=(),
     retries=(),
     header_count=0,
+    rules=(),
+    redacted=False,
 )
 REFERENCE = replace(
     FULL,
     original=replace(FULL.original, key=None, value=None, headers=()),
-    omitted=("stacktrace", "message", "headers", "key", "message_headers", "message_key"),
+    omitted=("stacktrace", "message", "headers", "key", "retries", "rules", "message_headers", "message_key"),
     reference=PayloadReference(2, "a" * 64, None, None, 25),
 )
 
@@ -145,6 +151,16 @@ def test_documents_fit_the_schema_and_read_back(envelope: Envelope) -> None:
     assert data.isascii()
     assert is_envelope(data)
     assert pickle.loads(pickle.dumps(envelope)) == envelope
+
+
+def test_an_envelope_from_before_rules_and_redaction_reads_as_one_without_either() -> None:
+    older = {name: value for name, value in FULL_JSON.items() if name not in ("rules", "redacted")}
+    VALIDATOR.validate(older)
+    assert Envelope.from_json_bytes(json.dumps(older).encode()) == replace(FULL, rules=(), redacted=False)
+
+
+def test_a_long_message_of_a_retry_is_cut() -> None:
+    assert Retry(1, 0, None, "E", "m" * 501).message == "m" * 497 + "..."
 
 
 @pytest.mark.parametrize(
@@ -214,6 +230,8 @@ def test_no_value_is_no_envelope() -> None:
     [
         {"payload": "reference"},
         {"omitted": ["nothing"]},
+        {"rules": [1]},
+        {"redacted": None},
         {"attempt": 0},
         {"created_at": "2013-01-01"},
         {"original": {**FULL_JSON["original"], "partition": -1}},  # type: ignore[dict-item]

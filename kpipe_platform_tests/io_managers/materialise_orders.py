@@ -4,6 +4,7 @@ group prefix."""
 import sys
 
 import dagster as dg
+from pyspark.sql import functions as F
 
 from kpipe_platform import (
     FaultAction,
@@ -28,7 +29,8 @@ orders = kafka_topic_asset(source, value=JsonCodec(ORDER), key=TextCodec(), part
 
 @kafka_asset(source=orders, topic=KafkaTopic(target, value=JsonCodec()), on_fault=FaultAction.DEAD_LETTER)
 def enriched(orders):  # type: ignore[no-untyped-def]
-    return orders
+    poison = F.raise_error(F.concat(F.lit("poison "), F.col("id"))).cast("string")
+    return orders.withColumn("note", F.when(F.col("note") == "poison", poison).otherwise(F.col("note")))
 
 
 dg.materialize(

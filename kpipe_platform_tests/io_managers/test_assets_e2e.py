@@ -155,7 +155,11 @@ class TestForms:
         assert orders.ids() == [10, 20, 30]
         one, two, _ = sorted(orders.outputs(), key=lambda r: r.offset)
         assert (one.key, two.key) == (b"k1", None)
-        assert one.headers == (("h", b"1"), ("kpipe.source", f"{orders.source}/0/0".encode()))
+        assert one.headers == (
+            ("h", b"1"),
+            ("correlation-id", f"{orders.source}-0-0".encode()),
+            ("kpipe.source", f"{orders.source}/0/0".encode()),
+        )
 
     def test_pandas(self, orders: Orders) -> None:
         def stage(orders: pd.DataFrame) -> pd.DataFrame:

@@ -126,7 +126,7 @@ def test_what_only_the_brokers_know_is_found_by_halving(
 
     orders = make_orders(target={"config": {"cleanup.policy": "compact"}})
     monkeypatch.setattr(
-        "kpipe_platform.io_managers.pipeline.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
+        "kpipe_platform.io_managers.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
     )
     orders.send(*(order(n) for n in range(200)))
     orders.send({"key": None, "value": order(200)["value"]}, order(201), {"key": None, "value": order(202)["value"]})

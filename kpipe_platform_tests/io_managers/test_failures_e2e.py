@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -18,21 +14,14 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-import kpipe_platform
 from kpipe_platform import KafkaConnection, KafkaDeadLetterDestination, KafkaDestination, KafkaIOManager, KafkaSource
 from kpipe_platform.errors import BrokerUnavailableError, KpipeError, OffsetConflictError, TransientError
 from kpipe_platform.testing.broker import EmbeddedBroker
 
 from .conftest import BAD, Orders, order
+from .killing import kill_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 90.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
-        time.sleep(0.05)
 
 
 def test_a_stage_that_fails_once_mid_partition(make_orders: Callable[..., Orders], tmp_path: Path) -> None:
@@ -71,38 +60,7 @@ def test_killed_after_the_flush_and_before_the_commit(
     orders: Orders, kafka_broker: EmbeddedBroker, tmp_path: Path, place: str
 ) -> None:
     orders.send(*(order(n) for n in range(50)), BAD)
-    root = Path(kpipe_platform.__file__).parent.parent
-    reached = tmp_path / "flushed"
-    with (tmp_path / "stderr").open("wb") as stderr:
-        child = subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "kpipe_platform_tests.io_managers.materialise_orders",
-                kafka_broker.bootstrap_servers,
-                orders.source,
-                orders.target,
-                orders.manager.source.group_prefix,
-            ],
-            cwd=root,
-            start_new_session=True,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(root / "kpipe_platform_tests" / "faultpoints"), str(root)]),
-                "KPIPE_FAULT": place,
-                "KPIPE_FAULT_FILE": str(reached),
-            },
-        )
-    try:
-        wait_until(lambda: reached.exists() or child.poll() is not None, "the flush", 240)
-        assert reached.exists(), (tmp_path / "stderr").read_text()[-3000:]
-    finally:
-        # The driver, its JVM and the Python workers are one session, known by its id.
-        for group in {child.pid, *_descendant_groups(child.pid)}:
-            os.killpg(group, signal.SIGKILL)
-        child.wait(30)
+    kill_at(place, orders, kafka_broker, tmp_path)
     assert len(orders.outputs(settled=False, isolation="read_uncommitted")) == 50
     assert orders.outputs(settled=False) == []
     found = orders.metadata(orders.run(orders.asset()))
@@ -110,27 +68,6 @@ def test_killed_after_the_flush_and_before_the_commit(
     assert orders.ids() == list(range(50))
     assert len(orders.letters()) == 1
     assert orders.lag() == 0
-
-
-def _descendant_groups(pid: int) -> set[int]:
-    """Process groups of all descendants: Spark puts its Python workers into a group of their own."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, pending = set(), [pid]
-    while pending:
-        for child in children.get(pending.pop(), []):
-            pending.append(child)
-            try:
-                found.add(os.getpgid(child))
-            except ProcessLookupError:
-                continue
-    return found - {os.getpgid(0)}
 
 
 def test_two_runs_of_one_partition_at_the_same_time(orders: Orders) -> None:

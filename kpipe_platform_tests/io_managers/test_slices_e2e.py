@@ -144,7 +144,7 @@ def test_a_stage_that_raises_fails_the_run_with_the_real_reason(orders: Orders) 
 
     orders.send(order(1))
     with pytest.raises(StageFailedError, match="n1") as caught:
-        orders.run(orders.asset(broken))
+        orders.run(orders.asset(broken, on_fault=FaultAction.STOP))
     assert "CAST_INVALID_INPUT" in str(caught.value)
     assert orders.committed() is None
     assert orders.outputs(isolation="read_uncommitted") == []
@@ -169,7 +169,8 @@ class TestRecordParts:
         found = sorted(orders.outputs(), key=lambda r: r.offset)
         assert [(r.key, r.value) for r in found] == [(r["key"], r["value"]) for r in sent]
         for record, given in zip(found, sent, strict=True):
-            assert list(record.headers[:-1]) == given["headers"]
+            assert list(record.headers[:-2]) == given["headers"]
+            assert record.headers[-2] == ("correlation-id", f"{orders.source}-0-{sent.index(given)}".encode())
             assert record.headers[-1] == ("kpipe.source", f"{orders.source}/0/{sent.index(given)}".encode())
 
     def test_a_stage_that_drops_kafka_drops_headers_and_key(self, orders: Orders) -> None:

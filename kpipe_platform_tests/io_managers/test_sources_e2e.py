@@ -22,7 +22,7 @@ from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.topics import create_topic, delete_topic
 
 from .conftest import Orders, order
-from .test_failures_e2e import wait_until
+from .killing import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -12,7 +12,10 @@ from kpipe_platform.errors import (
     KpipeError,
     LostRangeError,
     StageFailedError,
+    TransientError,
 )
+from kpipe_platform.policies.faults import Fault
+from kpipe_platform.spark.causes import Cause
 from kpipe_platform.spark.failures import classify, root_cause
 
 PYTHON_UDF = """An exception was thrown from the Python worker. Please see the stack trace below.
@@ -21,6 +24,23 @@ Traceback (most recent call last):
     return 1 / quantity
 ZeroDivisionError: division by zero
 """
+
+
+class SparksError(Exception):
+    """What Spark raises on the driver: a text, and for its own errors a condition with an SQLSTATE."""
+
+    def __init__(self, text: str, condition: str | None = None, state: str | None = None) -> None:
+        super().__init__(text)
+        self._condition, self._state = condition, state
+
+    def getCondition(self) -> str | None:
+        return self._condition
+
+    def getSqlState(self) -> str | None:
+        return self._state
+
+
+SparksError.__module__ = "pyspark.errors"
 
 
 @pytest.mark.parametrize(
@@ -38,18 +58,115 @@ ZeroDivisionError: division by zero
     ],
 )
 def test_kinds(text: str, kind: type[KpipeError]) -> None:
-    found = classify(RuntimeError(text), "orders/0 [0, 5)")
+    found = classify(SparksError(text), "orders/0 [0, 5)")
     assert type(found) is kind
     assert "orders/0 [0, 5)" in str(found)
     assert found.fix
 
 
 def test_the_cause_is_the_users_own_error_not_sparks_wrapper() -> None:
-    assert root_cause(RuntimeError(PYTHON_UDF)) == "ZeroDivisionError: division by zero"
+    assert root_cause(SparksError(PYTHON_UDF)) == "ZeroDivisionError: division by zero"
     java = "Job aborted due to stage failure\nCaused by: org.example.BadRowException: row 7\n\tat x"
-    assert root_cause(RuntimeError(java)) == "BadRowException: row 7"
+    assert root_cause(SparksError(java)) == "BadRowException: row 7"
 
 
 def test_our_own_errors_stay_what_they_are() -> None:
     fenced = FencedError("a newer run took over")
     assert classify(fenced, "somewhere") is fenced
+
+
+CAST = """[CAST_INVALID_INPUT] The value 'n1' of the type "STRING" cannot be cast to "INT". SQLSTATE: 22018
+== DataFrame ==
+"cast" was called from
+/work/stage.py:23
+"""
+
+
+def python(name: str, message: str, file: str = "/work/stage.py") -> SparksError:
+    """What the driver gets of an exception in a Python worker."""
+    text = (
+        "An exception was thrown from the Python worker:\nTraceback (most recent call last):\n"
+        f'  File "{file}", line 3, in price\n    return ask(x)\n{name}: {message}\n'
+    )
+    return SparksError(text, "PYTHON_EXCEPTION", "38000")
+
+
+def fault_of(error: BaseException) -> Fault:
+    found = classify(error, "orders/0 [0, 5)")
+    assert isinstance(found, StageFailedError)
+    assert found.isolable
+    cause: Cause = found.source
+    return cause.fault(17)
+
+
+def test_an_expressions_fault_has_its_condition_and_the_place_that_called_it() -> None:
+    fault = fault_of(SparksError(CAST, "CAST_INVALID_INPUT", "22018"))
+    assert (fault.kind, fault.exception_type) == ("CAST_INVALID_INPUT", "SparksError")
+    assert fault.message == 'The value \'n1\' of the type "STRING" cannot be cast to "INT".'
+    assert fault.stacktrace is not None
+    assert "/work/stage.py:23" in fault.stacktrace
+
+
+def test_a_python_functions_fault_has_its_own_type_whole_message_and_traceback() -> None:
+    fault = fault_of(python("shop.errors.BadPrice", "seven is not\nallowed"))
+    assert (fault.kind, fault.exception_type) == ("BadPrice", "shop.errors.BadPrice")
+    assert fault.message == "seven is not\nallowed"
+    assert fault.stacktrace is not None
+    assert 'File "/work/stage.py", line 3, in price' in fault.stacktrace
+    assert "An exception was thrown from the Python worker" not in fault.stacktrace
+
+
+def test_a_stage_that_raises_on_the_driver_keeps_its_own_type() -> None:
+    try:
+        int("n1")
+    except ValueError as error:
+        fault = fault_of(error)
+    assert (fault.kind, fault.exception_type) == ("ValueError", "ValueError")
+    assert fault.stacktrace is not None
+    assert "test_failures.py" in fault.stacktrace
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionRefusedError(111, "refused"),
+        TimeoutError("no answer"),
+        python("ConnectionResetError", "[Errno 104]"),
+        python("requests.exceptions.ReadTimeout", "read timed out"),
+        python("urllib.error.URLError", "<urlopen error>"),
+        python("socket.gaierror", "[Errno -2]"),
+        python("kpipe_platform.errors.BrokerUnavailableError", "no broker"),
+        python("MemoryError", ""),
+        python("OSError", "[Errno 28] No space left on device"),
+        SparksError("java.net.SocketException: Connection reset"),
+    ],
+)
+def test_what_is_not_the_records_fault_is_transient(error: Exception) -> None:
+    assert isinstance(classify(error, "orders/0 [0, 5)"), TransientError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        python("ValueError", "Connection refused by the customer"),
+        python("KeyError", "'java.lang.OutOfMemoryError'"),
+        SparksError("[USER_RAISED_EXCEPTION] Connection refused SQLSTATE: P0001", "USER_RAISED_EXCEPTION", "P0001"),
+    ],
+)
+def test_a_records_own_text_decides_nothing(error: Exception) -> None:
+    assert isinstance(classify(error, "orders/0 [0, 5)"), StageFailedError)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        SparksError("[UNRESOLVED_COLUMN] amuont", "UNRESOLVED_COLUMN.WITH_SUGGESTION", "42703"),
+        python("NameError", "name 'amuont' is not defined"),
+        python("ModuleNotFoundError", "No module named 'shop'"),
+        python("ValueError", "x", "/lib/kpipe_platform/spark/writer_task.py"),
+    ],
+)
+def test_what_fails_on_every_record_is_not_isolated(error: Exception) -> None:
+    found = classify(error, "orders/0 [0, 5)")
+    assert isinstance(found, StageFailedError)
+    assert not found.isolable

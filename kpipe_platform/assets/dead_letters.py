@@ -1,0 +1,160 @@
+"""A dead-letter topic as an asset: what failed, why, where and when, in Dagster's UI and as a table."""
+
+# Without "from __future__ import annotations": Dagster reads the classes of an asset function's annotations.
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from kpipe_platform.assets.bars import bar_chart
+from kpipe_platform.deadletter.times import to_iso
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.io_managers.dead_letters import DeadLetterTable, OpenTable, open_table
+from kpipe_platform.io_managers.kafka import KafkaIOManager
+from kpipe_platform.io_managers.step import topic_of
+from kpipe_platform.spark.checks import columns_of
+from kpipe_platform.spark.dead_letter_counts import DeadLetterCounts, ReasonCount
+
+Source = dg.SourceAsset | dg.AssetsDefinition
+
+# Rows of a table in the metadata; Dagster stores the whole of it with every event.
+_TABLE_ROWS = 100
+_HOURS = 48
+
+
+def dead_letter_asset(
+    source: Source,
+    *,
+    topic: str = "{source_topic}.dlq",
+    name: str | None = None,
+    key_prefix: str | Sequence[str] | None = None,
+    group_name: str | None = None,
+    io_manager_key: str = "kafka_io_manager",
+    max_records: int | None = None,
+    deps: Sequence[Any] = (),
+    description: str | None = None,
+    metadata: Mapping[str, Any] | None = None,
+    **asset_kwargs: Any,
+) -> dg.AssetsDefinition:
+    """Declare the dead letters of a topic as an asset.
+
+    Materialising it counts what its dead-letter topic holds at that moment: by reason, source partition, asset and
+    hour, as tables and a chart in the metadata. It stores nothing and moves no offsets. An asset that has it as an
+    input loads the dead letters as they are then, in the form of the annotation: a Spark, pandas or polars DataFrame,
+    or a pyarrow Table; the columns are those of `kpipe_platform.spark.dead_letters.dead_letter_columns`.
+
+    Args:
+        source: The asset of the topic whose records failed: of ``kafka_topic_asset``, or a Kafka asset.
+        topic: The dead-letter topic, named as in ``KafkaDeadLetterDestination``.
+        name: Asset name; None: the source's and ``_dead_letters``.
+        key_prefix: Prefix of the asset key; None: the source's.
+        group_name: Dagster asset group.
+        io_manager_key: The KafkaIOManager that reads.
+        max_records: Only the newest offsets of each partition, so many at most; None: all.
+        deps: Further assets that it depends on, for example those that write the dead letters.
+        description: Text for the UI.
+        metadata: Further metadata.
+        **asset_kwargs: Further arguments of ``dagster.asset``, for example ``automation_condition``.
+
+    Returns:
+        An asset without partitions that depends on the source.
+
+    Raises:
+        ConfigError: An argument makes no sense.
+    """
+    if max_records is not None and max_records < 1:
+        msg = f"dead_letter_asset(max_records={max_records})"
+        raise ConfigError(msg, fix="set it to 1 or more; None reads every dead letter")
+    source_topic = topic_of(_metadata_of(source), source.key).name
+    declared = DeadLetterTable(source_topic, topic.replace("{source_topic}", source_topic), max_records)
+    prefix, own = source.key.path[:-1], source.key.path[-1]
+    if key_prefix is not None:
+        prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix)
+
+    # Without a type argument the result has no value, and no IO manager is asked to store one.
+    def show(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
+        manager = getattr(context.resources, io_manager_key)
+        if not isinstance(manager, KafkaIOManager):
+            msg = f"resource {io_manager_key!r} is {type(manager).__name__}, and dead letters need a KafkaIOManager"
+            raise ConfigError(msg, fix=f'Definitions(resources={{"{io_manager_key}": KafkaIOManager(...)}})')
+        table = open_table(manager, declared, context.asset_key)
+        counts = table.counts()
+        context.log.info("topic %s holds %s dead letters in %s", declared.topic, counts.records, _places(table))
+        return dg.MaterializeResult(metadata=metadata_of(table, counts))
+
+    decorate = dg.asset(
+        key=[*prefix, name or f"{own}_dead_letters"],
+        deps=[source, *deps],
+        metadata={**declared.as_metadata(), **(metadata or {})},
+        group_name=group_name,
+        io_manager_key=io_manager_key,
+        required_resource_keys={io_manager_key} | asset_kwargs.pop("required_resource_keys", set()),
+        description=description or f"Dead letters of topic {source_topic}: what topic {declared.topic} holds.",
+        kinds=asset_kwargs.pop("kinds", {"kafka", "spark"}),
+        **asset_kwargs,
+    )
+    made: dg.AssetsDefinition = decorate(show)
+    return made
+
+
+def _metadata_of(source: Source) -> Mapping[str, Any]:
+    return source.metadata if isinstance(source, dg.SourceAsset) else source.metadata_by_key.get(source.key, {})
+
+
+def _places(table: OpenTable) -> str:
+    return ", ".join(map(str, table.ranges)) or "no partition, for it does not exist yet"
+
+
+def metadata_of(table: OpenTable, counts: DeadLetterCounts) -> dict[str, Any]:
+    """Metadata of one materialisation.
+
+    Returns:
+        By name: dead_letters and dagster/row_count; oldest, newest, reasons (a table), reasons_chart, by_partition,
+        by_asset and by_hour where there are any; offsets (what was read of the dead-letter topic);
+        dagster/column_schema.
+    """
+    found: dict[str, Any] = {"dead_letters": dg.MetadataValue.int(counts.records)}
+    if counts.oldest_ms is not None and counts.newest_ms is not None:
+        found |= {
+            "oldest": dg.MetadataValue.timestamp(counts.oldest_ms / 1000),
+            "newest": dg.MetadataValue.timestamp(counts.newest_ms / 1000),
+            "reasons": _table([{**reason._asdict(), "share": _share(reason, counts)} for reason in counts.reasons]),
+            "reasons_chart": dg.MetadataValue.md(
+                bar_chart(
+                    [(_title(reason), reason.records) for reason in counts.reasons],
+                    title=f"Reasons of {counts.records:,} dead letters",
+                )
+            ),
+            "by_partition": _table(
+                [{"topic": topic, "partition": number, "records": n} for topic, number, n in counts.partitions]
+            ),
+            "by_asset": _table([{"asset": asset, "records": n} for asset, n in counts.assets]),
+            "by_hour": _table([{"hour": _hour(ms), "records": n} for ms, n in counts.hours[-_HOURS:]]),
+        }
+    if table.ranges:
+        found["offsets"] = _table([{"partition": r.partition, "start": r.start, "end": r.end} for r in table.ranges])
+    columns = [dg.TableColumn(column, kind) for column, kind in columns_of(table.frame)]
+    return {
+        **found,
+        "dagster/row_count": dg.MetadataValue.int(counts.records),
+        "dagster/column_schema": dg.TableSchema(columns=columns),
+    }
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> dg.TableMetadataValue:
+    return dg.MetadataValue.table([dg.TableRecord(dict(row)) for row in rows[:_TABLE_ROWS]])
+
+
+def _share(reason: ReasonCount, counts: DeadLetterCounts) -> float:
+    return round(reason.records / counts.records, 4)
+
+
+def _title(reason: ReasonCount) -> str:
+    """One line that tells reasons apart; where nothing is known, it says so."""
+    parts = [part for part in (reason.component, reason.kind, reason.exception_type) if part]
+    return " · ".join(dict.fromkeys(parts)) or "not known"
+
+
+def _hour(ms: int) -> str:
+    text = to_iso(ms)
+    return str(ms) if text is None else f"{text[:16]}Z"

@@ -1,0 +1,100 @@
+"""Rules of a stage as asset checks: what ``expect`` counted in the last materialisation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import dagster as dg
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.io_managers.step import RULES
+
+
+def rule_checks(
+    asset: dg.AssetsDefinition, rules: str | Sequence[str], *, max_failed_ratio: float = 0.0, blocking: bool = False
+) -> list[dg.AssetChecksDefinition]:
+    """One asset check for each of a stage's rules.
+
+    A check passes when the rule held for every record of the last materialisation of the partition that it runs for
+    (but for ``max_failed_ratio`` of them). A rule that warns fails with severity WARN, any other with ERROR.
+
+    Args:
+        asset: The asset whose stage calls ``expect``.
+        rules: Names of rules.
+        max_failed_ratio: The share of the records that a rule may fail for, 0 up to 1.
+        blocking: Whether assets downstream wait for the check.
+
+    Returns:
+        Checks for ``Definitions(asset_checks=...)``, each named like its rule.
+
+    Raises:
+        ConfigError: There is no rule, or the share is out of its bounds.
+    """
+    names = [rules] if isinstance(rules, str) else list(rules)
+    if not names:
+        msg = f"rule_checks({asset.key.to_user_string()}) names no rule"
+        raise ConfigError(msg, fix='rule_checks(asset, ["name of a rule"])')
+    if not 0 <= max_failed_ratio <= 1:
+        msg = f"rule_checks(max_failed_ratio={max_failed_ratio})"
+        raise ConfigError(msg, fix="set it to 0 up to 1")
+    return [_rule_check(asset, name, max_failed_ratio, blocking) for name in names]
+
+
+def _rule_check(
+    asset: dg.AssetsDefinition, rule: str, max_failed_ratio: float, blocking: bool
+) -> dg.AssetChecksDefinition:
+    @dg.asset_check(
+        asset=asset.key,
+        name="".join(c if c.isalnum() and c.isascii() else "_" for c in rule),
+        description=f"Rule {rule!r} of the stage holds.",
+        blocking=blocking,
+        partitions_def=asset.partitions_def,
+    )
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        keys = context.op_execution_context.partition_keys if context.op_execution_context.has_partition_key else None
+        found = list(_counts(context.instance, asset.key, rule, keys))
+        return _result(rule, found, max_failed_ratio)
+
+    return check
+
+
+def _counts(
+    instance: dg.DagsterInstance, key: dg.AssetKey, rule: str, partitions: Iterable[str] | None
+) -> Iterable[tuple[str | None, Mapping[str, Any] | None]]:
+    """For each partition its last materialisation's count of the rule; None where that names no such rule."""
+    for partition in partitions if partitions is not None else [None]:
+        wanted = dg.AssetRecordsFilter(key, asset_partitions=None if partition is None else [partition])
+        records = instance.fetch_materializations(wanted, limit=1).records
+        event = records[0].asset_materialization if records else None
+        table = event.metadata.get(RULES) if event is not None else None
+        rows = table.records if isinstance(table, dg.TableMetadataValue) else []
+        yield partition, next((row.data for row in rows if row.data["rule"] == rule), None)
+
+
+def _result(
+    rule: str, found: Sequence[tuple[str | None, Mapping[str, Any] | None]], max_failed_ratio: float
+) -> dg.AssetCheckResult:
+    counted = [(partition, row) for partition, row in found if row is not None]
+    checked = sum(int(row["checked"]) for _, row in counted)
+    failed = sum(int(row["failed"]) for _, row in counted)
+    warns = bool(counted) and all(row["action"] == "warn" for _, row in counted)
+    text = f"rule {rule!r} failed for {failed:,} of {checked:,} records"
+    if not counted:
+        # An empty slice calls no stage, so there is nothing to say of its rules.
+        text = f"the last materialisation looked at no record with rule {rule!r}"
+    metadata: dict[str, Any] = {"checked": checked, "failed": failed}
+    rows = [(partition, row) for partition, row in counted if partition is not None]
+    if len(rows) > 1:
+        metadata["by_partition"] = dg.MetadataValue.table(
+            [
+                dg.TableRecord({"partition": str(partition), "checked": row["checked"], "failed": row["failed"]})
+                for partition, row in rows
+            ]
+        )
+    return dg.AssetCheckResult(
+        passed=failed <= max_failed_ratio * checked,
+        severity=dg.AssetCheckSeverity.WARN if warns else dg.AssetCheckSeverity.ERROR,
+        description=text,
+        metadata=metadata,
+    )

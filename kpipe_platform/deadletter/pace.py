@@ -1,0 +1,50 @@
+"""A limit of records a second."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from kpipe_platform.errors import ConfigError
+
+
+class Pace:
+    """Spaces batches so that no more than so many records a second are sent on average.
+
+    Args:
+        per_s: Records a second; None: no limit.
+        clock: Monotonic seconds.
+        sleep: Waits for so many seconds.
+
+    Raises:
+        ConfigError: The limit is not above 0.
+    """
+
+    def __init__(
+        self,
+        per_s: float | None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        if per_s is not None and not per_s > 0:
+            msg = f"a limit of {per_s} records a second sends nothing"
+            raise ConfigError(msg, fix="give a number above 0, or no limit")
+        self._per_s = per_s
+        self._clock = clock
+        self._sleep = sleep
+        self._free_at: float | None = None
+
+    def batch(self, wanted: int) -> int:
+        """How many records to send at once: at most those of one second, so that the rate is even."""
+        return wanted if self._per_s is None else max(1, min(wanted, int(self._per_s)))
+
+    def wait(self, records: int) -> None:
+        """Wait until so many records may be sent. Called before their transaction begins, so that none is held open."""
+        if self._per_s is None or not records:
+            return
+        now = self._clock()
+        if self._free_at is not None and self._free_at > now:
+            self._sleep(self._free_at - now)
+            now = self._free_at
+        self._free_at = now + records / self._per_s

@@ -1,0 +1,68 @@
+"""Reading a dead-letter topic, one partition after another, up to an end that is fixed before."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from kpipe_platform.kafka.calls import no_answer, translate
+from kpipe_platform.kafka.fetch import to_record
+from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.settings import ConnectionSettings
+
+_BATCH = 500
+
+
+def read_range(settings: ConnectionSettings, group: str, wanted: OffsetRange) -> Iterator[KafkaRecord]:
+    """The committed records of a range, in order.
+
+    Args:
+        settings: The connection.
+        group: Group id for the client; nothing is joined and nothing is committed.
+        wanted: The range. Its end must not lie behind the last stable offset.
+
+    Raises:
+        BrokerUnavailableError: No answer within the deadline.
+        KpipeError: The partition cannot be read.
+    """
+    if wanted.is_empty:
+        return
+    topic, partition = wanted.topic, wanted.partition
+    what = f"read {topic}/{partition}"
+    consumer = Consumer(
+        {
+            **settings.for_librdkafka(),
+            "group.id": group,
+            "isolation.level": "read_committed",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "allow.auto.create.topics": False,
+            # Only the event for a partition's end tells that nothing but transaction markers is left.
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+            "queued.max.messages.kbytes": 16_384,
+        }
+    )
+    try:
+        consumer.assign([TopicPartition(topic, partition, wanted.start)])
+        heard_at = time.monotonic()
+        while True:
+            messages = consumer.consume(_BATCH, 0.2)
+            if not messages and time.monotonic() - heard_at > settings.request_timeout_s:
+                raise no_answer(settings, what, topic=topic, partition=partition)
+            for message in messages:
+                offset, error = message.offset(), message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    raise translate(error, settings, what, topic=topic, partition=partition)
+                if offset is None or offset >= wanted.end or error is not None:
+                    # Past the end. Its own event comes behind all records that were committed before it.
+                    return
+                yield to_record(message)
+            if messages:
+                # The caller may have taken its time with them, and that is not the brokers' delay.
+                heard_at = time.monotonic()
+    finally:
+        consumer.close()

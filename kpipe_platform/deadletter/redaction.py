@@ -1,0 +1,104 @@
+"""The user's hook that takes out of a dead letter what must not be kept there.
+
+A dead-letter topic is often read by more people, and kept for longer, than its source. The hook is named by text,
+``package.module:function``, because it is configuration and because each of the writer's processes imports it for
+itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import PurePath
+from typing import Any, TypeAlias
+
+from kpipe_platform.errors import ConfigError, DeadLetterError
+from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.policies.faults import Fault
+
+Redact: TypeAlias = Callable[[KafkaRecord, Fault], KafkaRecord | tuple[KafkaRecord, Fault]]
+"""Takes the record with its original bytes and the fault; returns what may be written of the record, or of both.
+
+A fault's message and stack trace may quote the record's values, so most hooks return both.
+"""
+
+
+# One hook an IO manager; a wrong path is not remembered, so that a corrected module is found by the next run.
+@lru_cache(maxsize=64)
+def load_redaction(path: str) -> Redact:
+    """Import the hook; once in each process.
+
+    Args:
+        path: ``package.module:function``.
+
+    Returns:
+        The hook.
+
+    Raises:
+        ConfigError: There is no such function, its module does not import, or it cannot be called.
+    """
+    module_name, colon, function_name = path.partition(":")
+    if not (module_name and colon and function_name):
+        msg = f"the redaction hook is {path!r}, which names no function"
+        raise ConfigError(msg, fix='write it as "package.module:function"', redact=path)
+    try:
+        found: Any = importlib.import_module(module_name)
+    except Exception as error:  # importing runs the user's code
+        msg = f"the module of the redaction hook {path!r} cannot be imported: {type(error).__name__}: {error}"
+        fix = "install the module where Dagster runs and where Spark's workers run, or correct the path"
+        raise ConfigError(msg, fix=fix, redact=path) from error
+    for name in function_name.split("."):
+        found = getattr(found, name, None)
+    if not callable(found):
+        what = "there is no such name in its module" if found is None else f"it is {type(found).__name__}"
+        msg = f"the redaction hook {path!r} cannot be called: {what}"
+        fix = "name a function that takes (record: KafkaRecord, fault: Fault)"
+        raise ConfigError(msg, fix=fix, redact=path)
+    hook: Redact = found
+    return hook
+
+
+def redacted(record: KafkaRecord, fault: Fault, path: str) -> tuple[KafkaRecord, Fault]:
+    """What the hook leaves of a record and its fault.
+
+    Args:
+        record: The failed record with its original bytes.
+        fault: Why it failed.
+        path: The hook.
+
+    Returns:
+        Record and fault as they may be written.
+
+    Raises:
+        ConfigError: The hook cannot be had.
+        DeadLetterError: It raised, or returned something else than a record at the same coordinates, with a fault or
+            without. The unredacted record is never written instead.
+    """
+    hook = load_redaction(path)
+    try:
+        result = hook(record, fault)
+    except Exception as error:  # noqa: BLE001  # the user's code may raise anything
+        # Not its message: that may quote what it was to take out.
+        line = traceback.extract_tb(error.__traceback__)[-1]
+        what = f"raised {type(error).__name__} in {line.name} ({PurePath(line.filename).name}, line {line.lineno})"
+        raise _failed(record, path, what) from None
+    kept, why = result if isinstance(result, tuple) and len(result) == 2 else (result, fault)
+    if not isinstance(kept, KafkaRecord) or not isinstance(why, Fault):
+        raise _failed(record, path, f"returned {_names(result)}")
+    if (kept.topic, kept.partition, kept.offset) != (record.topic, record.partition, record.offset):
+        raise _failed(record, path, f"returned a record at {kept.coordinates}")
+    return kept, why
+
+
+def _failed(record: KafkaRecord, path: str, what: str) -> DeadLetterError:
+    msg = f"the redaction hook {path!r} {what} for {record.coordinates}; its dead letter is not written"
+    fix = "let it return the record, or (record, fault), with the same topic, partition and offset"
+    return DeadLetterError(msg, fix=fix, redact=path)
+
+
+def _names(result: object) -> str:
+    if isinstance(result, tuple):
+        return f"({', '.join(type(part).__name__ for part in result)})"
+    return type(result).__name__

@@ -1,0 +1,61 @@
+"""The topics that a redrive sends to: described once, created only on purpose."""
+
+from __future__ import annotations
+
+from kpipe_platform.deadletter.decide import TargetTopic
+from kpipe_platform.errors import TopicNotFoundError
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.topics import TopicLimits, TopicSpec, create_topic, describe_topics, topic_limits
+
+
+class Targets:
+    """Describes topics, and remembers them.
+
+    Args:
+        clients: Clients to use.
+        parking_topic: The topic that may be created.
+        parking_partitions: How many partitions it gets; None: it must exist.
+        dry_run: Create nothing; a parking topic that would be created is taken as there.
+    """
+
+    def __init__(
+        self, clients: Clients, parking_topic: str, *, parking_partitions: int | None = None, dry_run: bool = False
+    ) -> None:
+        self._clients = clients
+        self._parking_topic = parking_topic
+        self._parking_partitions = parking_partitions
+        self._dry_run = dry_run
+        self._known: dict[str, TargetTopic] = {}
+
+    def __call__(self, name: str) -> TargetTopic:
+        """The topic.
+
+        Raises:
+            TopicNotFoundError: It does not exist, and is not to be created.
+        """
+        found = self._known.get(name)
+        if found is None:
+            found = self._known[name] = self._describe(name)
+        return found
+
+    def _describe(self, name: str) -> TargetTopic:
+        try:
+            described = describe_topics(self._clients, [name])[name]
+        except TopicNotFoundError as error:
+            if name != self._parking_topic:
+                why, choice = "where dead letters came from", "; or send elsewhere: --to-topic TOPIC"
+            elif self._parking_partitions is None:
+                why, choice = "where dead letters are to be parked", ", or --create-parking-topic"
+            else:
+                return self._create(name)
+            fix = f"create it: kpipe topics create {name} --partitions N{choice}"
+            raise TopicNotFoundError(f"{error.message}, {why}", fix=fix, topic=name) from error
+        return TargetTopic(name, described.partitions, topic_limits(self._clients, [name])[name])
+
+    def _create(self, name: str) -> TargetTopic:
+        spec = TopicSpec(self._parking_partitions or 1)
+        if self._dry_run:
+            return TargetTopic(name, spec.partitions, TopicLimits())
+        create_topic(self._clients, name, spec)
+        described = describe_topics(self._clients, [name])[name]
+        return TargetTopic(name, described.partitions, topic_limits(self._clients, [name])[name])

@@ -1,0 +1,141 @@
+"""Loading a dead-letter topic as a table. No offsets move, and nobody's group is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import dagster as dg
+
+from kpipe_platform.codecs import RawCodec
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.errors import ConfigError, StageFailedError, TopicNotFoundError
+from kpipe_platform.io_managers.step import DEAD_LETTERS
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.spark.convert import to_form
+from kpipe_platform.spark.dead_letter_counts import DeadLetterCounts, count_dead_letters
+from kpipe_platform.spark.dead_letters import dead_letter_frame, newest_ranges
+from kpipe_platform.spark.failures import classify, is_sparks
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from kpipe_platform.io_managers.kafka import KafkaIOManager
+
+
+@dataclass(frozen=True)
+class DeadLetterTable:
+    """A dead-letter topic that an asset shows as a table.
+
+    Args:
+        source_topic: Topic of the records that failed.
+        topic: The dead-letter topic.
+        max_records: The newest offsets of each partition, so many at most; None: all.
+    """
+
+    source_topic: str
+    topic: str
+    max_records: int | None = None
+
+    def as_metadata(self) -> dict[str, Any]:
+        """Metadata of the asset: read as slices, its records are bytes."""
+        declared = {"source_topic": self.source_topic, "topic": self.topic, "max_records": self.max_records}
+        return {**KafkaTopic(self.topic, value=RawCodec()).as_metadata(), DEAD_LETTERS: declared}
+
+    @classmethod
+    def of(cls, metadata: Mapping[str, Any] | None) -> DeadLetterTable | None:
+        """What an asset declares; None for any other asset."""
+        declared = (metadata or {}).get(DEAD_LETTERS)
+        value = declared.value if isinstance(declared, dg.MetadataValue) else declared
+        return None if value is None else cls(**value)
+
+
+@dataclass(frozen=True)
+class OpenTable:
+    """A dead-letter topic as it was when it was looked at.
+
+    Args:
+        ranges: What it holds, a range a partition; none where it does not exist yet.
+        frame: The table, lazily.
+    """
+
+    ranges: list[OffsetRange]
+    frame: DataFrame
+
+    def counts(self) -> DeadLetterCounts:
+        """Count the dead letters; no Spark job for an empty topic.
+
+        Raises:
+            KpipeError: The brokers or the engine did not answer.
+        """
+        if all(r.is_empty for r in self.ranges):
+            return DeadLetterCounts()
+        try:
+            return count_dead_letters(self.frame)
+        except Exception as error:
+            if not is_sparks(error):
+                raise
+            found = classify(error, ", ".join(map(str, self.ranges)))
+            # There is no stage here that could have failed.
+            if isinstance(found, StageFailedError):
+                raise
+            raise found from error
+
+
+def open_table(manager: KafkaIOManager, declared: DeadLetterTable, asset_key: dg.AssetKey) -> OpenTable:
+    """Look at a dead-letter topic as it is now.
+
+    Args:
+        manager: Says which cluster, and reads.
+        declared: The topic.
+        asset_key: Asset of the table; Spark's group ids are named after it.
+
+    Raises:
+        TopicNotFoundError: The topic does not exist, and it is not one that the first run creates.
+    """
+    where = manager.dead_letter or manager.source
+    isolation = manager.source.isolation
+    with Clients(where.connection.settings) as clients:
+        try:
+            ranges = newest_ranges(clients, declared.topic, isolation, declared.max_records)
+        except TopicNotFoundError as error:
+            if not _will_be_created(manager, declared):
+                msg = f"{error.message}, so there are no dead letters of topic {declared.source_topic!r} to show"
+                fix = (
+                    "give dead_letter_asset(topic=...) the name that KafkaDeadLetterDestination has, or create it: "
+                    f"kpipe topics create {declared.topic}"
+                )
+                raise TopicNotFoundError(msg, fix=fix, topic=declared.topic) from error
+            ranges = []
+        frame = dead_letter_frame(
+            manager.spark.spark_session,
+            clients,
+            ranges,
+            isolation=isolation,
+            group=manager.source.group(asset_key),
+            parts=manager.spark.settings.tasks_at_once,
+        )
+    return OpenTable(ranges, frame)
+
+
+def _will_be_created(manager: KafkaIOManager, declared: DeadLetterTable) -> bool:
+    """Whether the topic is missing only because no run has created it: then nothing failed as yet."""
+    destination = manager.dead_letter
+    if destination is None or not destination.create_topic:
+        return False
+    return destination.topic_for(declared.source_topic) == declared.topic
+
+
+def load_dead_letters(manager: KafkaIOManager, declared: DeadLetterTable, asset_key: dg.AssetKey, form: str) -> Any:
+    """The table in the form that an input asks for.
+
+    Raises:
+        ConfigError: It asks for records.
+        TopicNotFoundError: As `open_table`.
+    """
+    if form == "records":
+        msg = f"asset {asset_key.to_user_string()} is a table of dead letters, which list[KafkaRecord] cannot hold"
+        raise ConfigError(msg, fix="annotate a Spark, pandas or polars DataFrame, or a pyarrow Table")
+    return to_form(open_table(manager, declared, asset_key).frame, form, RawCodec())

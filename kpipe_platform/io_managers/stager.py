@@ -1,0 +1,253 @@
+"""One slice of a ``@kafka_asset``: read it, call the stage, write; isolate where the stage fails on data."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from kpipe_platform.codecs import Codec, RawCodec
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.deadletter import Retry, Segment
+from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
+from kpipe_platform.io_managers.attempts import again
+from kpipe_platform.io_managers.feed import StagedFeeds
+from kpipe_platform.io_managers.isolation import Isolation, refuse_hopeless
+from kpipe_platform.io_managers.pipeline import IsolationCost, Pipeline, SliceReport, Staged
+from kpipe_platform.io_managers.target import Target
+from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.policies.components import stops
+from kpipe_platform.policies.faults import Component
+from kpipe_platform.policies.limits import NO_LIMIT
+from kpipe_platform.spark.convert import is_records, to_form, to_frame
+from kpipe_platform.spark.failures import classify, is_sparks
+from kpipe_platform.spark.reader import SliceFrames
+from kpipe_platform.spark.stage_notes import RowFault, StageNotes, fault_frame, noting
+
+logger = logging.getLogger(__name__)
+
+Store = Callable[[Any], None]
+Reads = Mapping[str, tuple[KafkaTopic, SliceFrames]]
+_SAMPLES = 20
+
+
+class Stager:
+    """Takes one planned slice.
+
+    Args:
+        staged: The stage and its inputs.
+        pipeline: The step's resources.
+        target: Where outputs and dead letters go.
+        store: The inner IO manager's store; None where the output goes to Kafka.
+        planned: When the plan began, milliseconds since the epoch, and how long it took, milliseconds.
+        retries: Attempts at this slice that failed before.
+        clock: Monotonic seconds; injected for tests.
+        sleep: Waits for seconds; injected for tests.
+    """
+
+    def __init__(
+        self,
+        staged: StagedFeeds,
+        pipeline: Pipeline,
+        target: Target,
+        store: Store | None,
+        *,
+        planned: tuple[int, int],
+        retries: tuple[Retry, ...] = (),
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._staged = staged
+        self._pipeline = pipeline
+        self._target = target
+        self._store = store
+        self._segments = (Segment("plan", *planned),)
+        self._retries = retries
+        self._clock = clock
+        self._sleep = sleep
+
+    def take(self, slice_: Slice, done: Callable[[SliceReport], None]) -> None:
+        """Write the slice and move its offsets, whole or in parts.
+
+        Args:
+            slice_: The plan; not empty.
+            done: Told of the slice, or of each part of it, when it is committed.
+
+        Raises:
+            KpipeError: Anything that went wrong; what was not told of is unmoved.
+        """
+        pipeline, feeds = self._pipeline, self._staged.feeds
+        reads = {name: (feed.topic, pipeline.read(slice_, feed.topic)) for name, feed in feeds.items()}
+        try:
+            try:
+                report = self._write(pipeline, slice_, reads)
+            except StageFailedError as error:
+                if not self._isolates or not error.isolable:
+                    raise
+                self._isolate(slice_, reads, error, done)
+            else:
+                done(report)
+        finally:
+            for _, frames in reads.values():
+                frames.release()
+
+    @property
+    def _isolates(self) -> bool:
+        return self._staged.isolate and not stops(self._pipeline.policies.action(Component.STAGE))
+
+    # One call of the stage
+
+    def _write(self, pipeline: Pipeline, slice_: Slice, reads: Reads) -> SliceReport:
+        staged = self._stage(slice_, reads)
+        try:
+            return store_output(pipeline, staged, self._target, self._store)
+        except KpipeError:
+            raise
+        except Exception as error:
+            if is_sparks(error):
+                raise classify(error, str(slice_)) from error
+            raise
+        finally:
+            staged.notes.release()
+
+    def _try(self, slice_: Slice, reads: Reads) -> None:
+        """Call the stage and compute its output, and write nothing."""
+        staged = self._stage(slice_, reads)
+        try:
+            self._pipeline.try_out(*encoded(self._pipeline, staged, self._target))
+        finally:
+            staged.notes.release()
+
+    def _stage(self, slice_: Slice, reads: Reads) -> Staged:
+        feeds = self._staged.feeds
+        began, started_ms = self._clock(), int(time.time() * 1000)
+        with noting() as notes:
+            try:
+                inputs = {
+                    name: to_form(reads[name][1].good, feed.form, feed.topic.value) for name, feed in feeds.items()
+                }
+                output = self._staged.stage(inputs)
+            except Exception as error:
+                notes.release()
+                # Where nothing is isolated, Dagster shows the user's own exception.
+                if is_sparks(error) or (self._isolates and not isinstance(error, KpipeError)):
+                    raise classify(error, str(slice_)) from error
+                raise
+        called = Segment("stage", started_ms, int((self._clock() - began) * 1000))
+        return Staged(slice_, reads, output, notes, (*self._segments, called), self._retries)
+
+    # Isolation
+
+    def _isolate(
+        self, whole: Slice, reads: Reads, error: StageFailedError, done: Callable[[SliceReport], None]
+    ) -> None:
+        logger.warning("%s: the stage failed and the failing records are looked for: %s", whole, error.cause)
+        pipeline = self._pipeline
+        self._refuse_mistake(whole, reads, error)
+        ((_, frames),) = reads.values()
+        records, undecoded = frames.totals() if pipeline.limit.ratio is not None else (0, 0)
+        # The share counts over the whole slice, not over each part of it.
+        unlimited = replace(pipeline, limit=NO_LIMIT)
+        cost = IsolationCost()
+
+        def parts(part: Slice) -> Reads:
+            return {name: (topic, frames.part(whole, part)) for name, (topic, frames) in reads.items()}
+
+        def attempt(part: Slice) -> SliceReport:
+            if part.is_empty:
+                return pipeline.store_start(part)
+            if self._store is not None:
+                self._try(part, parts(part))
+                return SliceReport(part, [])
+            return self._write(unlimited, part, parts(part))
+
+        def dispose(part: Slice, failure: StageFailedError) -> SliceReport:
+            policy = pipeline.policies.retry("stage")
+            report, failed = again(policy, lambda: attempt(part), failure, clock=self._clock, sleep=self._sleep)
+            if report is not None:
+                return report
+            note = RowFault(failure.source.fault(int(time.time() * 1000)), retries=failed)
+            if self._store is not None:
+                poison.append((part, note))
+                return SliceReport(part, [])
+            return self._dead(unlimited, part, parts(part), [(part, note)])
+
+        def told(report: SliceReport) -> None:
+            if self._store is None:
+                done(replace(report, isolation=replace(cost)))
+
+        poison: list[tuple[Slice, RowFault]] = []
+        if pipeline.limit.ratio is not None:
+            samples = [whole.single(*place) for place in frames.sample(_SAMPLES)]
+            cost.calls += refuse_hopeless(samples, lambda part: self._try(part, parts(part)), pipeline.limit, records)
+        isolation = Isolation(attempt, dispose, pipeline.limit, records, undecoded, self._clock, cost)
+        isolation.run(whole, told)
+        if self._store is not None:
+            # A store may overwrite what it stored of the same run: it gets the slice once, without those records.
+            done(replace(self._store_without(whole, reads, poison), isolation=replace(cost)))
+
+    def _refuse_mistake(self, whole: Slice, reads: Reads, error: StageFailedError) -> None:
+        """Refuse to isolate where the stage fails in the same way on no rows at all: the data is not the reason."""
+        nothing = {name: (topic, frames.none()) for name, (topic, frames) in reads.items()}
+        try:
+            self._try(whole, nothing)
+        except StageFailedError as again:
+            if str(again.source) == str(error.source):
+                msg = f"the stage fails on {whole} and on no rows at all alike: {error.cause}"
+                raise StageFailedError(
+                    msg, fix="mend the stage; no record is the reason", cause=error.cause, isolable=False
+                ) from error
+
+    def _dead(
+        self, pipeline: Pipeline, slice_: Slice, reads: Reads, poison: list[tuple[Slice, RowFault]]
+    ) -> SliceReport:
+        """Apply the action to records that the stage fails on, and move the offsets."""
+        notes = StageNotes(faults=[fault_frame(pipeline.engine.spark_session, _places(poison))])
+        staged = Staged(slice_, reads, None, notes, self._segments, self._retries)
+        return pipeline.write(staged, self._target)
+
+    def _store_without(self, whole: Slice, reads: Reads, poison: list[tuple[Slice, RowFault]]) -> SliceReport:
+        pipeline = self._pipeline
+        index = {(p.range.topic, p.range.partition): i for i, p in enumerate(whole.ranges)}
+        offsets: dict[int, list[int]] = {}
+        for topic, partition, offset, _ in _places(poison):
+            offsets.setdefault(index[(topic, partition)], []).append(offset)
+        rest = {name: (topic, frames.without(whole, offsets)) for name, (topic, frames) in reads.items()}
+        staged = self._stage(whole, rest)
+        if poison:
+            staged.notes.faults.append(fault_frame(pipeline.engine.spark_session, _places(poison)))
+        try:
+            return store_output(pipeline, staged, self._target, self._store)
+        finally:
+            staged.notes.release()
+
+
+def _places(poison: list[tuple[Slice, RowFault]]) -> list[tuple[str, int, int, str]]:
+    return [
+        (part.ranges[0].range.topic, part.ranges[0].range.partition, part.ranges[0].range.start, note.to_json())
+        for part, note in poison
+    ]
+
+
+def encoded(pipeline: Pipeline, staged: Staged, target: Target) -> tuple[Staged, Target, Codec | None]:
+    """A stage's output as a DataFrame for the target's topic, with the codec of its values where it is another."""
+    if target.topic is None:
+        return staged, target, None
+    frame = to_frame(pipeline.engine.spark_session, staged.output, target.topic.value)
+    framed = replace(staged, output=frame)
+    if not is_records(staged.output):
+        return framed, target, None
+    # Records carry their own key, timestamp and encoded value.
+    return framed, replace(target, topic=replace(target.topic, key=None, timestamp=None)), RawCodec()
+
+
+def store_output(pipeline: Pipeline, staged: Staged, target: Target, store: Store | None) -> SliceReport:
+    """Write what a stage returned, to Kafka or to the inner store."""
+    if store is not None:
+        return pipeline.store_elsewhere(staged, target, store)
+    if target.topic is None:
+        msg = f"the output of {staged.slice} has neither a topic nor a store"
+        raise ConfigError(msg)
+    return pipeline.write(*encoded(pipeline, staged, target))

@@ -1,0 +1,123 @@
+"""Where a step's outputs and dead letters go, checked before any work."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.errors import ConfigError, DeadLetterError, TopicNotFoundError
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.topics import TopicLimits, TopicSpec, create_topic, describe_topics, topic_limits
+from kpipe_platform.policies.faults import FaultAction
+
+if TYPE_CHECKING:
+    from kpipe_platform.io_managers.pipeline import Pipeline
+
+
+@dataclass(frozen=True)
+class Target:
+    """Where outputs and dead letters of a step go.
+
+    Args:
+        topic: Destination topic; None where another IO manager stores the output.
+        limits: What the destination topic takes.
+        dead_letter_topics: Dead-letter topic and its limits, by source topic; without those that do not exist, where
+            no policy asks for them.
+    """
+
+    topic: KafkaTopic | None
+    limits: TopicLimits
+    dead_letter_topics: Mapping[str, tuple[str, TopicLimits]]
+
+
+def find_target(
+    pipeline: Pipeline, clients: Clients, sources: Iterable[KafkaTopic], topic: KafkaTopic | None
+) -> Target:
+    """Check, and create where declared, the topics that the step writes.
+
+    Raises:
+        ConfigError: A resource is missing, or the clusters differ where one transaction must span them.
+        TopicNotFoundError: The destination topic does not exist and is not declared to be created.
+        DeadLetterError: A dead-letter topic does not exist.
+    """
+    _check_resources(pipeline, topic)
+    names = [source.name for source in sources]
+    writing = _writing_clients(pipeline, clients)
+    try:
+        if topic is not None:
+            _ensure(writing, topic.name, topic.create)
+        letters = _dead_letter_topics(pipeline, clients, writing, names)
+        limits = topic_limits(writing, [*([topic.name] if topic else []), *letters.values()])
+    finally:
+        if writing is not clients:
+            writing.close()
+    return Target(
+        topic,
+        limits[topic.name] if topic else TopicLimits(),
+        {source: (letter, limits[letter]) for source, letter in letters.items()},
+    )
+
+
+def _check_resources(pipeline: Pipeline, topic: KafkaTopic | None) -> None:
+    asset = pipeline.step.asset_key.to_user_string()
+    destination, dead_letter = pipeline.destination, pipeline.dead_letter
+    if topic is not None and destination is None:
+        msg = f"asset {asset} writes topic {topic.name!r}, but its KafkaIOManager has no destination"
+        raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
+    if pipeline.policies.may(FaultAction.DEAD_LETTER) and dead_letter is None:
+        msg = f"asset {asset} dead-letters failed records, but its IO manager has no dead-letter destination"
+        raise ConfigError(msg, fix="KafkaIOManager(dead_letter=KafkaDeadLetterDestination(...), ...)")
+    if dead_letter is not None:
+        dead_letter.check()
+    if topic is None or destination is None:
+        return
+    writes = destination.connection.settings
+    if destination.delivery == "exactly_once" and writes != pipeline.source.connection.settings:
+        msg = f"asset {asset}: exactly once needs source and destination on one cluster and one connection"
+        raise ConfigError(msg, fix='use one KafkaConnection for both, or KafkaDestination(delivery="at_least_once")')
+    if dead_letter is not None and dead_letter.connection.settings != writes:
+        msg = f"asset {asset}: dead letters are written by the destination's producer, on its cluster"
+        raise ConfigError(msg, fix="give KafkaDeadLetterDestination the destination's KafkaConnection")
+
+
+def _writing_clients(pipeline: Pipeline, clients: Clients) -> Clients:
+    where = pipeline.destination or pipeline.dead_letter
+    if where is None or where.connection.settings == clients.settings:
+        return clients
+    return Clients(where.connection.settings)
+
+
+def _dead_letter_topics(pipeline: Pipeline, clients: Clients, writing: Clients, sources: list[str]) -> dict[str, str]:
+    if pipeline.dead_letter is None:
+        return {}
+    needed = pipeline.policies.may(FaultAction.DEAD_LETTER)
+    letters = {source: pipeline.dead_letter.topic_for(source) for source in sources}
+    for source, letter in list(letters.items()):
+        spec = None
+        if pipeline.dead_letter.create_topic:
+            spec = TopicSpec(describe_topics(clients, [source])[source].partitions)
+        try:
+            _ensure(writing, letter, spec)
+        except TopicNotFoundError as error:
+            if not needed:
+                # Only a rule or a row function of the stage could ask for it, and then the run fails.
+                del letters[source]
+                continue
+            msg = f"the dead-letter topic {letter!r} of topic {source!r} does not exist"
+            raise DeadLetterError(
+                msg,
+                fix=f"kpipe topics create {letter}, or KafkaDeadLetterDestination(create_topic=True)",
+                topic=letter,
+            ) from error
+    return letters
+
+
+def _ensure(clients: Clients, name: str, spec: TopicSpec | None) -> None:
+    try:
+        describe_topics(clients, [name])
+    except TopicNotFoundError:
+        if spec is None:
+            raise
+        create_topic(clients, name, spec)

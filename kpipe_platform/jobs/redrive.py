@@ -1,0 +1,146 @@
+"""Redrive as a Dagster job: the options of `kpipe dlq redrive` as the job's configuration."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import dagster as dg
+from pydantic import Field
+
+from kpipe_platform.deadletter.decide import Action, Decision
+from kpipe_platform.deadletter.filters import make_filter
+from kpipe_platform.deadletter.options import RedriveOptions
+from kpipe_platform.deadletter.redrive import redrive
+from kpipe_platform.resources.connection import KafkaConnection
+
+RESOURCE_KEY = "kafka_connection"
+"""Key of the connection, where the job is not given one."""
+
+# Lines of a dry run in the run's log; the counts are in the output's metadata all the same.
+_LOGGED = 100
+
+
+class RedriveConfig(dg.Config):
+    """What to redrive, and how; see `kpipe_platform.deadletter.options.RedriveOptions`."""
+
+    topic: str = Field(description="the dead-letter topic")
+    topics: list[str] = Field(default=[], description="filter: original topic, patterns")
+    partitions: list[int] = Field(default=[], description="filter: original partition")
+    since: str | None = Field(default=None, description="filter: dead-lettered then or later, ISO 8601")
+    until: str | None = Field(default=None, description="filter: dead-lettered before, ISO 8601")
+    exceptions: list[str] = Field(default=[], description="filter: exception or its cause, patterns")
+    rules: list[str] = Field(default=[], description="filter: rule that failed, or fault kind, patterns")
+    assets: list[str] = Field(default=[], description="filter: asset, connector or group that gave up, patterns")
+    at: list[str] = Field(default=[], description="filter: PARTITION@OFFSET of single dead letters")
+    dry_run: bool = Field(default=False, description="say what would be done, and move nothing")
+    limit: int | None = Field(default=None, ge=1, description="stop after so many dead letters")
+    max_records_per_s: float | None = Field(default=None, gt=0, description="records a second, at most")
+    to_topic: str | None = Field(default=None, description="send there instead of to the original topics")
+    partitioning: Literal["original", "by_key"] = Field(
+        default="original", description="original: the partition that the record came from; by_key: what its key says"
+    )
+    max_attempts: int = Field(default=3, ge=1, description="how often a record is redriven before it is parked")
+    parking_topic: str | None = Field(default=None, description="where to park; by default {topic}.parking")
+    create_parking_topic: bool = Field(default=False, description="create it when it is missing and needed")
+    redacted: Literal["keep", "from_source", "as_is"] = Field(
+        default="keep",
+        description="redacted payloads: they stay, the source topic's bytes are sent, or what is here",
+    )
+    start: Literal["earliest", "error"] = Field(
+        default="earliest", description="where a group without an offset begins; error: it must have one"
+    )
+    batch_records: int = Field(default=500, ge=1, description="dead letters of one transaction, at most")
+    letter_partitions: list[int] = Field(default=[], description="partitions of the dead-letter topic; empty: all")
+    group: str | None = Field(default=None, description="group that holds the progress; by default {topic}.redrive")
+
+    def options(self) -> RedriveOptions:
+        """The options of the engine.
+
+        Raises:
+            ConfigError: A value makes no sense.
+        """
+        same = (
+            *("topic", "dry_run", "limit", "max_records_per_s", "to_topic", "partitioning", "max_attempts"),
+            *("parking_topic", "create_parking_topic", "redacted", "start", "batch_records", "group"),
+        )
+        wanted = make_filter(
+            topics=self.topics,
+            partitions=self.partitions,
+            since=self.since,
+            until=self.until,
+            exceptions=self.exceptions,
+            rules=self.rules,
+            assets=self.assets,
+            places=self.at,
+        )
+        values = {name: getattr(self, name) for name in same}
+        return RedriveOptions(filter=wanted, letter_partitions=tuple(self.letter_partitions), **values)
+
+
+def redrive_job(
+    connection: KafkaConnection | None = None,
+    *,
+    name: str = "redrive_dead_letters",
+    default: RedriveConfig | None = None,
+    **job_options: Any,
+) -> dg.JobDefinition:
+    """A job that redrives a dead-letter topic.
+
+    Its one op, ``redrive``, takes a `RedriveConfig`. The counts are the metadata of its output; the output is the whole
+    result as JSON values. A run that was terminated or failed is simply run again.
+
+    Args:
+        connection: How to reach the brokers; None: the resource ``kafka_connection`` of the definitions.
+        name: Name of the job.
+        default: Configuration of a run that brings none, for example for a schedule.
+        **job_options: Further arguments of ``dagster.job``: ``description``, ``tags``, ``op_retry_policy``.
+
+    Returns:
+        The job.
+    """
+
+    @dg.op(name="redrive", out=dg.Out(dict, description="what was done, as kpipe dlq redrive --json prints it"))
+    def redrive_op(
+        context: dg.OpExecutionContext, config: RedriveConfig, kafka_connection: KafkaConnection
+    ) -> dg.Output[dict[str, Any]]:
+        return _run(context, config, kafka_connection)
+
+    defaults: dict[str, Any] = {}
+    if connection is not None:
+        defaults["resource_defs"] = {RESOURCE_KEY: connection}
+    if default is not None:
+        defaults["config"] = dg.RunConfig(ops={"redrive": default})
+    job_options.setdefault("description", "Sends dead letters back to their topics and partitions, each exactly once.")
+
+    @dg.job(name=name, **defaults, **job_options)
+    def job() -> None:
+        redrive_op()
+
+    return job
+
+
+def _run(
+    context: dg.OpExecutionContext, config: RedriveConfig, connection: KafkaConnection
+) -> dg.Output[dict[str, Any]]:
+    logged = 0
+
+    def log(decision: Decision) -> None:
+        nonlocal logged
+        if (config.dry_run or decision.action is Action.KEEP) and logged < _LOGGED:
+            logged += 1
+            what = (str(decision.action), decision.found.place, decision.target or "stays", decision.detail or "")
+            context.log.info("%s %s: %s. %s", *what)
+
+    result = redrive(connection.settings, config.options(), on_decision=log)
+    for partition in result.partitions:
+        if partition.is_new and partition.moved:
+            context.log.warning(
+                "group %s had no offset of partition %d: its first redrive, or the brokers forgot the group",
+                *(result.group, partition.partition),
+            )
+    found = result.to_json()
+    counts = ("dry_run", "read", "sent", "parked", "kept", "left_out", "done_before", "expired", "limited")
+    metadata: dict[str, Any] = {name: found[name] for name in counts}
+    metadata |= {"dead_letter_topic": result.topic, "consumer_group": result.group}
+    metadata |= {name: dg.MetadataValue.json(found[name]) for name in ("sent_to", "kept_by_reason", "partitions")}
+    return dg.Output(found, metadata=metadata)

@@ -1,0 +1,229 @@
+"""How often, how long and after which exceptions something is tried again. Pure: clock, sleep and chance are given."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.policies.faults import bounded, qualified_name
+
+T = TypeVar("T")
+
+ExceptionFilter = tuple[type[BaseException] | str, ...]
+"""Exception classes, or their qualified names such as ``requests.exceptions.Timeout``."""
+
+MAX_ATTEMPT_MESSAGE_CHARS = 300
+"""Longest message that an attempt keeps: its history travels in the dead letter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt that failed.
+
+    Args:
+        number: From 1.
+        at_ms: When it failed, milliseconds since the epoch.
+        delay_s: Seconds until the next attempt; None after the last one.
+        exception_type: What it failed with.
+        message: What the exception said, cut to `MAX_ATTEMPT_MESSAGE_CHARS`.
+    """
+
+    number: int
+    at_ms: int
+    delay_s: float | None
+    exception_type: str
+    message: str
+
+    @classmethod
+    def of(cls, number: int, error: BaseException, delay_s: float | None, at_ms: int) -> Attempt:
+        """The attempt that ended with this exception."""
+        message = getattr(error, "cause", None) or getattr(error, "message", None)
+        text = message if isinstance(message, str) else str(error)
+        name = getattr(error, "exception_type", None) or qualified_name(type(error))
+        return cls(number, at_ms, delay_s, name, bounded(text, MAX_ATTEMPT_MESSAGE_CHARS))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordRetryPolicy:
+    """Attempts at one record, or at one slice.
+
+    Args:
+        max_attempts: Attempts at most, with the first one.
+        delay_s: Seconds before the second attempt.
+        backoff: ``fixed``: the same delay each time; ``exponential``: ``multiplier`` times as long each time.
+        multiplier: For ``exponential``, 1 or more.
+        max_delay_s: The longest delay, before jitter.
+        jitter: ``none``; ``full``: a random part of the delay; ``proportional``: up to a quarter more or less.
+        max_duration_s: No further attempt begins when it would begin later than this many seconds after the first;
+            None: no such limit.
+        retry_on: Only after these exceptions (and their subclasses).
+        give_up_on: Never after these, whatever ``retry_on`` says.
+
+    Raises:
+        ConfigError: A value is out of its bounds.
+    """
+
+    max_attempts: int = 3
+    delay_s: float = 0.1
+    backoff: Literal["fixed", "exponential"] = "exponential"
+    multiplier: float = 2.0
+    max_delay_s: float = 30.0
+    jitter: Literal["none", "full", "proportional"] = "proportional"
+    max_duration_s: float | None = None
+    retry_on: ExceptionFilter = (Exception,)
+    give_up_on: ExceptionFilter = ()
+
+    def __post_init__(self) -> None:
+        problems = {
+            "max_attempts": self.max_attempts >= 1,
+            "delay_s": self.delay_s >= 0,
+            "backoff": self.backoff in ("fixed", "exponential"),
+            "multiplier": self.multiplier >= 1,
+            "max_delay_s": self.max_delay_s >= 0,
+            "jitter": self.jitter in ("none", "full", "proportional"),
+            "max_duration_s": self.max_duration_s is None or self.max_duration_s > 0,
+        }
+        for name, good in problems.items():
+            if not good:
+                msg = f"RecordRetryPolicy({name}={getattr(self, name)!r})"
+                raise ConfigError(msg, fix=_BOUNDS[name])
+        for name in ("retry_on", "give_up_on"):
+            given = getattr(self, name)
+            listed = (given,) if isinstance(given, type | str) else tuple(given)
+            for item in listed:
+                if not isinstance(item, str) and not (isinstance(item, type) and issubclass(item, BaseException)):
+                    msg = f"RecordRetryPolicy({name}=...) holds {item!r}, which is no exception"
+                    raise ConfigError(msg, fix="give exception classes, or their qualified names")
+            object.__setattr__(self, name, listed)
+
+    def next_delay_s(
+        self, failures: int, elapsed_s: float, error: BaseException, chance: Callable[[], float] = random.random
+    ) -> float | None:
+        """Seconds to wait before the next attempt; None to give up.
+
+        Args:
+            failures: Attempts that failed, the last one with them.
+            elapsed_s: Seconds since the first attempt began.
+            error: What the last one failed with.
+            chance: A number from 0 up to 1; injected for tests.
+        """
+        if failures >= self.max_attempts or not self.concerns(error):
+            return None
+        factor = 1.0
+        if self.backoff == "exponential":
+            # Bounded, so that a policy of thousands of attempts cannot overflow.
+            factor = self.multiplier ** min(failures - 1, 64)
+        delay = min(self.delay_s * factor, self.max_delay_s)
+        if self.jitter == "full":
+            delay *= chance()
+        elif self.jitter == "proportional":
+            delay *= 0.75 + chance() / 2
+        if self.max_duration_s is not None and elapsed_s + delay > self.max_duration_s:
+            return None
+        return delay
+
+    def concerns(self, error: BaseException) -> bool:
+        """Whether the exception is one to try again after."""
+        return _matches(error, self.retry_on) and not _matches(error, self.give_up_on)
+
+    def to_config(self) -> dict[str, Any]:
+        """Plain JSON: what asset metadata and configuration hold."""
+        config = {name: getattr(self, name) for name in _SCALARS}
+        for name in ("retry_on", "give_up_on"):
+            config[name] = [x if isinstance(x, str) else qualified_name(x) for x in getattr(self, name)]
+        return config
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RecordRetryPolicy:
+        """Read what ``to_config`` wrote, or a part of it.
+
+        Raises:
+            ConfigError: A name is not known, or a value is out of its bounds.
+        """
+        known = {*_SCALARS, "retry_on", "give_up_on"}
+        if not isinstance(config, Mapping) or set(config) - known:
+            msg = f"the retry policy {config!r} is not one"
+            raise ConfigError(msg, fix=f"use {', '.join(sorted(known))}")
+        try:
+            return cls(**config)
+        except TypeError as error:
+            msg = f"the retry policy {config!r} is not one: {error}"
+            raise ConfigError(msg, fix="give numbers for counts and seconds") from None
+
+
+_SCALARS = ("max_attempts", "delay_s", "backoff", "multiplier", "max_delay_s", "jitter", "max_duration_s")
+_BOUNDS = {
+    "max_attempts": "set it to 1 or more",
+    "delay_s": "set it to 0 seconds or more",
+    "backoff": 'use "fixed" or "exponential"',
+    "multiplier": "set it to 1 or more",
+    "max_delay_s": "set it to 0 seconds or more",
+    "jitter": 'use "none", "full" or "proportional"',
+    "max_duration_s": "set it to more than 0 seconds, or leave it out",
+}
+
+
+def _matches(error: BaseException, wanted: ExceptionFilter) -> bool:
+    # Of what a Spark task raised there is only the name of the exception's class, on an error of ours.
+    told = getattr(error, "exception_type", None)
+    for item in wanted:
+        if told is not None and told == (item if isinstance(item, str) else qualified_name(item)):
+            return True
+        if isinstance(item, str):
+            if any(item in (qualified_name(cls), f"builtins.{cls.__name__}") for cls in type(error).__mro__):
+                return True
+        elif isinstance(error, item):
+            return True
+    return False
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What came of the attempts: a result, or the last exception; with those that failed."""
+
+    result: Any = None
+    error: Exception | None = None
+    failed: tuple[Attempt, ...] = ()
+
+
+def try_again(
+    policy: RecordRetryPolicy | None,
+    call: Callable[[], T],
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    wall: Callable[[], float] = time.time,
+    sleep: Callable[[float], None] = time.sleep,
+    chance: Callable[[], float] = random.random,
+) -> Tried:
+    """Call until it succeeds or the policy gives up.
+
+    Args:
+        policy: None: one attempt.
+        call: What to try.
+        clock: Monotonic seconds.
+        wall: Seconds since the epoch.
+        sleep: Waits for seconds.
+        chance: A number from 0 up to 1.
+
+    Returns:
+        The result, or the exception of the last attempt, with every attempt that failed. The history of a call that
+        failed once and was not to be tried again is empty: the exception itself says it all.
+    """
+    began = clock()
+    failed: list[Attempt] = []
+    while True:
+        try:
+            return Tried(call(), None, tuple(failed))
+        except Exception as error:  # noqa: BLE001  # whatever the user's code raises is its result here
+            number = len(failed) + 1
+            delay = None
+            if policy is not None:
+                delay = policy.next_delay_s(number, clock() - began, error, chance)
+            failed.append(Attempt.of(number, error, delay, int(wall() * 1000)))
+            if delay is None:
+                return Tried(None, error, tuple(failed) if number > 1 else ())
+            sleep(delay)

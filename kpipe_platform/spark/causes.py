@@ -1,0 +1,112 @@
+"""The innermost cause in what Spark raised: the user's own exception, not Spark's wrapper.
+
+Spark hands the driver texts, not exceptions: of a failed Python worker the traceback, of an expression the error
+condition with its SQLSTATE, of anything else the JVM's stack trace. Over Connect there is nothing but these.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from dataclasses import dataclass
+
+from kpipe_platform.policies.faults import Component, Fault, qualified_name
+
+_TRACEBACK = "Traceback (most recent call last):"
+_PYTHON_LAST = re.compile(r"^([A-Za-z_][\w.]*)(?:: ?(.*))?$", re.DOTALL)
+_PYTHON_FILE = re.compile(r'^  File "([^"]+)"', re.MULTILINE)
+_JAVA_CAUSE = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Error|Exception)): (.*)$", re.MULTILINE)
+_SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
+_CONTEXT = re.compile(r"\n== .*", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why a Spark job or a stage failed.
+
+    Args:
+        language: ``python`` (a UDF's or a stage's own exception), ``spark`` (an error condition) or ``java``.
+        exception_type: Class of the exception.
+        message: What it said.
+        condition: Spark's error condition, for example ``CAST_INVALID_INPUT``; None where there is none.
+        sql_state: Its SQLSTATE; class 22 is data.
+        where: Python traceback, or the call that Spark names; None where neither is known.
+        file: File of the innermost Python frame.
+    """
+
+    language: str
+    exception_type: str
+    message: str
+    condition: str | None = None
+    sql_state: str | None = None
+    where: str | None = None
+    file: str | None = None
+
+    def __str__(self) -> str:
+        """One line."""
+        name = self.condition or self.exception_type
+        if self.language == "java":
+            name = name.rsplit(".", 1)[-1]
+        first = self.message.strip().splitlines()[0] if self.message.strip() else ""
+        return f"{name}: {first}"[:500] if first else name
+
+    def fault(self, at_ms: int) -> Fault:
+        """The cause as the fault of the record that stands alone."""
+        kind = self.condition or self.exception_type.rsplit(".", 1)[-1]
+        return Fault(Component.STAGE, kind, self.exception_type, self.message or kind, at_ms, stacktrace=self.where)
+
+
+def cause_of(error: BaseException) -> Cause:
+    """The innermost cause of what Spark, or a stage on the driver, raised."""
+    text = str(error)
+    if not is_sparks(error):
+        trace = error.__traceback__
+        files = [frame.filename for frame in traceback.extract_tb(trace)]
+        return Cause(
+            "python",
+            qualified_name(type(error)),
+            text,
+            where="".join(traceback.format_exception(type(error), error, trace)) if trace is not None else None,
+            file=files[-1] if files else None,
+        )
+    if _TRACEBACK in text:
+        return _python(text)
+    condition = _asked(error, "getCondition")
+    if condition is not None:
+        context = _CONTEXT.search(text)
+        message = _SQLSTATE.sub("", _CONTEXT.sub("", text)).strip()
+        return Cause(
+            "spark",
+            type(error).__name__,
+            message.removeprefix(f"[{condition}]").strip(),
+            condition,
+            _asked(error, "getSqlState"),
+            where=context.group().strip() if context else None,
+        )
+    causes = _JAVA_CAUSE.findall(text)
+    if causes:
+        return Cause("java", causes[-1][0], causes[-1][1])
+    return Cause("java", type(error).__name__, text)
+
+
+def _python(text: str) -> Cause:
+    """Of a text with a Python traceback: the exception at its end."""
+    trace = text[text.rindex(_TRACEBACK) :]
+    # A JVM stack trace may follow.
+    trace = re.split(r"\n+\s*at [\w.$]+\(", trace, maxsplit=1)[0].rstrip()
+    lines = trace.splitlines()
+    last = next((i for i in range(1, len(lines)) if lines[i] and not lines[i][0].isspace()), None)
+    found = _PYTHON_LAST.match("\n".join(lines[last:])) if last is not None else None
+    files = _PYTHON_FILE.findall(trace)
+    name, message = (found.group(1), found.group(2) or "") if found else ("Exception", lines[-1])
+    return Cause("python", name, message, where=trace, file=files[-1] if files else None)
+
+
+def _asked(error: BaseException, method: str) -> str | None:
+    ask = getattr(error, method, None)
+    return ask() if callable(ask) else None
+
+
+def is_sparks(error: BaseException) -> bool:
+    """True for an exception of Spark's, on classic or over Connect, not of the user's own code."""
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j", "grpc")

@@ -1,0 +1,89 @@
+"""A materialisation in processes of its own, killed at a fault point."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import kpipe_platform
+from kpipe_platform.testing.broker import EmbeddedBroker
+
+from .conftest import Orders
+
+
+def kill_at(place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, *, after: int = 0) -> None:
+    """Materialise partition 0 and kill driver, JVM and workers by SIGKILL when the place is reached.
+
+    Args:
+        place: A fault of ``kpipe_platform_tests/faultpoints``.
+        orders: The topics.
+        broker: Where they are.
+        folder: For files.
+        after: Pass the place so many times first.
+    """
+    root = Path(kpipe_platform.__file__).parent.parent
+    reached = folder / "reached"
+    with (folder / "stderr").open("wb") as stderr:
+        child = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "kpipe_platform_tests.io_managers.materialise_orders",
+                broker.bootstrap_servers,
+                orders.source,
+                orders.target,
+                orders.manager.source.group_prefix,
+            ],
+            cwd=root,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join([str(root / "kpipe_platform_tests" / "faultpoints"), str(root)]),
+                "KPIPE_FAULT": place,
+                "KPIPE_FAULT_AFTER": str(after),
+                "KPIPE_FAULT_FILE": str(reached),
+            },
+        )
+    try:
+        wait_until(lambda: reached.exists() or child.poll() is not None, place, 240)
+        assert reached.exists(), (folder / "stderr").read_text()[-3000:]
+    finally:
+        # The driver, its JVM and the Python workers are one session, known by its id.
+        for group in {child.pid, *_descendant_groups(child.pid)}:
+            os.killpg(group, signal.SIGKILL)
+        child.wait(30)
+
+
+def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 90.0) -> None:
+    end = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
+        time.sleep(0.05)
+
+
+def _descendant_groups(pid: int) -> set[int]:
+    """Process groups of all descendants: Spark puts its Python workers into a group of their own."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found, pending = set(), [pid]
+    while pending:
+        for child in children.get(pending.pop(), []):
+            pending.append(child)
+            try:
+                found.add(os.getpgid(child))
+            except ProcessLookupError:
+                continue
+    return found - {os.getpgid(0)}

@@ -1,0 +1,352 @@
+"""Poison records on a real broker and real Spark: each stands alone in the end, and everything else is there once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kpipe_platform import (
+    FaultAction,
+    KafkaConnection,
+    KafkaDeadLetterDestination,
+    KafkaDestination,
+    KafkaIOManager,
+    KafkaSource,
+    OffsetCommittingIOManager,
+    current_slice,
+)
+from kpipe_platform.deadletter import Envelope
+from kpipe_platform.errors import DeadLetterLimitError, StageFailedError, TransientError
+from kpipe_platform.testing.broker import EmbeddedBroker
+
+from .conftest import BAD, Orders, order
+from .killing import kill_at
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+POISON = {"note": "poison"}
+
+
+def numbered(count: int, *poison: int) -> list[dict[str, Any]]:
+    return [order(n, value=POISON if n in poison else {}) for n in range(count)]
+
+
+def by_udf(orders: DataFrame) -> DataFrame:
+    @F.udf("string")
+    def checked(note):  # type: ignore[no-untyped-def]  # Spark reads hints as an Arrow UDF's
+        if note == "poison":
+            raise ValueError("no such note: poison")
+        return note
+
+    return orders.withColumn("note", checked("note"))
+
+
+def by_cast(orders: DataFrame) -> DataFrame:
+    """Fails in Spark's own code."""
+    return orders.withColumn("amount", F.expr("cast(if(note = 'poison', note, '1') as double)"))
+
+
+def by_raise(orders: DataFrame) -> DataFrame:
+    return orders.withColumn("note", F.expr("if(note = 'poison', raise_error(concat('poison ', id)), note)"))
+
+
+def by_batch(orders: DataFrame) -> DataFrame:
+    """A vectorised UDF that breaks on one row."""
+
+    @F.pandas_udf("string")  # type: ignore[call-overload]
+    def checked(notes: pd.Series) -> pd.Series:
+        if (notes == "poison").any():
+            raise KeyError("poison")
+        return notes
+
+    return orders.withColumn("note", checked("note"))
+
+
+def envelopes(orders: Orders) -> list[Envelope]:
+    return [Envelope.from_json_bytes(letter.value or b"") for letter in orders.letters()]
+
+
+@pytest.mark.parametrize(
+    ("stage", "exception", "message", "where"),
+    [
+        (by_udf, "ValueError", "no such note: poison", "test_isolation_e2e.py"),
+        (by_cast, "NumberFormatException", "The value 'poison' of the type", "cast(if(note"),
+        (by_raise, "SparkRuntimeException", "poison 7", None),
+        (by_batch, "KeyError", "'poison'", "test_isolation_e2e.py"),
+    ],
+)
+def test_one_poison_record_gets_its_own_exception(
+    orders: Orders, stage: Any, exception: str, message: str, where: str | None
+) -> None:
+    orders.send(*numbered(20, 7))
+    found = orders.metadata(orders.run(orders.asset(stage)))
+    assert (found["records_read"], found["records_written"], found["dead_letters"]) == (20, 19, 1)
+    assert orders.ids() == [n for n in range(20) if n != 7]
+    (letter,) = envelopes(orders)
+    assert (letter.original.offset, letter.original.key) == (7, b"k7")
+    assert letter.original.value == order(7, value=POISON)["value"]
+    assert (letter.fault.component.value, letter.fault.exception_type) == ("stage", exception)
+    assert letter.fault.message.startswith(message)
+    assert where is None or where in (letter.fault.stacktrace or "")
+    assert "An exception was thrown from the Python worker" not in (letter.fault.stacktrace or "")
+    assert [s.name for s in letter.segments] == ["plan", "run", "write"]
+    assert orders.lag() == 0
+
+
+@pytest.mark.parametrize("poison", [(0,), (5,), tuple(range(6))], ids=["first", "last", "all"])
+def test_first_last_and_all(orders: Orders, poison: tuple[int, ...]) -> None:
+    orders.send(*numbered(6, *poison))
+    found = orders.metadata(orders.run(orders.asset(by_raise)))
+    assert (found["records_read"], found["dead_letters"]) == (6, len(poison))
+    assert orders.ids() == [n for n in range(6) if n not in poison]
+    assert sorted(e.original.offset or 0 for e in envelopes(orders)) == list(poison)
+    assert orders.committed() == 6
+
+
+@pytest.mark.timeout(400)
+def test_one_of_a_thousand_and_the_cost_is_told(orders: Orders) -> None:
+    orders.send(*numbered(1000, 700), BAD)
+    found = orders.metadata(orders.run(orders.asset(by_udf)))
+    assert (found["records_read"], found["records_written"], found["dead_letters"]) == (1001, 999, 2)
+    assert orders.ids() == [n for n in range(1000) if n != 700]
+    cost = found["isolation"].records[0].data
+    assert cost["records"] == 1
+    assert cost["stage_calls"] <= 20
+    assert cost["seconds"] > 0
+    reasons = found["dead_letter_reasons"]
+    assert "no such note: poison" in reasons
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_one_of_a_hundred_thousand(orders: Orders) -> None:
+    orders.send(*numbered(100_000, 77_777))
+    found = orders.metadata(orders.run(orders.asset(by_raise)))
+    assert (found["records_read"], found["records_written"], found["dead_letters"]) == (100_000, 99_999, 1)
+    assert found["isolation"].records[0].data["stage_calls"] <= 34
+    assert orders.ids() == [n for n in range(100_000) if n != 77_777]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_twenty_scattered_ones(orders: Orders) -> None:
+    poison = tuple(range(20, 1000, 49))
+    assert len(poison) == 20
+    orders.send(*numbered(1000, *poison))
+    found = orders.metadata(orders.run(orders.asset(by_raise)))
+    assert (found["records_written"], found["dead_letters"]) == (980, 20)
+    assert found["isolation"].records[0].data["records"] == 20
+    assert orders.ids() == [n for n in range(1000) if n not in poison]
+    assert [e.original.offset for e in envelopes(orders)] == list(poison)
+
+
+def test_skip_needs_no_dead_letter_destination(orders: Orders) -> None:
+    orders.send(*numbered(6, 2))
+    manager = KafkaIOManager(
+        source=orders.manager.source, destination=orders.manager.destination, spark=orders.manager.spark
+    )
+    found = orders.metadata(orders.run(orders.asset(by_raise, on_fault=FaultAction.SKIP), manager=manager))
+    assert (found["records_written"], found["skipped"]) == (5, 1)
+    assert orders.ids() == [0, 1, 3, 4, 5]
+
+
+@pytest.mark.parametrize("how", [{"on_fault": FaultAction.STOP}, {"on_fault": FaultAction.RETHROW}, {"isolate": False}])
+def test_stop_rethrow_and_isolate_false_fail_whole(orders: Orders, how: dict[str, Any]) -> None:
+    orders.send(*numbered(6, 2))
+    with pytest.raises(StageFailedError, match="poison 2"):
+        orders.run(orders.asset(by_raise, **how))
+    assert orders.committed() is None
+    assert orders.outputs(isolation="read_uncommitted") == []
+
+
+def test_a_mistake_in_the_stage_is_not_isolated(orders: Orders) -> None:
+    calls = []
+
+    def stage(orders: pd.DataFrame) -> pd.DataFrame:
+        calls.append(len(orders))
+        orders["amount"] = orders["amuont"]
+        return orders
+
+    orders.send(*numbered(6))
+    with pytest.raises(StageFailedError, match="no rows at all"):
+        orders.run(orders.asset(stage))
+    assert calls == [6, 0]
+    assert orders.committed() is None
+
+
+def test_a_stage_on_pandas_is_isolated_too(orders: Orders) -> None:
+    def stage(orders: pd.DataFrame) -> pd.DataFrame:
+        if (orders["note"] == "poison").any():
+            raise ValueError("poison among the notes")
+        return orders
+
+    orders.send(*numbered(9, 4))
+    found = orders.metadata(orders.run(orders.asset(stage)))
+    assert (found["records_written"], found["dead_letters"]) == (8, 1)
+    (letter,) = envelopes(orders)
+    assert letter.fault.exception_type == "ValueError"
+    assert "test_isolation_e2e.py" in (letter.fault.stacktrace or "")
+
+
+def test_poison_in_one_partition_of_a_range_run(make_orders: Callable[..., Orders]) -> None:
+    orders = make_orders(partitions=3)
+    for partition in range(3):
+        poisoned = [POISON if (partition, n) == (1, 3) else {} for n in range(5)]
+        orders.send(*(order(10 * partition + n, value=v, partition=partition) for n, v in enumerate(poisoned)))
+    result = orders.run(
+        orders.asset(by_raise, backfill_policy=dg.BackfillPolicy.single_run()),
+        None,
+        tags={"dagster/asset_partition_range_start": "0", "dagster/asset_partition_range_end": "2"},
+    )
+    found = {e.materialization.partition: e.materialization.metadata for e in result.get_asset_materialization_events()}
+    assert {key: value["dead_letters"].value for key, value in found.items()} == {"0": 0, "1": 1, "2": 0}
+    assert {key: "isolation" in value for key, value in found.items()} == {"0": False, "1": True, "2": False}
+    assert sorted(orders.ids()) == [0, 1, 2, 3, 4, 10, 11, 12, 14, 20, 21, 22, 23, 24]
+    assert orders.lag() == 0
+
+
+def test_unpartitioned(make_orders: Callable[..., Orders]) -> None:
+    orders = make_orders(partitions=3)
+    for partition in range(3):
+        orders.send(*({**r, "partition": partition} for r in numbered(4, *([2] if partition == 1 else []))))
+    found = orders.metadata(orders.run(orders.asset(by_raise, partitioned=False), None))
+    assert (found["records_read"], found["records_written"], found["dead_letters"]) == (12, 11, 1)
+    (letter,) = envelopes(orders)
+    assert (letter.original.partition, letter.original.offset) == (1, 2)
+    assert orders.lag() == 0
+    # The next slice is one of all partitions again.
+    orders.send(order(9, partition=2))
+    assert orders.metadata(orders.run(orders.asset(by_raise, partitioned=False), None))["records_written"] == 1
+
+
+def test_at_least_once(orders: Orders) -> None:
+    orders.send(*numbered(8, 3))
+    manager = orders.manager.model_copy(
+        update={"destination": KafkaDestination(connection=orders.manager.source.connection, delivery="at_least_once")}
+    )
+    found = orders.metadata(orders.run(orders.asset(by_raise), manager=manager))
+    assert found["dead_letters"] == 1
+    assert set(orders.ids()) == {0, 1, 2, 4, 5, 6, 7}
+    assert orders.lag() == 0
+
+
+stored: list[tuple[str, list[int]]] = []
+
+
+class Memory(dg.IOManager):
+    """Keeps what was stored last, as a store that overwrites a partition does."""
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        rows = sorted(row["id"] for row in obj.collect())
+        stored.append((str(current_slice()), rows))
+
+    def load_input(self, context: dg.InputContext) -> Any:
+        raise NotImplementedError
+
+
+def test_another_store_gets_the_slice_once_without_the_poison(orders: Orders) -> None:
+    stored.clear()
+    orders.send(*numbered(8, 3))
+    asset = orders.asset(by_raise, topic=None, io_manager_key="store")
+    found = orders.metadata(orders.run(asset, resources={"store": OffsetCommittingIOManager(inner=Memory())}))
+    assert [rows for _, rows in stored] == [[0, 1, 2, 4, 5, 6, 7]]
+    assert (found["records_read"], found["dead_letters"]) == (8, 1)
+    assert [e.original.offset for e in envelopes(orders)] == [3]
+    assert orders.committed() == 8
+
+
+def test_sixty_percent_bad_with_a_limit_of_ten_writes_nothing(orders: Orders) -> None:
+    orders.send(*numbered(100, *(n for n in range(100) if n % 5 < 3)))
+    with pytest.raises(DeadLetterLimitError, match="poison") as caught:
+        orders.run(orders.asset(by_raise, max_dead_letter_ratio=0.1))
+    assert "at most 10.0% may" in str(caught.value)
+    assert orders.committed() is None
+    assert orders.outputs(isolation="read_uncommitted") == []
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+def test_sixty_percent_that_do_not_decode(orders: Orders, delivery: Any) -> None:
+    orders.send(*(order(n) if n % 5 >= 3 else BAD for n in range(100)))
+    connection = orders.manager.source.connection
+    manager = orders.manager.model_copy(
+        update={
+            "destination": KafkaDestination(connection=connection, delivery=delivery),
+            "dead_letter": KafkaDeadLetterDestination(connection=connection, create_topic=True, max_ratio=0.1),
+        }
+    )
+    with pytest.raises(DeadLetterLimitError, match=r"60 of 100 records"):
+        orders.run(orders.asset(), manager=manager)
+    assert orders.committed() is None
+    assert orders.outputs() == []
+    assert orders.letters() == []
+    # Below the limit it goes on.
+    found = orders.metadata(orders.run(orders.asset(max_dead_letter_ratio=0.7), manager=manager))
+    assert (found["records_written"], found["dead_letters"]) == (40, 60)
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize(
+    ("place", "after"),
+    [("hang_before_commit", 0), ("hang_before_offsets", 1), ("hang_before_commit", 2), ("hang_before_commit", 3)],
+)
+def test_killed_in_the_middle_and_resumed(
+    orders: Orders, kafka_broker: EmbeddedBroker, tmp_path: Path, place: str, after: int
+) -> None:
+    """Of 8 records the sixth is poison: [0, 4), [4, 5), the poison and [6, 8) commit."""
+    orders.send(*numbered(8, 5))
+    kill_at(place, orders, kafka_broker, tmp_path, after=after)
+    done = [0, 4, 5, 6][after]
+    assert len(orders.outputs(settled=False)) == min(done, 5)
+    orders.run(orders.asset(by_raise))
+    assert orders.ids() == [0, 1, 2, 3, 4, 6, 7]
+    assert [e.original.offset for e in envelopes(orders)] == [5]
+    assert orders.lag() == 0
+
+
+def test_a_broker_that_goes_away_in_the_middle(orders: Orders, tmp_path: Path) -> None:
+    """Offsets stay where the last good part left them, and nothing is dead-lettered."""
+    from kpipe_platform.testing.records import consume, produce
+    from kpipe_platform.testing.topics import create_topic
+
+    with EmbeddedBroker(data_dir=tmp_path / "broker", keep_data=True) as broker:
+        servers = broker.bootstrap_servers
+        for name in (orders.source, orders.target):
+            create_topic(servers, name)
+        produce(servers, orders.source, numbered(8, 5))
+        connection = KafkaConnection(bootstrap_servers=servers, request_timeout_s=3)
+        manager = KafkaIOManager(
+            source=KafkaSource(connection=connection, group_prefix=orders.manager.source.group_prefix),
+            destination=KafkaDestination(connection=connection, delivery_timeout_s=5),
+            dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+            spark=orders.manager.spark,
+        )
+        calls = []
+
+        def stage(orders: DataFrame) -> DataFrame:
+            calls.append(1)
+            # The whole, no rows, [0, 4), then [4, 8), which is read before the broker goes.
+            if len(calls) == 4:
+                broker.stop_broker(0)
+            return by_raise(orders)
+
+        def other(orders: DataFrame) -> DataFrame:
+            return stage(orders)
+
+        began = time.monotonic()
+        with pytest.raises(TransientError):
+            orders.run(orders.asset(other), manager=manager)
+        assert time.monotonic() - began < 90
+        broker.start_broker(0)
+        assert consume(servers, f"{orders.source}.dlq") == []
+        assert [r.json()["id"] for r in consume(servers, orders.target)] == [0, 1, 2, 3]
+        found = orders.metadata(orders.run(orders.asset(by_raise), manager=manager))
+        assert (found["records_read"], found["dead_letters"]) == (4, 1)
+        assert [r.json()["id"] for r in consume(servers, orders.target)] == [0, 1, 2, 3, 4, 6, 7]

@@ -1,0 +1,80 @@
+"""Options of the destinations: what is refused at once, and what before any work."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+import pytest
+from pydantic import ValidationError
+
+from kpipe_platform import KafkaConnection, KafkaDeadLetterDestination, KafkaDestination
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.policies.limits import DEFAULT_MINIMUM, DeadLetterLimit
+
+CONNECTION = KafkaConnection(bootstrap_servers="localhost:1")
+
+
+def dead_letter(**options: Any) -> KafkaDeadLetterDestination:
+    return KafkaDeadLetterDestination(connection=CONNECTION, **options)
+
+
+def test_defaults() -> None:
+    plain = dead_letter()
+    assert (plain.header_families, plain.oversized, plain.correlation_header) == (
+        ("connect",),
+        "reference",
+        "correlation-id",
+    )
+    assert (plain.redact, plain.max_ratio, plain.max_ratio_minimum) == (None, None, DEFAULT_MINIMUM)
+    assert plain.limit == DeadLetterLimit(None, DEFAULT_MINIMUM)
+    assert KafkaDestination(connection=CONNECTION).correlation_header == "correlation-id"
+    assert KafkaDestination(connection=CONNECTION, correlation_header=None).correlation_header is None
+
+
+def test_families_keep_their_order_and_may_be_none() -> None:
+    assert dead_letter(headers=["spring", "connect"]).header_families == ("spring", "connect")
+    assert dead_letter(headers=[]).header_families == ()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"headers": ["streams"]},
+        {"headers": ["spring", "spring"]},
+        {"oversized": "cut"},
+        {"correlation_header": ""},
+        {"max_ratio": 0},
+        {"max_ratio": 1.1},
+        {"max_ratio_minimum": 0},
+    ],
+)
+def test_what_is_refused_at_once(options: dict[str, Any]) -> None:
+    with pytest.raises(ValidationError, match=next(iter(options))):
+        dead_letter(**options)
+
+
+def test_a_redaction_hook_is_looked_for_by_check_only() -> None:
+    dead_letter().check()
+    dead_letter(redact="json:dumps").check()
+    lost = dead_letter(redact="no_such_module:hook")
+    with pytest.raises(ConfigError, match="no_such_module"):
+        lost.check()
+
+
+def test_options_come_through_dagsters_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TEST_REDACT", "json:dumps")
+    seen: list[Any] = []
+
+    @dg.op
+    def look(dead_letter: KafkaDeadLetterDestination) -> None:
+        dead_letter.check()
+        seen.extend([dead_letter.header_families, dead_letter.redact, dead_letter.limit])
+
+    @dg.job
+    def looks() -> None:
+        look()
+
+    given = dead_letter(headers=["connect", "spring"], redact=dg.EnvVar("TEST_REDACT"), max_ratio=0.1)
+    looks.execute_in_process(resources={"dead_letter": given})
+    assert seen == [("connect", "spring"), "json:dumps", DeadLetterLimit(0.1, DEFAULT_MINIMUM)]

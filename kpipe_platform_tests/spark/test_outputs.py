@@ -1,0 +1,112 @@
+"""Headers that the writer adds to outputs: where they came from, and what ties a chain of topics together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from kpipe_platform.codecs import RawCodec
+from kpipe_platform.deadletter import correlation_id
+from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.sizes import record_size
+from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.kafka.topics import TopicLimits
+from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.spark.outputs import OutputChecks, OutputRows
+from kpipe_platform.spark.writer_spec import WriterSpec
+
+SETTINGS = ConnectionSettings(bootstrap_servers="localhost:1")
+HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+SCHEMA = pa.schema(
+    [
+        ("key", pa.binary()),
+        ("value", pa.binary()),
+        ("headers", HEADERS),
+        ("partition", pa.int32()),
+        ("timestamp_ms", pa.int64()),
+        ("src", pa.int32()),
+        ("src_offset", pa.int64()),
+    ]
+)
+
+
+def spec(topic: str = "orders", **changes: Any) -> WriterSpec:
+    ranges = tuple(PlannedRange(OffsetRange(topic, number, 0, 100), "id", 0, 100, 0) for number in (0, 3))
+    fields: dict[str, Any] = {
+        "settings": SETTINGS,
+        "source_settings": SETTINGS,
+        "slice": Slice("g", "run", "s", ranges),
+        "mode": "transactional",
+        "topic": "orders.priced",
+        "limits": TopicLimits(),
+        "dead_letters": (None, None),
+        "policies": FaultPolicies(),
+        "codecs": ((RawCodec(), RawCodec()),) * 2,
+        "isolation": "read_committed",
+    }
+    return WriterSpec(**{**fields, **changes})
+
+
+def batch(*rows: dict[str, Any]) -> pa.RecordBatch:
+    filled = [{"key": b"k", "value": b"v", "headers": [], **row} for row in rows]
+    return pa.RecordBatch.from_pylist(filled, schema=SCHEMA)
+
+
+def headers_of(output: pa.RecordBatch, chosen: WriterSpec) -> list[list[tuple[str, bytes | None]]]:
+    return [row.headers for row in OutputRows(output, chosen).rows()]
+
+
+def test_an_output_without_a_correlation_id_gets_the_one_that_a_dead_letter_of_its_source_would_have() -> None:
+    (headers,) = headers_of(batch({"src": 1, "src_offset": 42}), spec())
+    assert headers == [("correlation-id", b"orders-3-42"), ("kpipe.source", b"orders/3/42")]
+    made = correlation_id(KafkaRecord("orders", 3, 42, value=b"v"), "correlation-id")
+    assert dict(headers)["correlation-id"] == made.encode()
+
+
+def test_a_correlation_id_that_is_there_is_carried_on_as_it_is() -> None:
+    given = [{"key": "correlation-id", "value": b"abc"}, {"key": "kpipe.source", "value": b"earlier/0/1"}]
+    (headers,) = headers_of(batch({"src": 0, "src_offset": 7, "headers": given}), spec())
+    assert headers == [("correlation-id", b"abc"), ("kpipe.source", b"orders/0/7")]
+
+
+@pytest.mark.parametrize("value", [None, b""])
+def test_an_empty_correlation_id_counts_for_nothing_and_is_not_overwritten(value: bytes | None) -> None:
+    given = [{"key": "correlation-id", "value": value}]
+    (headers,) = headers_of(batch({"src": 0, "src_offset": 7, "headers": given}), spec())
+    assert headers == [("correlation-id", value), ("correlation-id", b"orders-0-7"), ("kpipe.source", b"orders/0/7")]
+    record = KafkaRecord("orders.priced", 0, 5, value=b"v", headers=tuple(headers))
+    assert correlation_id(record, "correlation-id") == "orders-0-7"
+
+
+def test_the_header_has_the_name_that_was_asked_for_or_none() -> None:
+    output = batch({"src": 0, "src_offset": 7})
+    assert headers_of(output, spec(correlation_header="x-request"))[0][0] == ("x-request", b"orders-0-7")
+    assert headers_of(output, spec(correlation_header=None)) == [[("kpipe.source", b"orders/0/7")]]
+    assert headers_of(output, spec(stamp_source=False)) == [[]]
+
+
+def test_rows_of_one_batch_with_and_without_source_and_header() -> None:
+    given = [{"key": "correlation-id", "value": b"abc"}]
+    rows = batch({"src": 0, "src_offset": 1}, {"headers": given}, {}, {"src": 0, "src_offset": 2, "headers": given})
+    assert headers_of(rows, spec()) == [
+        [("correlation-id", b"orders-0-1"), ("kpipe.source", b"orders/0/1")],
+        [("correlation-id", b"abc")],
+        [],
+        [("correlation-id", b"abc"), ("kpipe.source", b"orders/0/2")],
+    ]
+
+
+@pytest.mark.parametrize("topic", ["t", "t" * 249])
+def test_an_output_that_only_the_added_headers_make_too_large_is_found_before_sending(topic: str) -> None:
+    output = batch({"src": 1, "src_offset": 99, "value": b"v" * 2_000})
+    (headers,) = headers_of(output, spec(topic))
+    size = record_size(b"k", b"v" * 2_000, headers)
+    limited = spec(topic, limits=TopicLimits(max_message_bytes=size - 1))
+    found = OutputChecks(limited).rejected(OutputRows(output, limited))
+    assert [fault.kind for fault in found.values()] == ["too_large"]
+    fits = spec(topic, limits=TopicLimits(max_message_bytes=size))
+    assert OutputChecks(fits).rejected(OutputRows(output, fits)) == {}
