@@ -1,6 +1,6 @@
 """Rules of a stage as asset checks: what ``expect`` counted in the last materialisation."""
 
-from __future__ import annotations
+# No postponed annotations here: Dagster reads the type of the check's context.
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
+from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
 from kpipe_platform.errors import FencedError, KpipeError, OffsetConflictError, TransactionTimedOutError
 from kpipe_platform.kafka.calls import FENCED_CODES, kafka_error, not_delivered, translate
@@ -39,6 +40,12 @@ _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 # After an aborted failure librdkafka purges what is produced while it resets its sequence numbers. More purges in a
 # row than this have another reason.
 _MAX_PURGED = 5
+# A coordinator that moves or has just started; the client asks it again only where it is a producer's.
+_MOMENTARY = {
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+}
 # How long one record may wait for its acknowledgement, seconds.
 _DELIVERY_S = 60.0
 _BATCH_BYTES = 1_000_000
@@ -122,8 +129,6 @@ class RedriveTransaction:
             "linger.ms": 5,
             # Where the partition is not known: the choice of the Java client.
             "partitioner": "murmur2_random",
-            # Without it the client raises a fatal error inside of whatever callback runs at that moment.
-            "error_cb": self._on_error,
         }
         self._producer = initialised(self._settings, config, self._clock)
         self._stored = read_stored_offset(self._clients, self._group, self._topic, self._partition)
@@ -233,20 +238,30 @@ class RedriveTransaction:
                     **placement,
                 )
             except BufferError:
-                self._own.poll(0.02)
+                self._served(lambda: self._own.poll(0.02))
             except KafkaException as exception:
                 self._failures.append(kafka_error(exception))
             else:
-                self._own.poll(0)
+                self._served(lambda: self._own.poll(0))
                 return
 
     def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
         if error is not None:
             self._failures.append(error)
 
-    def _on_error(self, error: KafkaError) -> None:
-        if error.fatal():
-            self._failures.append(error)
+    def _served(self, call: Callable[[], int]) -> int:
+        """Serve delivery reports, and take what the client raises meanwhile for a failure."""
+        try:
+            return call()
+        except KafkaException as exception:
+            self._failures.append(kafka_error(exception))
+        except SystemError as error:
+            # The client sets a fatal error as the exception and then calls back for each record all the same; Python
+            # finds an exception set behind a callback that returned.
+            if not isinstance(error.__cause__, KafkaException):
+                raise
+            self._failures.append(kafka_error(error.__cause__))
+        return 0
 
     def _flush(self) -> None:
         deadline = self._clock() + _DELIVERY_S
@@ -254,7 +269,7 @@ class RedriveTransaction:
         while left and not self._failures:
             if self._clock() > deadline:
                 raise not_delivered(self._settings, f"dead letters of {self._topic}", left)
-            left = self._own.flush(1.0)
+            left = self._served(lambda: self._own.flush(1.0))
 
     def _failed(self) -> Exception:
         # A failed batch takes the queued ones with it: the reason is a refusal, if there is one.
@@ -339,12 +354,26 @@ def read_stored_offset(clients: Clients, group: str, topic: str, partition: int)
         AuthorizationFailedError: The group may not be read.
     """
     settings, what = clients.settings, f"read the offset of group {group} for {topic}/{partition}"
+    retrying = Retrying(
+        retry=retry_if_exception(_is_momentary),
+        wait=wait_exponential(multiplier=0.02, max=0.5),
+        stop=stop_after_delay(settings.request_timeout_s),
+        reraise=True,
+    )
     try:
-        # librdkafka asks for stable offsets under read_committed and retries while one is pending.
-        (found,) = clients.consumer(group).committed([TopicPartition(topic, partition)], settings.request_timeout_s)
+        return retrying(_read_once, clients, group, TopicPartition(topic, partition))
     except KafkaException as exception:
         raise translate(exception, settings, what, group=group) from exception
+
+
+def _read_once(clients: Clients, group: str, place: TopicPartition) -> StoredOffset | None:
+    # librdkafka asks for stable offsets under read_committed and retries while one is pending.
+    (found,) = clients.consumer(group).committed([place], clients.settings.request_timeout_s)
     if found.error is not None:
-        raise translate(found.error, settings, what, group=group)
+        raise KafkaException(found.error)
     # A negative offset without an error is the protocol's way to say that there is none.
     return None if found.offset < 0 else StoredOffset(found.offset, found.metadata or None)
+
+
+def _is_momentary(exception: BaseException) -> bool:
+    return isinstance(exception, KafkaException) and kafka_error(exception).code() in _MOMENTARY

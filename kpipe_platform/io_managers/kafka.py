@@ -71,6 +71,11 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
         description='action and retry by part: {"destination": {"action": "skip", "retry": {"max_attempts": 3}}}',
     )
 
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Let go of what a failed step has read."""
+        if context.run is not None:
+            ledger.forget(context.run.run_id)
+
     def load_input(self, context: dg.InputContext) -> Any:
         """Load the next slice of the upstream asset's topic.
 

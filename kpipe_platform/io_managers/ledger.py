@@ -71,6 +71,15 @@ def take_reads(step: StepId) -> list[OpenRead]:
         return _ledger.reads.pop(step, [])
 
 
+def forget(run_id: str) -> None:
+    """Let go of what a run that ended has read and not stored, because a step of it failed."""
+    with _ledger.lock:
+        left = [step for step in _ledger.reads if step[0] == run_id]
+    for step in left:
+        for read in take_reads(step):
+            read.release()
+
+
 def pipelines(step: StepId) -> list[Pipeline]:
     """How the open reads of a step were read."""
     with _ledger.lock:

@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from kpipe_platform.codecs.topic import KafkaTopic
@@ -128,8 +129,11 @@ class FeedRunner:
         failed: list[Attempt] = []
         began = self._clock()
         while True:
+            # After an outage an old admin client may not find the group's coordinator again.
+            fresh = self._pipeline.source.clients() if failed else nullcontext(clients)
             try:
-                self._one(clients, target, numbers, done, tuple(map(retry_of, failed)))
+                with fresh as asked:
+                    self._one(asked, target, numbers, done, tuple(map(retry_of, failed)))
             except TransientError as error:
                 # Another run is at work on the partition: trying again would only fence it.
                 policy = None

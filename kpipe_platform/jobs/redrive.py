@@ -1,7 +1,6 @@
 """Redrive as a Dagster job: the options of `kpipe dlq redrive` as the job's configuration."""
 
-from __future__ import annotations
-
+# No `from __future__ import annotations`: Dagster reads the classes of an op's arguments, not their names.
 from typing import Any, Literal
 
 import dagster as dg

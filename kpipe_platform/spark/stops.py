@@ -20,7 +20,7 @@ def stopped_by_faults(spec: WriterSpec, outcome: Outcome) -> Exception:
         fault = samples[0].fault
         if fault.component is Component.STAGE:
             cause = f"{fault.exception_type}: {fault.message}"
-            return StageFailedError(str(samples[0]), fix="mend the stage or the data", cause=cause)
+            return StageFailedError(str(samples[0]), fix="mend the stage or the data", cause=cause, isolable=False)
         return DecodeFault(str(samples[0]), kind=fault.kind, field=fault.field)
     listed = "\n".join(f"    {sample}" for sample in samples)
     msg = f"{outcome.faults:,} record(s) of {spec.slice} failed; the first:\n{listed}"
