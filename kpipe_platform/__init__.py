@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from kpipe_platform.codecs.topic import KafkaTopic
     from kpipe_platform.errors import KpipeError
     from kpipe_platform.io_managers import KafkaIOManager, OffsetCommittingIOManager, current_slice
+    from kpipe_platform.jobs import RedriveConfig, redrive_job
     from kpipe_platform.kafka.offsets import OffsetRange
     from kpipe_platform.kafka.records import KafkaRecord
     from kpipe_platform.kafka.topics import TopicSpec
@@ -26,13 +27,14 @@ if TYPE_CHECKING:
     from kpipe_platform.policies.retry import RecordRetryPolicy
     from kpipe_platform.resources.connection import KafkaConnection
     from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
-    from kpipe_platform.resources.scaling import PartitionScaling
+    from kpipe_platform.resources.scaling import ExecutionMode, PartitionScaling
     from kpipe_platform.resources.source import KafkaSource
     from kpipe_platform.resources.spark import SparkEngine
     from kpipe_platform.spark.row_functions import map_records
     from kpipe_platform.spark.rules import Rule, expect, expect_all
 
 _HOMES = {
+    "ExecutionMode": "resources.scaling",
     "FaultAction": "policies.faults",
     "FaultPolicies": "policies.components",
     "FaultPolicy": "policies.components",
@@ -50,6 +52,7 @@ _HOMES = {
     "PartitionScaling": "resources.scaling",
     "RawCodec": "codecs",
     "RecordRetryPolicy": "policies.retry",
+    "RedriveConfig": "jobs",
     "Rule": "spark.rules",
     "SparkEngine": "resources.spark",
     "TextCodec": "codecs",
@@ -62,12 +65,14 @@ _HOMES = {
     "kafka_partitions": "partitions",
     "kafka_topic_asset": "assets",
     "map_records": "spark.row_functions",
+    "redrive_job": "jobs",
     "register_kafka_partitions": "partitions",
     "rule_checks": "checks",
     "table_input": "assets",
 }
 
 __all__ = [
+    "ExecutionMode",
     "FaultAction",
     "FaultPolicies",
     "FaultPolicy",
@@ -85,6 +90,7 @@ __all__ = [
     "PartitionScaling",
     "RawCodec",
     "RecordRetryPolicy",
+    "RedriveConfig",
     "Rule",
     "SparkEngine",
     "TextCodec",
@@ -98,6 +104,7 @@ __all__ = [
     "kafka_partitions",
     "kafka_topic_asset",
     "map_records",
+    "redrive_job",
     "register_kafka_partitions",
     "rule_checks",
     "table_input",

@@ -8,7 +8,10 @@ import sys
 import kpipe_platform
 
 PUBLIC = {
+    "ExecutionMode",
     "FaultAction",
+    "FaultPolicies",
+    "FaultPolicy",
     "JsonCodec",
     "KafkaConnection",
     "KafkaDeadLetterDestination",
@@ -22,15 +25,24 @@ PUBLIC = {
     "OffsetRange",
     "PartitionScaling",
     "RawCodec",
+    "RecordRetryPolicy",
+    "RedriveConfig",
+    "Rule",
     "SparkEngine",
     "TextCodec",
     "TopicSpec",
     "__version__",
     "current_slice",
+    "dead_letter_asset",
+    "expect",
+    "expect_all",
     "kafka_asset",
     "kafka_partitions",
     "kafka_topic_asset",
+    "map_records",
+    "redrive_job",
     "register_kafka_partitions",
+    "rule_checks",
     "table_input",
 }
 

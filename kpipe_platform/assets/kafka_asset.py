@@ -107,7 +107,7 @@ def kafka_asset(
         if bounds:
             extra[LIMIT] = bounds
         if scaling is not None:
-            extra[SCALING] = scaling.model_dump()
+            extra[SCALING] = scaling.model_dump(mode="json")
         if io_manager_def is not None:
             asset_kwargs["io_manager_def"] = io_manager_def
         else:

@@ -185,6 +185,11 @@ def print_result(result: RedriveResult) -> None:
         print_hint(f"Kept {more} more: {', '.join(f'{n} {r}' for r, n in result.kept_by_reason.most_common())} in all.")
     if result.total("expired"):
         print_hint(f"Up to {result.total('expired')} dead letter(s) were deleted before they were redriven.")
+    if result.short_lived:
+        print_hint(
+            f"{result.short_lived} of them have a timestamp older than what their topic keeps: the brokers delete them "
+            "again unless its retention.ms is raised."
+        )
     if result.limited:
         print_hint("Stopped at the limit; run again for more.")
     if any(p.is_new and p.moved for p in result.partitions):

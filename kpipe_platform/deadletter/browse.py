@@ -12,7 +12,7 @@ from kpipe_platform.deadletter.filters import DeadLetterFilter
 from kpipe_platform.deadletter.found import FoundDeadLetter
 from kpipe_platform.deadletter.progress import Progress
 from kpipe_platform.deadletter.reading import read_range
-from kpipe_platform.deadletter.sending import read_stored_offset
+from kpipe_platform.deadletter.stored_offset import read_stored_offset
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, watermarks

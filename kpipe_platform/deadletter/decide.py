@@ -76,11 +76,13 @@ class TargetTopic:
         name: The topic.
         partitions: How many partitions it has.
         limits: What it takes.
+        retention_ms: How long it keeps a record, counted from the record's timestamp; None: for ever.
     """
 
     name: str
     partitions: int
     limits: TopicLimits
+    retention_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Decision:
         attempts: How often the record was redriven, with this time.
         reason: Why it is kept, in a word to count by.
         detail: The same, in a sentence; for one that is sent, what may still go wrong.
+        is_short_lived: Whether its timestamp is older than what its topic keeps, so that the brokers delete it again.
     """
 
     found: FoundDeadLetter
@@ -102,6 +105,7 @@ class Decision:
     attempts: int = 0
     reason: str | None = None
     detail: str | None = None
+    is_short_lived: bool = False
 
     @property
     def target(self) -> str | None:
@@ -183,7 +187,8 @@ def _checked(decision: Decision, topic_of: Callable[[str], TargetTopic], now_ms:
     record, found = decision.record, decision.found
     if record is None or record.topic is None:
         return decision
-    limits = topic_of(record.topic).limits
+    topic = topic_of(record.topic)
+    limits = topic.limits
     if limits.compacted and record.key is None:
         return kept(found, "null_key", f"it has no key, and topic {record.topic!r} is compacted")
     if limits.create_time and record.timestamp_ms is not None:
@@ -193,9 +198,18 @@ def _checked(decision: Decision, topic_of: Callable[[str], TargetTopic], now_ms:
         if record.timestamp_ms < earliest or (latest is not None and record.timestamp_ms > latest):
             detail = f"its timestamp {record.timestamp_ms} ms is outside of what topic {record.topic!r} takes"
             return kept(found, "timestamp", detail)
+    notes = []
+    is_old = (
+        topic.retention_ms is not None
+        and limits.create_time
+        and record.timestamp_ms is not None
+        and record.timestamp_ms < now_ms - topic.retention_ms
+    )
+    if is_old:
+        notes.append(f"topic {record.topic!r} keeps no record that old (retention.ms): the brokers delete it again")
     size = record_size(record.key, record.value, record.headers)
     if size > limits.max_message_bytes:
         # Compressed it may fit, as it may have done before: the brokers decide.
-        detail = f"it takes up to {size:,} bytes, and topic {record.topic!r} takes {limits.max_message_bytes:,}"
-        return replace(decision, detail=f"{detail}: the brokers may refuse it")
-    return decision
+        too_large = f"it takes up to {size:,} bytes, and topic {record.topic!r} takes {limits.max_message_bytes:,}"
+        notes.append(f"{too_large}: the brokers may refuse it")
+    return replace(decision, detail="; ".join(notes) or None, is_short_lived=is_old)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
+from kpipe_platform.errors import TransientError
 from kpipe_platform.kafka.calls import no_answer, translate
 from kpipe_platform.kafka.fetch import to_record
 from kpipe_platform.kafka.offsets import OffsetRange
@@ -26,6 +27,7 @@ def read_range(settings: ConnectionSettings, group: str, wanted: OffsetRange) ->
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
+        TransientError: Retention overtook the reading.
         KpipeError: The partition cannot be read.
     """
     if wanted.is_empty:
@@ -55,14 +57,21 @@ def read_range(settings: ConnectionSettings, group: str, wanted: OffsetRange) ->
                 raise no_answer(settings, what, topic=topic, partition=partition)
             for message in messages:
                 offset, error = message.offset(), message.error()
+                if error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
+                    # The range was there when it was asked for.
+                    msg = f"cannot {what}: retention deleted records of {wanted} meanwhile"
+                    fix = "run again for what is left; to keep more, raise retention.ms of the topic"
+                    raise TransientError(msg, fix=fix, topic=topic, partition=partition)
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     raise translate(error, settings, what, topic=topic, partition=partition)
-                if offset is None or offset >= wanted.end or error is not None:
-                    # Past the end. Its own event comes behind all records that were committed before it.
+                if offset is None or offset >= wanted.end:
                     return
+                if error is not None:
+                    # The end as the broker saw it before the last records; what is missing is still to come, and must
+                    # not be taken for a gap.
+                    continue
                 yield to_record(message)
-            if messages:
-                # The caller may have taken its time with them, and that is not the brokers' delay.
+                # The caller may take its time with it, and that is not the brokers' delay.
                 heard_at = time.monotonic()
     finally:
         consumer.close()

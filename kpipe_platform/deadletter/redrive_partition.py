@@ -15,7 +15,8 @@ from kpipe_platform.deadletter.payloads import Payloads
 from kpipe_platform.deadletter.progress import Progress
 from kpipe_platform.deadletter.reading import read_range
 from kpipe_platform.deadletter.results import PartitionResult, RedriveProgress, RedriveResult
-from kpipe_platform.deadletter.sending import RedriveTransaction, RefusedError, StoredOffset, read_stored_offset
+from kpipe_platform.deadletter.sending import RedriveTransaction, RefusedError
+from kpipe_platform.deadletter.stored_offset import StoredOffset, read_stored_offset
 from kpipe_platform.deadletter.targets import Targets
 from kpipe_platform.errors import NoStartOffsetError, TopicRecreatedError
 from kpipe_platform.kafka.clients import Clients

@@ -99,6 +99,8 @@ class RedriveResult:
         kept: The first `MAX_KEPT` dead letters that cannot be redriven.
         kept_by_reason: All of them, counted.
         sent_to: Records by the topic that they were sent to.
+        short_lived: Dead letters that were sent with a timestamp older than what their topic keeps (``retention.ms``):
+            the brokers delete them again.
         limited: Whether the redrive stopped at its limit, with more to do perhaps.
     """
 
@@ -110,6 +112,7 @@ class RedriveResult:
     kept: list[Kept] = field(default_factory=list)
     kept_by_reason: Counter[str] = field(default_factory=Counter)
     sent_to: Counter[str] = field(default_factory=Counter)
+    short_lived: int = 0
     limited: bool = False
 
     def total(self, name: str) -> int:
@@ -118,6 +121,7 @@ class RedriveResult:
 
     def note(self, counts: PartitionResult, decision: Decision) -> None:
         """Count what became of a dead letter."""
+        self.short_lived += decision.is_short_lived
         if decision.action is Action.SEND:
             counts.sent += 1
             self.sent_to[(decision.record and decision.record.topic) or ""] += 1
@@ -140,6 +144,7 @@ class RedriveResult:
             "parking_topic": self.parking_topic,
             "dry_run": self.dry_run,
             "limited": self.limited,
+            "short_lived": self.short_lived,
             **{name: self.total(name) for name in names},
             "sent_to": dict(self.sent_to),
             "kept_by_reason": dict(self.kept_by_reason),

@@ -9,15 +9,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
-from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
 
+from kpipe_platform.deadletter.stored_offset import StoredOffset, read_stored_offset
 from kpipe_platform.errors import FencedError, KpipeError, OffsetConflictError, TransactionTimedOutError
-from kpipe_platform.kafka.calls import FENCED_CODES, kafka_error, not_delivered, translate
+from kpipe_platform.kafka.calls import FENCED_CODES, kafka_error, not_delivered, served, translate
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.records import KafkaRecord
@@ -40,12 +39,6 @@ _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 # After an aborted failure librdkafka purges what is produced while it resets its sequence numbers. More purges in a
 # row than this have another reason.
 _MAX_PURGED = 5
-# A coordinator that moves or has just started; the client asks it again only where it is a producer's.
-_MOMENTARY = {
-    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-    KafkaError.COORDINATOR_NOT_AVAILABLE,
-    KafkaError.NOT_COORDINATOR,
-}
 # How long one record may wait for its acknowledgement, seconds.
 _DELIVERY_S = 60.0
 _BATCH_BYTES = 1_000_000
@@ -57,19 +50,6 @@ class RefusedError(Exception):
 
 class _PurgedError(Exception):
     """The client threw the batch away while it recovered from an earlier failure."""
-
-
-@dataclass(frozen=True, slots=True)
-class StoredOffset:
-    """The group's offset of a partition.
-
-    Args:
-        offset: Next offset to read.
-        text: What stands beside it.
-    """
-
-    offset: int
-    text: str | None
 
 
 class RedriveTransaction:
@@ -252,15 +232,9 @@ class RedriveTransaction:
     def _served(self, call: Callable[[], int]) -> int:
         """Serve delivery reports, and take what the client raises meanwhile for a failure."""
         try:
-            return call()
+            return served(call)
         except KafkaException as exception:
             self._failures.append(kafka_error(exception))
-        except SystemError as error:
-            # The client sets a fatal error as the exception and then calls back for each record all the same; Python
-            # finds an exception set behind a callback that returned.
-            if not isinstance(error.__cause__, KafkaException):
-                raise
-            self._failures.append(kafka_error(error.__cause__))
         return 0
 
     def _flush(self) -> None:
@@ -343,37 +317,3 @@ class RedriveTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def read_stored_offset(clients: Clients, group: str, topic: str, partition: int) -> StoredOffset | None:
-    """The group's offset of a partition with the text beside it; None where it has none.
-
-    Raises:
-        BrokerUnavailableError: No answer within the deadline, for example because a transaction that is neither
-            committed nor aborted holds the offset.
-        AuthorizationFailedError: The group may not be read.
-    """
-    settings, what = clients.settings, f"read the offset of group {group} for {topic}/{partition}"
-    retrying = Retrying(
-        retry=retry_if_exception(_is_momentary),
-        wait=wait_exponential(multiplier=0.02, max=0.5),
-        stop=stop_after_delay(settings.request_timeout_s),
-        reraise=True,
-    )
-    try:
-        return retrying(_read_once, clients, group, TopicPartition(topic, partition))
-    except KafkaException as exception:
-        raise translate(exception, settings, what, group=group) from exception
-
-
-def _read_once(clients: Clients, group: str, place: TopicPartition) -> StoredOffset | None:
-    # librdkafka asks for stable offsets under read_committed and retries while one is pending.
-    (found,) = clients.consumer(group).committed([place], clients.settings.request_timeout_s)
-    if found.error is not None:
-        raise KafkaException(found.error)
-    # A negative offset without an error is the protocol's way to say that there is none.
-    return None if found.offset < 0 else StoredOffset(found.offset, found.metadata or None)
-
-
-def _is_momentary(exception: BaseException) -> bool:
-    return isinstance(exception, KafkaException) and kafka_error(exception).code() in _MOMENTARY

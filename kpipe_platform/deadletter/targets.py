@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from confluent_kafka.admin import ConfigResource, ResourceType
+
 from kpipe_platform.deadletter.decide import TargetTopic
 from kpipe_platform.errors import TopicNotFoundError
+from kpipe_platform.kafka.calls import ask
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.topics import TopicLimits, TopicSpec, create_topic, describe_topics, topic_limits
 
@@ -50,12 +53,29 @@ class Targets:
                 return self._create(name)
             fix = f"create it: kpipe topics create {name} --partitions N{choice}"
             raise TopicNotFoundError(f"{error.message}, {why}", fix=fix, topic=name) from error
-        return TargetTopic(name, described.partitions, topic_limits(self._clients, [name])[name])
+        return self._found(name, described.partitions)
 
     def _create(self, name: str) -> TargetTopic:
-        spec = TopicSpec(self._parking_partitions or 1)
+        # What was parked has its old timestamp, and waits for a person.
+        spec = TopicSpec(self._parking_partitions or 1, config={"retention.ms": "-1"})
         if self._dry_run:
             return TargetTopic(name, spec.partitions, TopicLimits())
         create_topic(self._clients, name, spec)
-        described = describe_topics(self._clients, [name])[name]
-        return TargetTopic(name, described.partitions, topic_limits(self._clients, [name])[name])
+        return self._found(name, describe_topics(self._clients, [name])[name].partitions)
+
+    def _found(self, name: str, partitions: int) -> TargetTopic:
+        limits = topic_limits(self._clients, [name])[name]
+        return TargetTopic(name, partitions, limits, self._retention_ms(name))
+
+    def _retention_ms(self, name: str) -> int | None:
+        resource = ConfigResource(ResourceType.TOPIC, name)
+        timeout_s = self._clients.settings.request_timeout_s
+        entries = ask(
+            lambda: self._clients.admin().describe_configs([resource], request_timeout=timeout_s)[resource],
+            self._clients,
+            f"read the settings of topic {name}",
+            topic=name,
+        )
+        config = {entry.name: entry.value for entry in entries.values()}
+        kept_ms = int(config.get("retention.ms") or -1)
+        return None if kept_ms < 0 or "delete" not in (config.get("cleanup.policy") or "delete") else kept_ms

@@ -86,7 +86,13 @@ def emit_plain(
     yield from ()
     reads = ledger.take_reads(pipeline.step.id)
     try:
-        report = _store_plain(output, pipeline, reads, topic, store)
+        interruptible = pipeline.interruptible()
+
+        def work() -> SliceReport:
+            with interruptible.at_work(_joined(pipeline, reads)):
+                return _store_plain(output, pipeline, reads, topic, store)
+
+        report = interruptible.run(work)
     except KpipeError:
         raise
     except Exception as error:

@@ -16,6 +16,7 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import DeadLetterContext, Distribution, Retry, Segment
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.current import storing
+from kpipe_platform.io_managers.interruption import Interruptible
 from kpipe_platform.io_managers.step import Step
 from kpipe_platform.io_managers.target import Target
 from kpipe_platform.kafka.clients import Clients
@@ -148,6 +149,10 @@ class Pipeline:
     policies: FaultPolicies
     limit: DeadLetterLimit
     scaling: PartitionScaling
+
+    def interruptible(self) -> Interruptible:
+        """Runs the step's work so that a terminated run leaves nothing behind."""
+        return Interruptible(lambda: self.engine.spark_session, self.source.connection.settings)
 
     # Plan and read
 

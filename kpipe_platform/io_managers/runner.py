@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import Retry
@@ -66,15 +66,16 @@ class FeedRunner:
         self._store = store
         self._clock = clock
         self._sleep = sleep
+        self._interruptible = pipeline.interruptible()
 
     def run_all(self, numbers: list[int] | None) -> Taken:
         """Slices over all the given Kafka partitions at once (None: over all of them), in one transaction each."""
         with self._pipeline.source.clients() as clients:
             target = find_target(self._pipeline, clients, self._topics, self._topic)
-            return self._consecutive(clients, target, numbers)
+            return self._interruptible.run(lambda: self._consecutive(clients, target, numbers))
 
     def run_each(self, numbers: list[int]) -> Iterator[tuple[int, Taken]]:
-        """Each Kafka partition by itself, up to ``max_concurrent_partitions`` at a time.
+        """Each Kafka partition by itself, as many at a time as the scaling allows.
 
         Yields:
             The partition with what was taken of it; where one fails, the others go on.
@@ -83,19 +84,13 @@ class FeedRunner:
             target = find_target(self._pipeline, clients, self._topics, self._topic)
             # Started once, before the threads that would race for it.
             self._pipeline.engine.spark_session  # noqa: B018
-            workers = min(self._pipeline.scaling.max_concurrent_partitions, len(numbers))
-            with ThreadPoolExecutor(max_workers=workers, thread_name_prefix="kpipe-partition") as pool:
-                pending: dict[Future[Taken], int] = {
-                    pool.submit(self._consecutive, clients, target, [number]): number for number in numbers
-                }
-                try:
-                    while pending:
-                        done, _ = wait(pending, return_when=FIRST_COMPLETED, timeout=0.5)
-                        for future in done:
-                            yield pending.pop(future), future.result()
-                finally:
-                    for future in pending:
-                        future.cancel()
+            workers = min(self._pipeline.scaling.partitions_at_once, len(numbers))
+
+            def take(number: int) -> tuple[int, Taken]:
+                return number, self._consecutive(clients, target, [number])
+
+            for future in self._interruptible.run_each([partial(take, number) for number in numbers], workers):
+                yield future.result()
 
     def _consecutive(self, clients: Clients, target: Target, numbers: list[int] | None) -> Taken:
         limits = self._staged.limits
@@ -135,6 +130,7 @@ class FeedRunner:
                 with fresh as asked:
                     self._one(asked, target, numbers, done, tuple(map(retry_of, failed)))
             except TransientError as error:
+                self._interruptible.check()
                 # Another run is at work on the partition: trying again would only fence it.
                 policy = None
                 if not isinstance(error, OffsetConflictError):
@@ -176,6 +172,7 @@ class FeedRunner:
             logger.info("slice done: %s", dict(describe(report)))
             done(report)
 
+        self._interruptible.check()
         if slice_.is_empty:
             finished(pipeline.store_start(slice_))
             return
@@ -189,7 +186,8 @@ class FeedRunner:
             clock=self._clock,
             sleep=self._sleep,
         )
-        stager.take(slice_, finished)
+        with self._interruptible.at_work(slice_):
+            stager.take(slice_, finished)
 
 
 def partitions_failed(failed: Mapping[int, Exception], done: list[int]) -> Exception:

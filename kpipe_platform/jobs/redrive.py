@@ -137,8 +137,25 @@ def _run(
                 "group %s had no offset of partition %d: its first redrive, or the brokers forgot the group",
                 *(result.group, partition.partition),
             )
+    if result.short_lived:
+        context.log.warning(
+            "%d records have a timestamp older than what their topic keeps: the brokers delete them again unless its "
+            "retention.ms is raised",
+            result.short_lived,
+        )
     found = result.to_json()
-    counts = ("dry_run", "read", "sent", "parked", "kept", "left_out", "done_before", "expired", "limited")
+    counts = (
+        "dry_run",
+        "read",
+        "sent",
+        "parked",
+        "kept",
+        "left_out",
+        "done_before",
+        "expired",
+        "limited",
+        "short_lived",
+    )
     metadata: dict[str, Any] = {name: found[name] for name in counts}
     metadata |= {"dead_letter_topic": result.topic, "consumer_group": result.group}
     metadata |= {name: dg.MetadataValue.json(found[name]) for name in ("sent_to", "kept_by_reason", "partitions")}

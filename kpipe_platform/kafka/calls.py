@@ -168,3 +168,18 @@ def not_delivered(settings: ConnectionSettings, what: str, left: int, **where: A
     """The error for records that the brokers did not acknowledge within the deadline."""
     message = f"{left:,} records of {what} were not acknowledged by {settings.bootstrap_servers}"
     return DeliveryError(message, fix="check the brokers; offsets are unmoved, so run again", **where)
+
+
+def served(call: Callable[[], int]) -> int:
+    """Serve a producer's delivery reports, by its ``poll`` or ``flush``.
+
+    Raises:
+        KafkaException: A fatal error of the producer. The client sets it as the exception and then calls back for each
+            record all the same, so that Python finds an exception behind a callback that returned: a SystemError.
+    """
+    try:
+        return call()
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise

@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 # A commit waits for the transaction log and for markers in every partition that took part; on a busy cluster
 # that is seconds. Past this the outcome is left to the next run's compare.
 COMMIT_DEADLINE_S = 60.0
+_ASK_AGAIN_S = 0.1
 
 _TIMED_OUT_CODES = FENCED_CODES | {
     KafkaError.INVALID_TXN_STATE,
@@ -157,15 +158,22 @@ class SliceTransaction:
         partitions = [TopicPartition(p.range.topic, p.range.partition) for p in self._slice.ranges]
         consumer = self._clients.consumer(self._slice.group)
         what = f"read the offsets of group {self._slice.group}"
-        try:
-            # librdkafka asks for stable offsets under read_committed and retries while one is pending.
-            answer = consumer.committed(partitions, self._settings.request_timeout_s)
-        except KafkaException as exception:
-            raise translate(exception, self._settings, what, group=self._slice.group) from exception
+        deadline = self._clock() + self._settings.request_timeout_s
+        while True:
+            try:
+                # librdkafka asks for stable offsets under read_committed and retries while one is pending.
+                answer = consumer.committed(partitions, max(deadline - self._clock(), 0.1))
+                failed = next((tp.error for tp in answer if tp.error is not None), None)
+            except KafkaException as exception:
+                failed = kafka_error(exception)
+            if failed is None:
+                break
+            # A coordinator that moves, or has just been made, says so and is asked again.
+            if not failed.retriable() or self._clock() >= deadline:
+                raise translate(failed, self._settings, what, group=self._slice.group)
+            time.sleep(_ASK_AGAIN_S)
         found: list[tuple[int | None, CommitMetadata | None]] = []
         for tp in answer:
-            if tp.error is not None:
-                raise translate(tp.error, self._settings, what, group=self._slice.group)
             # A negative offset without an error is the protocol's way to say that there is none.
             if tp.offset < 0:
                 found.append((None, None))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -79,13 +80,14 @@ class RecordRetryPolicy:
 
     def __post_init__(self) -> None:
         problems = {
-            "max_attempts": self.max_attempts >= 1,
-            "delay_s": self.delay_s >= 0,
+            "max_attempts": isinstance(self.max_attempts, int) and self.max_attempts >= 1,
+            "delay_s": _is_number(self.delay_s) and self.delay_s >= 0,
             "backoff": self.backoff in ("fixed", "exponential"),
-            "multiplier": self.multiplier >= 1,
-            "max_delay_s": self.max_delay_s >= 0,
+            "multiplier": _is_number(self.multiplier) and self.multiplier >= 1,
+            "max_delay_s": _is_number(self.max_delay_s) and self.max_delay_s >= 0,
             "jitter": self.jitter in ("none", "full", "proportional"),
-            "max_duration_s": self.max_duration_s is None or self.max_duration_s > 0,
+            "max_duration_s": self.max_duration_s is None
+            or (_is_number(self.max_duration_s) and self.max_duration_s > 0),
         }
         for name, good in problems.items():
             if not good:
@@ -93,7 +95,7 @@ class RecordRetryPolicy:
                 raise ConfigError(msg, fix=_BOUNDS[name])
         for name in ("retry_on", "give_up_on"):
             given = getattr(self, name)
-            listed = (given,) if isinstance(given, type | str) else tuple(given)
+            listed = tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
             for item in listed:
                 if not isinstance(item, str) and not (isinstance(item, type) and issubclass(item, BaseException)):
                     msg = f"RecordRetryPolicy({name}=...) holds {item!r}, which is no exception"
@@ -165,6 +167,10 @@ _BOUNDS = {
     "jitter": 'use "none", "full" or "proportional"',
     "max_duration_s": "set it to more than 0 seconds, or leave it out",
 }
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value)
 
 
 def _matches(error: BaseException, wanted: ExceptionFilter) -> bool:

@@ -111,12 +111,15 @@ def classify(error: BaseException, where: str) -> KpipeError:
     return _stage_failed(cause, where)
 
 
-def is_away(error: BaseException) -> bool:
-    """True for an exception that says nothing of the record that a Python function looked at."""
-    if isinstance(error, ConnectionError | TimeoutError | MemoryError | TransientError):
-        return True
-    name = qualified_name(type(error))
-    return bool(_AWAY.search(name) or (isinstance(error, OSError) and _EXHAUSTED.search(str(error))))
+def is_away(error: BaseException | None) -> bool:
+    """True for an exception that says nothing of the record a function looked at, or that was raised from one."""
+    while error is not None:
+        if isinstance(error, ConnectionError | TimeoutError | MemoryError | TransientError):
+            return True
+        if _AWAY.search(qualified_name(type(error))) or (isinstance(error, OSError) and _EXHAUSTED.search(str(error))):
+            return True
+        error = error.__cause__
+    return False
 
 
 def _stage_failed(cause: Cause, where: str) -> StageFailedError:

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kpipe_platform.kafka.calls import translate
+from kpipe_platform.kafka.calls import served, translate
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.outputs import Row
 from kpipe_platform.spark.writer_spec import WriterSpec
@@ -82,7 +82,7 @@ def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Coll
                 **row.placement(),
             )
         deadline = time.monotonic() + spec.delivery_timeout_s
-        while producer.flush(1.0) and not failures and time.monotonic() < deadline:
+        while served(lambda: producer.flush(1.0)) and not failures and time.monotonic() < deadline:
             pass
         producer.abort_transaction(spec.settings.request_timeout_s)
     except KafkaException as exception:

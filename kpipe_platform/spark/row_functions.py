@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
 from typing import Any, Literal, cast
 
+import pyarrow as pa
 from pyspark import StorageLevel, cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -58,6 +60,12 @@ def map_records(
     if batch not in (None, "pandas", "arrow"):
         msg = f"map_records({name}, batch={batch!r})"
         raise ConfigError(msg, fix='use batch="pandas", batch="arrow", or leave it out for one record at a time')
+    if not callable(fn):
+        msg = f"map_records({fn!r}): it cannot be called"
+        raise ConfigError(msg, fix="give a function of one argument")
+    if retry is not None and not isinstance(retry, RecordRetryPolicy):
+        msg = f"map_records({name}, retry={retry!r})"
+        raise ConfigError(msg, fix="use RecordRetryPolicy(max_attempts=...)")
     notes = current_notes()
     kept = "_kafka" in df.columns
     if notes is not None and not kept:
@@ -73,8 +81,8 @@ def map_records(
         fn=fn,
         batch=batch,
         retry=retry,
-        action=None if on_fault is None else FaultAction(on_fault),
-        schema=to_arrow_schema(made, timezone="UTC", error_on_duplicated_field_names_in_struct=True),
+        action=_action(on_fault, name),
+        schema=_arrow_schema(made, name),
         required=tuple(f.name for f in declared.fields if not f.nullable),
         raises=notes is None,
     )
@@ -93,11 +101,36 @@ def _declared(df: DataFrame, schema: str | StructType, name: str) -> StructType:
     except Exception as error:
         msg = f"map_records({name}): the schema {schema!r} cannot be read: {root_cause(error)}"
         raise ConfigError(msg, fix='write it as DDL, for example "id BIGINT NOT NULL, fare DOUBLE"') from error
-    reserved = {"_kafka", NOTE} & set(declared.names)
+    if not isinstance(declared, StructType):
+        msg = f"map_records({name}): the schema {schema!r} declares no columns"
+        raise ConfigError(msg, fix='write it as DDL, for example "id BIGINT NOT NULL, fare DOUBLE"')
+    # Spark does not tell columns apart by case.
+    folded = [column.lower() for column in declared.names]
+    twice = sorted({column for column in folded if folded.count(column) > 1})
+    if twice:
+        msg = f"map_records({name}): the schema {schema!r} declares {', '.join(map(repr, twice))} more than once"
+        raise ConfigError(msg, fix="give each column a name of its own")
+    reserved = {"_kafka", NOTE} & set(folded)
     if reserved or not declared.names:
         msg = f"map_records({name}): the schema {schema!r} has no columns of its own, or names {sorted(reserved)}"
         raise ConfigError(msg, fix="declare the columns that the function returns; _kafka is kept by itself")
     return declared
+
+
+def _arrow_schema(made: StructType, name: str) -> pa.Schema:
+    try:
+        return to_arrow_schema(made, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+    except Exception as error:
+        msg = f"map_records({name}): a type of the schema cannot leave Python: {root_cause(error)}"
+        raise ConfigError(msg, fix="declare another type, for example STRING") from error
+
+
+def _action(on_fault: FaultAction | None, name: str) -> FaultAction | None:
+    try:
+        return None if on_fault is None else FaultAction(on_fault)
+    except ValueError:
+        msg = f"map_records({name}, on_fault={on_fault!r})"
+        raise ConfigError(msg, fix="use one of FaultAction, or None for the asset's action") from None
 
 
 def _check_pickles(fn: Callable[..., Any], name: str) -> None:
@@ -113,18 +146,27 @@ def _check_pickles(fn: Callable[..., Any], name: str) -> None:
         ) from error
 
 
-def _unpicklable(fn: Callable[..., Any]) -> set[str]:
-    """Names of what the function captures that cannot be pickled."""
-    captured: dict[str, Any] = {}
-    try:
-        used = inspect.getclosurevars(fn)
-        captured = {**used.globals, **used.nonlocals}
-    except TypeError:
-        captured = dict(vars(fn)) if hasattr(fn, "__dict__") else {}
+def _unpicklable(fn: Callable[..., Any], depth: int = 3) -> set[str]:
+    """Names of what the function captures that cannot be pickled; of a function that it calls, what that captures."""
     found = set()
-    for name, value in captured.items():
+    for name, value in _captured(fn).items():
         try:
             cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
         except Exception:  # noqa: BLE001  # whatever it raises, it cannot be pickled
-            found.add(f"{name!r} ({type(value).__name__})")
+            inside = _unpicklable(value, depth - 1) if depth and inspect.isroutine(value) else set()
+            found |= inside or {f"{name!r} ({type(value).__name__})"}
     return found
+
+
+def _captured(fn: Callable[..., Any]) -> dict[str, Any]:
+    if isinstance(fn, functools.partial):
+        arguments = {f"argument {i}": value for i, value in enumerate(fn.args)}
+        return {**arguments, **fn.keywords, **_captured(fn.func)}
+    if inspect.ismethod(fn):
+        return {**getattr(fn.__self__, "__dict__", {}), **_captured(fn.__func__)}
+    try:
+        used = inspect.getclosurevars(fn)
+    except (TypeError, ValueError):
+        # An object that can be called, or a variable that is not set yet.
+        return dict(vars(fn)) if hasattr(fn, "__dict__") else {}
+    return {**used.globals, **used.nonlocals}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -11,14 +12,26 @@ import pyarrow as pa
 from kpipe_platform.policies.faults import Component, Fault, FaultAction
 from kpipe_platform.policies.retry import RecordRetryPolicy, Tried, try_again
 from kpipe_platform.spark.failures import is_away
+from kpipe_platform.spark.row_results import (
+    ResultError,
+    as_table,
+    check_names,
+    check_required,
+    frame_as_table,
+    frame_of,
+    listed,
+    misfit,
+    records_of,
+    rows_as_columns,
+    table_as_columns,
+    with_type,
+)
 from kpipe_platform.spark.stage_notes import RowFault, retry_of
 
 NOTE = "_kpipe_note"
 """Column of the JSON of a ``RowFault``; null where the record is good."""
 
-
-class ResultError(ValueError):
-    """What a row function returned does not fit its schema."""
+_OWN = ("spark/row_worker.py", "spark/row_results.py", "policies/retry.py")
 
 
 @dataclass(frozen=True)
@@ -61,51 +74,34 @@ class RowWorker:
     # One record at a time
 
     def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        columns, names = self._columns, set(self._columns.names)
-        rows: list[dict[str, Any]] = []
-        sources: list[int] = []
-        notes: list[str | None] = []
-
-        def add(source: int, found: Iterable[dict[str, Any]], note: str | None = None) -> None:
-            for row in found:
-                rows.append(row)
-                sources.append(source)
-                notes.append(note)
-
-        for source, record in enumerate(batch.to_pylist()):
-
-            def call(record: dict[str, Any] = record) -> list[dict[str, Any]]:
-                results = _listed(self.fn(record))
-                for result in results:
-                    self._fits(result, names)
-                return results
-
-            tried = try_again(self.retry, call)
-            if tried.error is not None:
-                add(source, [{}], self._note(tried))
-            else:
-                add(source, tried.result)
-        try:
-            made = pa.RecordBatch.from_pylist(rows, schema=columns)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            # One of them is of a wrong type: each by itself.
-            for i, row in enumerate(rows):
-                if notes[i] is None:
-                    error = _misfit(row, columns)
-                    if error is not None:
-                        rows[i], notes[i] = {}, self._note(Tried(error=error))
-            made = pa.RecordBatch.from_pylist(rows, schema=columns)
+        columns = self._columns
+        declared = frozenset(columns.names)
+        found: list[tuple[list[dict[str, Any]], str | None]] = []
+        for source, record in enumerate(records_of(batch)):
+            tried = try_again(self.retry, partial(self._results, [record], batch, source, declared))
+            found.append((tried.result, None) if tried.error is None else ([{}], self._note(tried, batch, source)))
+        made = rows_as_columns([row for rows, _ in found for row in rows], columns)
+        if made is None:
+            # One of them does not fit. Its record is a fault with all its rows: it must not come out of here twice.
+            for source, (rows, note) in enumerate(found):
+                error = next(filter(None, (misfit(row, columns) for row in rows)), None) if note is None else None
+                if error is not None:
+                    found[source] = [{}], self._note(Tried(error=error), batch, source)
+            made = pa.RecordBatch.from_pylist([row for rows, _ in found for row in rows], schema=columns)
+        sources = [source for source, (rows, _) in enumerate(found) for _ in rows]
+        notes = [note for rows, note in found for _ in rows]
         return self._joined(made, batch.take(pa.array(sources, pa.int64())), notes)
 
-    def _fits(self, result: dict[str, Any], names: set[str]) -> None:
-        unknown = [str(name) for name in result if name not in names and name != "_kafka"]
-        if unknown:
-            msg = f"the function returned {', '.join(map(repr, sorted(unknown)))}, which the schema does not declare"
-            raise ResultError(msg)
-        for name in self.required:
-            if result.get(name) is None:
-                msg = f"the function returned no {name!r}, which is declared NOT NULL"
-                raise ResultError(msg)
+    def _results(
+        self, fresh: list[dict[str, Any]], batch: pa.RecordBatch, source: int, declared: frozenset[str]
+    ) -> list[dict[str, Any]]:
+        # An attempt that failed may have changed its record: each further one gets it as it came.
+        record = fresh.pop() if fresh else records_of(batch.slice(source, 1))[0]
+        results = listed(self.fn(record))
+        for result in results:
+            check_names(result, declared)
+            check_required(result, self.required)
+        return results
 
     # A batch at a time
 
@@ -120,7 +116,7 @@ class RowWorker:
             yield self._joined(tried.result, batch, [None] * batch.num_rows)
         elif batch.num_rows == 1:
             none = pa.RecordBatch.from_pylist([{}], schema=self._columns)
-            yield self._joined(none, batch, [self._note(tried)])
+            yield self._joined(none, batch, [self._note(tried, batch, 0)])
         elif is_away(tried.error):
             raise tried.error
         else:
@@ -130,52 +126,30 @@ class RowWorker:
 
     def _call(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.batch == "pandas":
-            result = self.fn(batch.to_pandas())
-            own = result.drop(columns=[c for c in ("_kafka",) if c in result.columns])
-            self._covers(own.columns)
-            table = pa.Table.from_pandas(own.reindex(columns=self._columns.names), preserve_index=False)
+            table = frame_as_table(self.fn(frame_of(batch)), self._columns)
         else:
-            result = self.fn(batch)
-            table = pa.table(result) if isinstance(result, pa.RecordBatch) else result
-            self._covers(name for name in table.column_names if name != "_kafka")
+            table = as_table(self.fn(batch), self._columns)
         if table.num_rows != batch.num_rows:
             msg = f"the function returned {table.num_rows} rows for {batch.num_rows}"
             raise ResultError(msg)
-        arrays = []
-        for field in self._columns:
-            column = table.column(field.name) if field.name in table.column_names else pa.nulls(table.num_rows)
-            array = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-            try:
-                arrays.append(array.cast(field.type))
-            except pa.ArrowException as error:
-                msg = f"the function returned {field.name!r} as {array.type}, declared {field.type}: {error}"
-                raise ResultError(msg) from None
-            if field.name in self.required and arrays[-1].null_count:
-                msg = f"the function returned no {field.name!r}, which is declared NOT NULL"
-                raise ResultError(msg)
-        return pa.RecordBatch.from_arrays(arrays, schema=self._columns)
-
-    def _covers(self, names: Iterable[str]) -> None:
-        unknown = [str(name) for name in names if name not in self._columns.names]
-        if unknown:
-            msg = f"the function returned {', '.join(map(repr, sorted(unknown)))}, which the schema does not declare"
-            raise ResultError(msg)
+        return table_as_columns(table, self._columns, self.required)
 
     # Both
 
     def _joined(self, made: pa.RecordBatch, source: pa.RecordBatch, notes: list[str | None]) -> pa.RecordBatch:
         arrays = list(made.columns)
         if "_kafka" in self.schema.names:
-            arrays.append(source.column("_kafka").cast(self.schema.field("_kafka").type))
+            arrays.append(with_type(source.column("_kafka"), self.schema.field("_kafka").type))
         arrays.append(pa.array(notes, pa.string()))
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
-    def _note(self, tried: Tried) -> str:
+    def _note(self, tried: Tried, batch: pa.RecordBatch, source: int) -> str:
         error = tried.error
         if error is None:
             msg = "there is no fault to note"
             raise RuntimeError(msg)
-        if self.raises or is_away(error):
+        # A row that is not Kafka's has no place to be dead-lettered from.
+        if self.raises or is_away(error) or not batch.column("_kafka")[source].is_valid:
             raise error
         fault = Fault.from_exception(Component.STAGE, _users(error))
         return RowFault(fault, self.action, retries=tuple(map(retry_of, tried.failed))).to_json()
@@ -193,29 +167,9 @@ def _first_fails(error: Exception, call: Callable[[], Any]) -> Callable[[], Any]
     return again
 
 
-def _listed(result: Any) -> list[dict[str, Any]]:
-    if result is None:
-        return []
-    results = result if isinstance(result, list | tuple) else [result]
-    for each in results:
-        if not isinstance(each, dict):
-            msg = f"the function returned {type(each).__name__}; return a dict, a list of dicts, or None"
-            raise ResultError(msg)
-    return list(results)
-
-
-def _misfit(row: dict[str, Any], columns: pa.Schema) -> ResultError | None:
-    for field in columns:
-        try:
-            pa.array([row.get(field.name)], type=field.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            return ResultError(f"the function returned {field.name!r} that is no {field.type}: {error}")
-    return None
-
-
 def _users(error: Exception) -> Exception:
     """The exception with the user's frames only."""
     trace = error.__traceback__
-    while trace is not None and trace.tb_frame.f_code.co_filename.endswith(("row_worker.py", "policies/retry.py")):
+    while trace is not None and trace.tb_frame.f_code.co_filename.endswith(_OWN):
         trace = trace.tb_next
     return error.with_traceback(trace)

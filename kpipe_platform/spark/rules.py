@@ -89,6 +89,7 @@ def expect_all(df: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     set_aside = reduce(Column.__or__, [F.array_contains(_FAILED, r.name) for r in grave], F.lit(False))
     notes = current_notes()
     if notes is not None:
+        notes.rules.update(rule.name for rule in rules)
         notes.cached.append(looked)
         notes.counts.append(_counts(looked, rules))
         if grave:
@@ -103,9 +104,14 @@ def _check(df: DataFrame, rules: Sequence[Rule]) -> None:
         msg = "expect_all has no rules"
         raise ConfigError(msg, fix='expect_all(df, [Rule("name", "condition")])')
     for name in names:
-        if not name or names.count(name) > 1:
+        if not isinstance(name, str) or not name.strip() or names.count(name) > 1:
             msg = f"the rules are named {', '.join(map(repr, names))}"
             raise ConfigError(msg, fix="give each rule a name of its own")
+    notes = current_notes()
+    known = sorted(notes.rules.intersection(names)) if notes is not None else []
+    if known:
+        msg = f"the stage has two rules named {known[0]!r}, and they would be counted as one"
+        raise ConfigError(msg, fix="give each rule of a stage a name of its own")
     for rule in rules:
         if rule.action is not None and rule.action not in _ACTIONS:
             msg = f"rule {rule.name!r} has the action {rule.action!r}"
@@ -120,6 +126,9 @@ def _column(df: DataFrame, rule: Rule) -> Column:
     try:
         column = F.expr(rule.condition) if isinstance(rule.condition, str) else rule.condition
         kind = df.select(column.alias("c")).schema["c"].dataType
+        if isinstance(kind, BooleanType):
+            # An aggregate or a generator can be selected alone, and cannot be asked of each record.
+            df.select("*", F.coalesce(column, F.lit(False)).alias(_FAILED)).schema  # noqa: B018  # analysed here
     except Exception as error:
         msg = f"rule {rule.name!r}: the condition {rule.condition!s} cannot be read: {root_cause(error)}"
         raise ConfigError(msg, fix="write a condition of Spark SQL over the DataFrame's columns") from error
@@ -135,7 +144,7 @@ def _note(rules: Sequence[Rule]) -> Column:
     def failed(rule: Rule) -> Column:
         return F.array_contains(_FAILED, rule.name)
 
-    texts = [F.when(failed(r), F.lit(f"{r.name} ({_shown(r)})")) for r in rules]
+    texts = [F.when(failed(r), F.lit(_shown(r))) for r in rules]
     action = F.lit(None).cast("string")
     for gravity in reversed(_GRAVEST):
         having = [failed(r) for r in rules if (r.action or "") == gravity]
@@ -153,7 +162,9 @@ def _note(rules: Sequence[Rule]) -> Column:
 
 
 def _shown(rule: Rule) -> str:
-    return rule.condition if isinstance(rule.condition, str) else str(rule.condition).removeprefix("Column<")[1:-2]
+    text = rule.condition if isinstance(rule.condition, str) else str(rule.condition).removeprefix("Column<")[1:-2]
+    # Of a Python function Spark shows its own objects and their addresses.
+    return rule.name if "Origin(" in text else f"{rule.name} ({text})"
 
 
 def _counts(looked: DataFrame, rules: Sequence[Rule]) -> DataFrame:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from kpipe_platform.kafka.calls import served
 from kpipe_platform.spark.outputs import Row
 
 # How long the writer waits for room in librdkafka's queue before it looks for failures again, seconds.
@@ -62,7 +63,7 @@ class Sink:
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Serve delivery reports; stop the work at the first failure."""
-        self.producer.poll(timeout_s)
+        served(lambda: self.producer.poll(timeout_s))
         if self.failures:
             raise GiveUpError
 
@@ -71,7 +72,7 @@ class Sink:
         deadline = time.monotonic() + deadline_s
         left = len(self.producer)
         while left and not self.failures and time.monotonic() < deadline:
-            left = self.producer.flush(min(1.0, deadline_s))
+            left = served(lambda: self.producer.flush(min(1.0, deadline_s)))
         if self.failures:
             raise GiveUpError
         return left

@@ -33,11 +33,13 @@ class StageNotes:
             a ``RowFault``); none is null.
         counts: Counts by rule, a row a rule. Columns: note (string, the JSON of a ``RuleCount``).
         cached: Frames that were persisted for the stage; released when the slice is done.
+        rules: Names of the rules that are counted.
     """
 
     faults: list[DataFrame] = field(default_factory=list)
     counts: list[DataFrame] = field(default_factory=list)
     cached: list[DataFrame] = field(default_factory=list)
+    rules: set[str] = field(default_factory=set)
 
     @classmethod
     def joined(cls, notes: Iterable[StageNotes]) -> StageNotes:
@@ -133,7 +135,8 @@ class RuleCount:
 
     Args:
         rule: Name of the rule.
-        action: What happens to the records that it does not hold for: warn, skip, dead_letter or stop.
+        action: What happens to the records that it does not hold for: warn, skip, dead_letter, stop, or ``asset``:
+            what the asset says.
         checked: Records looked at.
         failed: Records that it does not hold for.
     """

@@ -162,6 +162,8 @@ class _Task:
                     left = sink.flush(spec.delivery_timeout_s)
             except GiveUpError:
                 return self._given_up(sink, None)
+            except KafkaException as exception:
+                raise translate(exception, spec.settings, f"write outputs of {spec.slice}") from exception
         if left:
             raise not_delivered(spec.settings, str(spec.slice), left)
         return self._finish(self.outcome.status if self._stopped() else "written")

@@ -57,13 +57,13 @@ def refused(result: Result, *parts: str) -> None:
 
 @pytest.fixture
 def source(kafka_topic: TopicFactory) -> str:
-    return kafka_topic("orders", partitions=2)
+    return kafka_topic("orders", partitions=2, config={"retention.ms": "-1"})
 
 
 @pytest.fixture
 def dlq(kafka_topic: TopicFactory, produce: Produce, source: str) -> str:
     """Three dead letters: an envelope, Spring's, and one that says nothing."""
-    topic = kafka_topic("orders.dlq")
+    topic = kafka_topic("orders.dlq", config={"retention.ms": "-1"})
     record = KafkaRecord(source, 1, 42, TIME, "create_time", b"\xff", b'{"quantity":"three"}', (("trace", b"7f"),))
     built = build_dead_letter(record, FAULT, DeadLetterContext(topic, "priced", "run-1", "shop.priced"), TIME + 60_000)
     spring = {"kafka_dlt-original-topic": source, "kafka_dlt-exception-fqcn": "a.Boom", "kpipe.redrive.attempts": "3"}

@@ -22,6 +22,8 @@ from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 DEAD_LETTERED_MS = 1_700_000_100_000
 FAULT = Fault(Component.DECODE_VALUE, "wrong_type", "shop.DecodeFault", "expected int", DEAD_LETTERED_MS)
 
+KEEP = {"retention.ms": "-1"}
+
 
 @dataclass
 class DeadLetters:
@@ -59,12 +61,15 @@ class DeadLetters:
     def redrive(self, *, hooks: dict[str, Any] | None = None, **options: Any) -> RedriveResult:
         return redrive(self.settings, RedriveOptions(self.topic, **options), **(hooks or {}))
 
-    def sent(self, topic: str | None = None) -> list[ConsumedRecord]:
-        """What is in the source topic, read committed."""
-        return self._consume(topic or self.source)
+    def sent(self, topic: str | None = None, *, settle_s: float = 30.0) -> list[ConsumedRecord]:
+        """What is in the source topic, read committed, once the transactions that are in it have ended.
 
-    def values(self, topic: str | None = None) -> list[bytes | None]:
-        return [each.value for each in self.sent(topic)]
+        A commit is answered before its markers are in every partition.
+        """
+        return self._consume(topic or self.source, settle_s=settle_s)
+
+    def values(self, topic: str | None = None, **how: Any) -> list[bytes | None]:
+        return [each.value for each in self.sent(topic, **how)]
 
 
 @pytest.fixture
@@ -77,8 +82,9 @@ def make_letters(
     settings: ConnectionSettings, kafka_topic: TopicFactory, produce: Produce, consume: Consume
 ) -> Callable[..., DeadLetters]:
     def make(partitions: int = 1, letter_partitions: int = 1, config: dict[str, str] | None = None) -> DeadLetters:
-        source = kafka_topic("orders", partitions=partitions, config=config)
-        topic = kafka_topic("orders.dlq", partitions=letter_partitions)
+        # The records are of 2023, and would not outlive the first round of retention.
+        source = kafka_topic("orders", partitions=partitions, config={**KEEP, **(config or {})})
+        topic = kafka_topic("orders.dlq", partitions=letter_partitions, config=KEEP)
         return DeadLetters(settings, source, topic, f"{topic}.parking", produce, consume)
 
     return make

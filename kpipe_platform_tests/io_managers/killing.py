@@ -7,7 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import kpipe_platform
@@ -26,6 +27,15 @@ def kill_at(place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, *,
         folder: For files.
         after: Pass the place so many times first.
     """
+    with hanging_at(place, orders, broker, folder, after=after):
+        pass
+
+
+@contextmanager
+def hanging_at(
+    place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, *, after: int = 0
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A materialisation of partition 0 that hangs at the place; whatever is left of it in the end is killed."""
     root = Path(kpipe_platform.__file__).parent.parent
     reached = folder / "reached"
     with (folder / "stderr").open("wb") as stderr:
@@ -54,10 +64,12 @@ def kill_at(place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, *,
     try:
         wait_until(lambda: reached.exists() or child.poll() is not None, place, 240)
         assert reached.exists(), (folder / "stderr").read_text()[-3000:]
+        yield child
     finally:
         # The driver, its JVM and the Python workers are one session, known by its id.
-        for group in {child.pid, *_descendant_groups(child.pid)}:
-            os.killpg(group, signal.SIGKILL)
+        for group in {child.pid, *descendant_groups(child.pid)}:
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
         child.wait(30)
 
 
@@ -68,7 +80,7 @@ def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 90.
         time.sleep(0.05)
 
 
-def _descendant_groups(pid: int) -> set[int]:
+def descendant_groups(pid: int) -> set[int]:
     """Process groups of all descendants: Spark puts its Python workers into a group of their own."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():

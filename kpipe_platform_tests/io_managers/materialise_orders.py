@@ -4,6 +4,7 @@ group prefix."""
 import sys
 
 import dagster as dg
+from dagster._utils.interrupts import setup_interrupt_handlers
 from pyspark.sql import functions as F
 
 from kpipe_platform import (
@@ -22,6 +23,8 @@ from kpipe_platform import (
 )
 from kpipe_platform_tests.io_managers.conftest import ORDER
 
+# As Dagster's own run workers do: SIGTERM interrupts.
+setup_interrupt_handlers()
 servers, source, target, prefix = sys.argv[1:]
 connection = KafkaConnection(bootstrap_servers=servers)
 orders = kafka_topic_asset(source, value=JsonCodec(ORDER), key=TextCodec(), partitions=1, name="orders")

@@ -78,6 +78,11 @@ def test_an_error_that_names_what_a_task_raised() -> None:
         {"jitter": "some"},
         {"max_duration_s": 0},
         {"retry_on": (3,)},
+        {"retry_on": None},
+        {"max_attempts": "3"},
+        {"max_attempts": 2.5},
+        {"delay_s": float("inf")},
+        {"multiplier": None},
     ],
 )
 def test_bad_values_are_refused(wrong: dict[str, Any]) -> None:

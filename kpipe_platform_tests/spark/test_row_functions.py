@@ -261,6 +261,13 @@ def test_a_session_cannot_be_captured(spark: SparkSession, records: Records) -> 
         ({"schema": "id BIGNT"}, "cannot be read"),
         ({"schema": "_kafka STRING"}, "_kafka"),
         ({"schema": SCHEMA, "batch": "polars"}, "polars"),
+        ({"schema": "BIGINT"}, "declares no columns"),
+        ({"schema": None}, "declares no columns"),
+        ({"schema": "id INT, ID INT"}, "'id' more than once"),
+        ({"schema": "_KAFKA INT"}, "_kafka"),
+        ({"schema": "i INTERVAL"}, "cannot leave Python"),
+        ({"schema": SCHEMA, "on_fault": "drop"}, "'drop'"),
+        ({"schema": SCHEMA, "retry": 3}, "retry=3"),
     ],
 )
 def test_bad_arguments(records: Records, arguments: dict[str, Any], message: str) -> None:
@@ -268,6 +275,186 @@ def test_bad_arguments(records: Records, arguments: dict[str, Any], message: str
         map_records(records(rows(1)), by_record, **arguments)
 
 
+def test_what_cannot_be_called(records: Records) -> None:
+    with pytest.raises(ConfigError, match="cannot be called"):
+        map_records(records(rows(1)), 5, schema=SCHEMA)  # type: ignore[arg-type]
+
+
 def test_without_coordinates_faults_have_no_place(records: Records) -> None:
     with noting(), pytest.raises(ConfigError, match="no _kafka"):
         map_records(records(rows(1)).drop("_kafka"), by_record, schema=SCHEMA)
+
+
+def test_a_record_of_which_one_row_does_not_fit_leaves_no_row(records: Records) -> None:
+    def fn(record):  # type: ignore[no-untyped-def]
+        texts = ["a", 3, "b", 4] if record["id"] == 1 else ["a", "b"]
+        return [{"id": record["id"], "text": text} for text in texts]
+
+    with noting() as notes:
+        good = map_records(records(rows(3)), fn, schema=SCHEMA)
+    assert ids(good) == [0, 0, 2, 2]
+    [found] = notes.faults
+    assert [row["offset"] for row in found.collect()] == [1]
+    notes.release()
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "bad", "path"),
+    [
+        ("x STRUCT<code: STRING NOT NULL>", {"code": "a"}, {"code": None}, "x.code"),
+        ("x STRUCT<code: INT NOT NULL, n: INT>", {"code": 1}, {"n": 1}, "x.code"),
+        ("x ARRAY<STRUCT<code: INT NOT NULL>>", [{"code": 1}, None], [{"code": 1}, {}], "x[].code"),
+        ("x MAP<STRING, STRUCT<n: INT NOT NULL>>", {"a": {"n": 1}}, {"a": {"n": None}}, "x[].n"),
+    ],
+)
+@pytest.mark.parametrize("batch", [None, "pandas", "arrow"])
+def test_a_null_inside_that_must_not_be_is_a_fault(
+    records: Records, batch: Any, schema: str, good: Any, bad: Any, path: str
+) -> None:
+    from pyspark.sql.pandas.types import to_arrow_type
+    from pyspark.sql.types import StructType
+
+    kind = to_arrow_type(StructType.fromDDL(schema)["x"].dataType)
+
+    def fn(given):  # type: ignore[no-untyped-def]
+        if batch is None:
+            return {"x": bad if given["id"] == 1 else good}
+        numbers = list(given["id"]) if batch == "pandas" else given.column("id").to_pylist()
+        values = [bad if number == 1 else good for number in numbers]
+        if batch == "pandas":
+            return pd.DataFrame({"x": pd.Series(values, dtype=object)})
+        return pa.RecordBatch.from_arrays([pa.array(values, kind)], names=["x"])
+
+    with noting() as notes:
+        found = map_records(records(rows(3)), fn, schema=schema, batch=batch)
+    assert [row["_kafka"]["offset"] for row in found.collect()] == [0, 2]
+    assert faults(notes)[1].fault.message == f"the function returned no {path!r}, which is declared NOT NULL"
+    notes.release()
+
+
+def test_a_pandas_function_that_sorts_keeps_each_record_with_its_source(records: Records) -> None:
+    def fn(frame):  # type: ignore[no-untyped-def]
+        return frame.sort_values("id", ascending=False)[["id"]]
+
+    with noting() as notes:
+        good = map_records(records(rows(9)).coalesce(1), fn, schema=SCHEMA, batch="pandas")
+    assert [(row["id"], row["_kafka"]["offset"]) for row in good.collect()] == [(n, n) for n in range(9)]
+    notes.release()
+
+
+def test_a_large_number_beside_a_null_is_exact_in_pandas(records: Records) -> None:
+    large = 2**53 + 1
+    frame = records([{"n": large}, {"n": None}], "n BIGINT").coalesce(1)
+    with noting() as notes:
+        good = map_records(frame, lambda batch: batch[["n"]], schema="n BIGINT", batch="pandas")
+    assert [row["n"] for row in good.collect()] == [large, None]
+    notes.release()
+
+
+def test_nanoseconds_of_pandas_are_cut_as_spark_cuts_them(records: Records) -> None:
+    def fn(frame):  # type: ignore[no-untyped-def]
+        return pd.DataFrame({"at": [pd.Timestamp("2020-01-01T00:00:00.123456789", tz="UTC")] * len(frame)})
+
+    with noting() as notes:
+        [row] = map_records(records(rows(1)), fn, schema="at TIMESTAMP", batch="pandas").collect()
+    assert row["at"].astimezone(dt.timezone.utc) == dt.datetime(2020, 1, 1, 0, 0, 0, 123456, tzinfo=dt.timezone.utc)
+    notes.release()
+
+
+@pytest.mark.parametrize("batch", [None, "pandas"])
+def test_maps_are_dicts_both_ways(records: Records, batch: Any) -> None:
+    from pyspark.sql import functions as F
+
+    def fn(given):  # type: ignore[no-untyped-def]
+        if batch is None:
+            return {"m": {**given["m"], "n": 1}, "deep": given["deep"]}
+        return pd.DataFrame({"m": [{**m, "n": 1} for m in given["m"]], "deep": given["deep"]})
+
+    m = F.create_map(F.lit("a"), F.lit(0))
+    frame = records(rows(1)).select("_kafka", m.alias("m"), F.array(F.struct(m.alias("m"))).alias("deep"))
+    with noting() as notes:
+        good = map_records(frame, fn, schema="m MAP<STRING, INT>, deep ARRAY<STRUCT<m: MAP<STRING, INT>>>", batch=batch)
+    [row] = good.collect()
+    assert (row["m"], row["deep"][0]["m"]) == ({"a": 0, "n": 1}, {"a": 0})
+    notes.release()
+
+
+@pytest.mark.parametrize("batch", [None, "pandas"])
+def test_each_attempt_gets_the_record_as_it_came(records: Records, batch: Any) -> None:
+    def fn(given):  # type: ignore[no-untyped-def]
+        text = given.pop("note")
+        if list([text] if batch is None else text) == ["bad"]:
+            raise ValueError("bad")
+        return {"id": given["id"], "text": text} if batch is None else given[["id"]].assign(text=text)
+
+    with noting() as notes:
+        retry = RecordRetryPolicy(max_attempts=3, delay_s=0)
+        map_records(records(rows(2, 1)), fn, schema=SCHEMA, batch=batch, retry=retry).collect()
+    assert [attempt.message for attempt in faults(notes)[1].retries] == ["bad"] * 3
+    notes.release()
+
+
+def test_a_row_that_is_not_kafkas_goes_on_and_its_fault_fails_the_run(records: Records) -> None:
+    from pyspark.sql import functions as F
+
+    def fn(record):  # type: ignore[no-untyped-def]
+        if record["note"] == "bad":
+            raise ValueError("nowhere to put it")
+        return {"id": record["id"]}
+
+    frame = records(rows(3, 2)).withColumn("_kafka", F.when(F.col("id") == 0, F.col("_kafka")))
+    with noting() as notes:
+        good = map_records(frame.where("id < 2"), fn, schema=SCHEMA)
+        assert [(row["id"], row["_kafka"] is None) for row in good.collect()] == [(0, False), (1, True)]
+        with pytest.raises(Exception, match="nowhere to put it"):
+            map_records(frame, fn, schema=SCHEMA).collect()
+    notes.release()
+
+
+@pytest.mark.parametrize(("batch", "wanted"), [("pandas", "pandas.DataFrame"), ("arrow", "pyarrow.RecordBatch")])
+def test_a_batch_function_that_returns_something_else(records: Records, batch: Any, wanted: str) -> None:
+    with noting() as notes:
+        map_records(records(rows(1)), lambda _: None, schema=SCHEMA, batch=batch).collect()
+    assert faults(notes)[0].fault.message == f"the function returned NoneType; return a {wanted}"
+    notes.release()
+
+
+def test_the_culprit_is_found_in_what_the_function_calls(records: Records) -> None:
+    import functools
+
+    lock = threading.Lock()
+
+    class Caller:
+        def __init__(self) -> None:
+            self.client = lock
+
+        def method(self, record: dict[str, Any]) -> Any:
+            return self.client and record
+
+    def inner(record):  # type: ignore[no-untyped-def]
+        return lock and record
+
+    def outer(record):  # type: ignore[no-untyped-def]
+        return inner(record)
+
+    for fn, culprit in (
+        (outer, r"'lock' \(lock\)"),
+        (Caller().method, r"'client' \(lock\)"),
+        (functools.partial(lambda a, record: record, lock), r"'argument 0' \(lock\)"),
+    ):
+        with pytest.raises(ConfigError, match=culprit):
+            map_records(records(rows(1)), fn, schema=SCHEMA)
+
+
+def test_an_exception_that_was_raised_from_an_outage_is_one(records: Records) -> None:
+    def fn(record):  # type: ignore[no-untyped-def]
+        try:
+            raise ConnectionRefusedError("no answer")
+        except ConnectionRefusedError as error:
+            raise ValueError("cannot enrich") from error
+
+    with noting() as notes:
+        good = map_records(records(rows(2)), fn, schema=SCHEMA)
+    with pytest.raises(Exception, match="cannot enrich"):
+        good.collect()
+    notes.release()

@@ -127,6 +127,9 @@ def test_by_hand_the_records_are_filtered(records: Records) -> None:
         ([Rule("typo", "idd > 0")], "rule 'typo'.*idd"),
         ([Rule("broken", "id >")], "rule 'broken'"),
         ([Rule("number", "id + 1")], "bigint, not boolean"),
+        ([Rule(" ", "true")], "are named ' '"),
+        ([Rule("total", "count(1) > 0")], "rule 'total'"),
+        ([Rule("rows", "explode(array(true))")], "rule 'rows'"),
         ([Rule("r", "true", "drop")], "'drop'"),  # type: ignore[arg-type]
     ],
 )
@@ -139,3 +142,19 @@ def test_what_is_wrong_is_refused_at_definition(records: Records, rules: list[Ru
 def test_without_coordinates_nothing_can_be_set_aside(records: Records) -> None:
     with pytest.raises(ConfigError, match="no _kafka"):
         expect(records(ROWS).drop("_kafka"), "true", name="r")
+
+
+def test_a_condition_of_a_python_function_is_named_without_sparks_objects(records: Records) -> None:
+    positive = F.udf(lambda number: number > 0, "boolean")(F.col("id"))
+    with noting() as notes:
+        assert expect(records(ROWS), positive, name="positive", action="skip").count() == 2
+    assert {found.fault.message for found in faults(notes).values()} == {"failed: positive"}
+    notes.release()
+
+
+def test_two_rules_of_one_name_in_a_stage_are_refused(records: Records) -> None:
+    with noting() as notes:
+        good = expect(records(ROWS), "id > 0", name="r")
+        with pytest.raises(ConfigError, match="two rules named 'r'"):
+            expect(good, "id < 9", name="r")
+    notes.release()

@@ -1,0 +1,16 @@
+"""Cancelling Spark jobs: the same on classic and over Connect."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from pyspark.sql import SparkSession
+
+
+def cancel_jobs(session: object) -> None:
+    """Cancel every running job of the session, from whichever thread.
+
+    Tags would tell one run's jobs from another's, but on classic Spark only the thread that tagged them can cancel
+    them; and a process that runs several slices is interrupted as a whole.
+    """
+    cast("SparkSession", session).interruptAll()

@@ -1,0 +1,225 @@
+"""What a row function takes and returns, from and to Arrow; what does not fit its schema is a ``ResultError``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+
+
+class ResultError(ValueError):
+    """What a row function returned does not fit its schema."""
+
+
+# What the function takes
+
+
+def records_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """The rows as dicts; a map is a dict too."""
+    records: list[dict[str, Any]] = batch.to_pylist()
+    for field in batch.schema:
+        if _has_map(field.type):
+            for record in records:
+                record[field.name] = _with_dicts(record[field.name], field.type)
+    return records
+
+
+def frame_of(batch: pa.RecordBatch) -> Any:
+    """The rows as a pandas.DataFrame.
+
+    A BIGINT column with nulls is ``Int64``: as floats, which pandas takes otherwise, integers from 2**53 on change.
+    """
+    import pandas as pd
+
+    frame = batch.to_pandas(maps_as_pydicts="strict")
+    for field in batch.schema:
+        column = batch.column(field.name)
+        if pa.types.is_int64(field.type) and column.null_count:
+            frame[field.name] = pd.array(column.to_pandas(integer_object_nulls=True), dtype="Int64")
+    return frame
+
+
+def _has_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) or any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
+
+
+def _with_dicts(value: Any, kind: pa.DataType) -> Any:
+    """A value of Arrow's with its maps, which are lists of pairs there, as dicts."""
+    if value is None or not _has_map(kind):
+        return value
+    if pa.types.is_map(kind):
+        return {_key(k, kind.key_type): _with_dicts(v, kind.item_type) for k, v in value}
+    if pa.types.is_struct(kind):
+        return {field.name: _with_dicts(value[field.name], field.type) for field in kind}
+    return [_with_dicts(each, kind.value_type) for each in value]
+
+
+def _key(key: Any, kind: pa.DataType) -> Any:
+    # Spark takes structs and arrays as keys, and Python's dict does not.
+    return key if not pa.types.is_nested(kind) else str(key)
+
+
+# What it returns, record by record
+
+
+def listed(result: Any) -> list[dict[str, Any]]:
+    """The rows that a function returned for one record."""
+    if result is None:
+        return []
+    results = result if isinstance(result, list | tuple) else [result]
+    for each in results:
+        if not isinstance(each, dict):
+            msg = f"the function returned {type(each).__name__}; return a dict, a list of dicts, or None"
+            raise ResultError(msg)
+    return list(results)
+
+
+def check_names(returned: Iterable[Any], declared: Collection[str]) -> None:
+    """Refuse columns that the schema does not declare; ``_kafka`` may be there, and is not looked at."""
+    unknown = [str(name) for name in returned if name not in declared and name != "_kafka"]
+    if unknown:
+        msg = f"the function returned {', '.join(map(repr, sorted(unknown)))}, which the schema does not declare"
+        raise ResultError(msg)
+
+
+def check_required(result: dict[str, Any], required: Sequence[str]) -> None:
+    """Refuse a row that lacks a column which is declared NOT NULL."""
+    for name in required:
+        if result.get(name) is None:
+            raise _missing(name)
+
+
+def rows_as_columns(rows: list[dict[str, Any]], columns: pa.Schema) -> pa.RecordBatch | None:
+    """The rows as a batch; None where one of them does not fit."""
+    try:
+        made = pa.RecordBatch.from_pylist(rows, schema=columns)
+    except _MISFITS:
+        return None
+    # Arrow does not look at nulls, and Spark dies of one where it expects none.
+    holes = [_hole(made.column(field.name), field.name) for field in columns]
+    return made if not any(holes) else None
+
+
+def misfit(row: dict[str, Any], columns: pa.Schema) -> ResultError | None:
+    """Why a row does not fit; None where it does."""
+    for field in columns:
+        try:
+            array = pa.array([row.get(field.name)], type=field.type)
+        except _MISFITS as error:
+            return ResultError(f"the function returned {field.name!r} that is no {field.type}: {error}")
+        hole = _hole(array, field.name)
+        if hole is not None:
+            return _missing(hole)
+    return None
+
+
+# What it returns, batch by batch
+
+
+def frame_as_table(result: Any, columns: pa.Schema) -> pa.Table:
+    """A pandas.DataFrame as Arrow, in the order of the rows that the function was given."""
+    import pandas as pd
+
+    if not isinstance(result, pd.DataFrame):
+        msg = f"the function returned {type(result).__name__}; return a pandas.DataFrame"
+        raise ResultError(msg)
+    check_names(result.columns, columns.names)
+    # A function that sorted its rows left their numbers in the index: _kafka is joined to them by position.
+    given = pd.RangeIndex(len(result))
+    if not result.index.equals(given) and result.index.sort_values().equals(given):
+        result = result.sort_index()
+    arrays = {field.name: _series(result[field.name], field) for field in columns if field.name in result.columns}
+    return pa.table(arrays) if arrays else pa.table({"": pa.nulls(len(result))})
+
+
+def as_table(result: Any, columns: pa.Schema) -> pa.Table:
+    """A pyarrow.RecordBatch or Table as a Table."""
+    if not isinstance(result, pa.RecordBatch | pa.Table):
+        msg = f"the function returned {type(result).__name__}; return a pyarrow.RecordBatch"
+        raise ResultError(msg)
+    check_names(result.schema.names, columns.names)
+    return pa.table(result) if isinstance(result, pa.RecordBatch) else result
+
+
+def table_as_columns(table: pa.Table, columns: pa.Schema, required: Sequence[str]) -> pa.RecordBatch:
+    """The table with the declared types; a declared column that it lacks is null."""
+    arrays = []
+    for field in columns:
+        column = table.column(field.name).combine_chunks() if field.name in table.column_names else None
+        array = pa.nulls(table.num_rows, field.type) if column is None else _cast(column, field)
+        if field.name in required and array.null_count:
+            raise _missing(field.name)
+        hole = _hole(array, field.name)
+        if hole is not None:
+            raise _missing(hole)
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _series(series: Any, field: pa.Field) -> pa.Array:
+    try:
+        # Of Python objects Arrow would guess the type, and take a dict for a struct where a map is declared.
+        kind = field.type if series.dtype == object else None
+        array = pa.array(series, type=kind, from_pandas=True)
+    except _MISFITS as error:
+        msg = f"the function returned {field.name!r} as {series.dtype}, declared {field.type}: {error}"
+        raise ResultError(msg) from None
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
+
+
+def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
+    if array.type == field.type:
+        return array
+    # Spark's timestamps are microseconds, pandas' nanoseconds: cut, as Spark does. Anything else must lose nothing.
+    options = pc.CastOptions(field.type, allow_time_truncate=True)
+    try:
+        return array.cast(options=options)
+    except pa.ArrowException as error:
+        msg = f"the function returned {field.name!r} as {array.type}, declared {field.type}: {error}"
+        raise ResultError(msg) from None
+
+
+# Both
+
+
+def _missing(path: str) -> ResultError:
+    return ResultError(f"the function returned no {path!r}, which is declared NOT NULL")
+
+
+def _hole(array: pa.Array, path: str) -> str | None:
+    """Path of a null inside of a column, where the type allows none."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        present = array.filter(array.is_valid()) if array.null_count else array
+        parts = [(f"{path}.{kind.field(i).name}", kind.field(i), part) for i, part in enumerate(present.flatten())]
+    elif pa.types.is_map(kind):
+        # Of a slice, `items` holds those of the whole.
+        first, end = (array.offsets[i].as_py() for i in (0, len(array)))
+        parts = [(f"{path}[]", kind.item_field, array.items.slice(first, end - first))]
+    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        parts = [(f"{path}[]", kind.value_field, array.flatten())]
+    else:
+        return None
+    for inner, field, part in parts:
+        if not field.nullable and part.null_count:
+            return inner
+        hole = _hole(part, inner)
+        if hole is not None:
+            return hole
+    return None
+
+
+def with_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A column that left Spark, with the type that Spark takes it back with: only time zones' names differ.
+
+    Arrow's own cast refuses a null struct whose fields are NOT NULL, and a row that is not Kafka's has a null _kafka.
+    """
+    if array.type == kind or not pa.types.is_struct(kind):
+        return array if array.type == kind else array.cast(kind)
+    fields = [kind.field(i) for i in range(kind.num_fields)]
+    parts = [with_type(part, field.type) for part, field in zip(array.flatten(), fields, strict=True)]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=array.is_null())
