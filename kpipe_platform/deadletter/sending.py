@@ -16,7 +16,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 
 from kpipe_platform.deadletter.stored_offset import StoredOffset, read_stored_offset
 from kpipe_platform.errors import FencedError, KpipeError, OffsetConflictError, TransactionTimedOutError
-from kpipe_platform.kafka.calls import FENCED_CODES, kafka_error, not_delivered, served, translate
+from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered, served, translate
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.records import KafkaRecord
@@ -25,16 +25,6 @@ from kpipe_platform.kafka.transactions import COMMIT_DEADLINE_S, initialised
 
 logger = logging.getLogger(__name__)
 
-# What a broker says of one record, or of a batch that holds such a record; anything else is not the record's fault.
-_REFUSALS = {
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
-    KafkaError.INVALID_MSG,
-    KafkaError.RECORD_LIST_TOO_LARGE,
-    KafkaError.POLICY_VIOLATION,
-    KafkaError._INVALID_DIFFERENT_RECORD,
-}
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 # After an aborted failure librdkafka purges what is produced while it resets its sequence numbers. More purges in a
 # row than this have another reason.
@@ -247,7 +237,7 @@ class RedriveTransaction:
 
     def _failed(self) -> Exception:
         # A failed batch takes the queued ones with it: the reason is a refusal, if there is one.
-        error = next((e for e in self._failures if e.code() in _REFUSALS), None)
+        error = next((e for e in self._failures if e.code() in REFUSED_CODES), None)
         if error is not None:
             return RefusedError(f"{error.str()} ({error.name()})")
         # After a fatal error the queued records fail too, with a code that says less than the first.

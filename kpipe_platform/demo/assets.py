@@ -8,6 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kpipe_platform import (
+    ExecutionMode,
     FaultAction,
     JsonCodec,
     KafkaTopic,
@@ -60,7 +61,7 @@ def airlines(spark: SparkEngine) -> DataFrame:
         create=KEPT_FOREVER,
     ),
     on_fault=FaultAction.DEAD_LETTER,
-    scaling=PartitionScaling(max_records=20_000),
+    scaling=PartitionScaling(max_records=20_000, execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS),
     # A backfill over several partitions is one run, with a Spark job and a transaction for each of them.
     backfill_policy=dg.BackfillPolicy.single_run(),
     group_name=GROUP,
@@ -87,7 +88,7 @@ def flights_enriched(flights: DataFrame, planes: DataFrame, airlines: DataFrame)
     source=flights_enriched,
     partitioned=False,
     io_manager_key="charted_tables",
-    scaling=PartitionScaling(max_records=25_000),
+    scaling=PartitionScaling(max_records=25_000, execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS),
     group_name=GROUP,
     kinds={"kafka", "spark", "parquet"},
 )

@@ -68,6 +68,16 @@ FENCED_CODES = {
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.TRANSACTION_COORDINATOR_FENCED,
 }
+# What a broker says of one record, or of a batch that holds such a record; anything else is not the record's fault.
+REFUSED_CODES = {
+    KafkaError.MSG_SIZE_TOO_LARGE,
+    KafkaError.INVALID_RECORD,
+    KafkaError.INVALID_TIMESTAMP,
+    KafkaError.INVALID_MSG,
+    KafkaError.RECORD_LIST_TOO_LARGE,
+    KafkaError.POLICY_VIOLATION,
+    KafkaError._INVALID_DIFFERENT_RECORD,
+}
 _UNKNOWN_TOPIC = {
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,

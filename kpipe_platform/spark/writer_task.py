@@ -13,11 +13,11 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import KafkaException, Producer
 
 from kpipe_platform.deadletter import Segment
 from kpipe_platform.errors import DeadLetterError, KpipeError
-from kpipe_platform.kafka.calls import FENCED_CODES, not_delivered, translate
+from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, not_delivered, translate
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.transactions import SliceTransaction
 from kpipe_platform.spark.outputs import OutputChecks, OutputRows, Row
@@ -39,16 +39,6 @@ from kpipe_platform.spark.writer_spec import (
 OUTCOME_SCHEMA = "outcome binary"
 _ARROW_OUTCOME = pa.schema([("outcome", pa.binary())])
 
-# What a broker says of one record, or of a batch that holds such a record; anything else is not the record's fault.
-_REFUSALS = {
-    KafkaError.MSG_SIZE_TOO_LARGE,
-    KafkaError.INVALID_RECORD,
-    KafkaError.INVALID_TIMESTAMP,
-    KafkaError.INVALID_MSG,
-    KafkaError.RECORD_LIST_TOO_LARGE,
-    KafkaError.POLICY_VIOLATION,
-    KafkaError._INVALID_DIFFERENT_RECORD,
-}
 # Enough for a whole JSON record of usual size, which is then shown field by field.
 _PREVIEW_CHARACTERS = 2_000
 _BATCH_BYTES = 1_000_000
@@ -193,7 +183,7 @@ class _Task:
         for batch in batches:
             rows = OutputRows(batch.filter(_is(batch, KIND_OUTPUT)), self.spec)
             suspects = [row for row in rows.rows() if row.identity not in self.spec.rejected]
-            refused = find_refused(producer, self.spec, suspects, _REFUSALS)
+            refused = find_refused(producer, self.spec, suspects, REFUSED_CODES)
             self.outcome.rejected.update({row.identity: fault for row, fault in refused})
         return self._finish("rejected" if self.outcome.rejected else "error")
 
@@ -297,7 +287,7 @@ class _Task:
         codes = {error.code() for error in sink.failures}
         letters = sink.failed_topics & {c.topic for c in self.spec.dead_letters if c is not None}
         only_letters = bool(letters) and letters == sink.failed_topics
-        if codes & _REFUSALS:
+        if codes & REFUSED_CODES:
             if only_letters:
                 msg = f"{self.spec.slice}: the brokers refuse a dead letter for topic {min(letters)!r}"
                 raise DeadLetterError(

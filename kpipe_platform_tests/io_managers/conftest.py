@@ -14,6 +14,9 @@ import pytest
 from kpipe_platform import (
     FaultAction,
     JsonCodec,
+    KafkaConnection,
+    KafkaDeadLetterDestination,
+    KafkaDestination,
     KafkaIOManager,
     KafkaSource,
     KafkaTopic,
@@ -24,6 +27,7 @@ from kpipe_platform import (
 )
 from kpipe_platform.testing.messages import ConsumedRecord
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
+from kpipe_platform.testing.topics import create_topic
 
 ORDER = "id BIGINT NOT NULL, amount DOUBLE, note STRING"
 
@@ -123,6 +127,19 @@ class Orders:
         return sum(self.manager.source.lag(self.group, self.source).values())
 
 
+def manager_at(servers: str, orders: Orders, *, request_timeout_s: float = 5) -> KafkaIOManager:
+    """The IO manager of a broker of its own, with these topics made there; it gives up soon when that goes away."""
+    for name in (orders.source, orders.target):
+        create_topic(servers, name)
+    connection = KafkaConnection(bootstrap_servers=servers, request_timeout_s=request_timeout_s)
+    return KafkaIOManager(
+        source=KafkaSource(connection=connection, group_prefix=orders.manager.source.group_prefix),
+        destination=KafkaDestination(connection=connection, delivery_timeout_s=5),
+        dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+        spark=orders.manager.spark,
+    )
+
+
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as made:
@@ -154,4 +171,4 @@ def orders(make_orders: Callable[..., Orders]) -> Orders:
     return make_orders()
 
 
-__all__ = ["BAD", "ORDER", "Orders", "TopicSpec", "order"]
+__all__ = ["BAD", "ORDER", "Orders", "TopicSpec", "manager_at", "order"]

@@ -14,11 +14,11 @@ import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from kpipe_platform import KafkaConnection, KafkaDeadLetterDestination, KafkaDestination, KafkaIOManager, KafkaSource
+from kpipe_platform import KafkaConnection, KafkaDestination, KafkaIOManager, KafkaSource
 from kpipe_platform.errors import BrokerUnavailableError, KpipeError, OffsetConflictError, TransientError
 from kpipe_platform.testing.broker import EmbeddedBroker
 
-from .conftest import BAD, Orders, order
+from .conftest import BAD, Orders, manager_at, order
 from .killing import kill_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -113,19 +113,10 @@ class TestBrokers:
 
     def test_stopped_in_the_middle_of_a_write(self, orders: Orders, own_broker: EmbeddedBroker) -> None:
         from kpipe_platform.testing.records import consume, produce
-        from kpipe_platform.testing.topics import create_topic
 
         servers = own_broker.bootstrap_servers
-        for name in (orders.source, orders.target):
-            create_topic(servers, name)
+        manager = manager_at(servers, orders)
         produce(servers, orders.source, [order(n) for n in range(100)])
-        connection = KafkaConnection(bootstrap_servers=servers, request_timeout_s=5)
-        manager = KafkaIOManager(
-            source=KafkaSource(connection=connection, group_prefix=orders.manager.source.group_prefix),
-            destination=KafkaDestination(connection=connection, delivery_timeout_s=5),
-            dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
-            spark=orders.manager.spark,
-        )
 
         def stage(orders: DataFrame) -> DataFrame:
             rows = orders.localCheckpoint()  # read before the broker goes

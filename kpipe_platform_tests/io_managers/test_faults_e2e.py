@@ -17,7 +17,6 @@ from kpipe_platform import (
     FaultPolicies,
     FaultPolicy,
     KafkaConnection,
-    KafkaDeadLetterDestination,
     KafkaDestination,
     KafkaIOManager,
     KafkaSource,
@@ -34,7 +33,7 @@ from kpipe_platform.errors import BrokerUnavailableError, DeadLetterError, Recor
 from kpipe_platform.spark.stage_notes import current_notes
 from kpipe_platform.testing.broker import EmbeddedBroker
 
-from .conftest import BAD, Orders, order
+from .conftest import BAD, Orders, manager_at, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -280,20 +279,11 @@ class TestPolicies:
 
     def test_a_write_that_is_not_acknowledged_is_made_again(self, orders: Orders, tmp_path: Any) -> None:
         from kpipe_platform.testing.records import consume, produce
-        from kpipe_platform.testing.topics import create_topic
 
         with EmbeddedBroker(data_dir=tmp_path / "broker", keep_data=True) as broker:
             servers = broker.bootstrap_servers
-            for name in (orders.source, orders.target):
-                create_topic(servers, name)
+            manager = manager_at(servers, orders)
             produce(servers, orders.source, [order(n) for n in range(20)])
-            connection = KafkaConnection(bootstrap_servers=servers, request_timeout_s=5)
-            manager = KafkaIOManager(
-                source=KafkaSource(connection=connection, group_prefix=orders.manager.source.group_prefix),
-                destination=KafkaDestination(connection=connection, delivery_timeout_s=5),
-                dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
-                spark=orders.manager.spark,
-            )
             calls = []
             # Past the time that the write may wait for its acknowledgements.
             starting = threading.Timer(6, broker.start_broker, [0])

@@ -15,11 +15,9 @@ from pyspark.sql import functions as F
 
 from kpipe_platform import (
     FaultAction,
-    KafkaConnection,
     KafkaDeadLetterDestination,
     KafkaDestination,
     KafkaIOManager,
-    KafkaSource,
     OffsetCommittingIOManager,
     current_slice,
 )
@@ -27,7 +25,7 @@ from kpipe_platform.deadletter import Envelope
 from kpipe_platform.errors import DeadLetterLimitError, StageFailedError, TransientError
 from kpipe_platform.testing.broker import EmbeddedBroker
 
-from .conftest import BAD, Orders, order
+from .conftest import BAD, Orders, manager_at, order
 from .killing import kill_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -314,20 +312,11 @@ def test_killed_in_the_middle_and_resumed(
 def test_a_broker_that_goes_away_in_the_middle(orders: Orders, tmp_path: Path) -> None:
     """Offsets stay where the last good part left them, and nothing is dead-lettered."""
     from kpipe_platform.testing.records import consume, produce
-    from kpipe_platform.testing.topics import create_topic
 
     with EmbeddedBroker(data_dir=tmp_path / "broker", keep_data=True) as broker:
         servers = broker.bootstrap_servers
-        for name in (orders.source, orders.target):
-            create_topic(servers, name)
+        manager = manager_at(servers, orders, request_timeout_s=3)
         produce(servers, orders.source, numbered(8, 5))
-        connection = KafkaConnection(bootstrap_servers=servers, request_timeout_s=3)
-        manager = KafkaIOManager(
-            source=KafkaSource(connection=connection, group_prefix=orders.manager.source.group_prefix),
-            destination=KafkaDestination(connection=connection, delivery_timeout_s=5),
-            dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
-            spark=orders.manager.spark,
-        )
         calls = []
 
         def stage(orders: DataFrame) -> DataFrame:
