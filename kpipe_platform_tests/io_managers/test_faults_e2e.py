@@ -16,15 +16,18 @@ from kpipe_platform import (
     FaultAction,
     FaultPolicies,
     FaultPolicy,
+    JsonCodec,
     KafkaConnection,
     KafkaDestination,
     KafkaIOManager,
     KafkaSource,
     KafkaTopic,
+    RawCodec,
     RecordRetryPolicy,
     Rule,
     expect,
     expect_all,
+    kafka_topic_asset,
     map_records,
     rule_checks,
 )
@@ -33,7 +36,7 @@ from kpipe_platform.errors import BrokerUnavailableError, DeadLetterError, Recor
 from kpipe_platform.spark.stage_notes import current_notes
 from kpipe_platform.testing.broker import EmbeddedBroker
 
-from .conftest import BAD, Orders, manager_at, order
+from .conftest import BAD, ORDER, Orders, manager_at, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -58,14 +61,40 @@ SENT = [
     order(2, value={"amount": -1.0}, headers=[("h", b"\xff\xfe")]),
     order(3, value={"amount": 1000.0}),
     order(4, value={"note": None}),
-    {"key": b"\xff", "value": order(5, value={"amount": -5.0})["value"], "headers": [("h", b"\xff")]},
 ]
+
+
+def test_bytes_that_are_no_text_stay_what_they_are(orders: Orders) -> None:
+    """In key, header and value, of records that fail in each part."""
+    orders.topic_asset = kafka_topic_asset(
+        orders.source, value=JsonCodec(ORDER), key=RawCodec(), partitions=1, name="orders"
+    )
+    odd = {"key": b"\xff\x00", "headers": [("h", b"\xfe\xff"), ("h", None), ("\u00e4", b"")]}
+    sent = [
+        {**odd, "value": b'{"id": 1, "note": "\xff"}'},
+        {**odd, "value": order(2, value={"amount": -1.0})["value"]},
+        {**odd, "value": order(3, value={"note": "poison"})["value"]},
+        {**odd, "value": order(4)["value"]},
+    ]
+    orders.send(*sent)
+    found = orders.metadata(orders.run(orders.asset(lambda orders: poisoned(ruled(orders)))))
+    assert (found["records_written"], found["dead_letters"]) == (1, 3)
+    letters = {e.original.offset: e for e in envelopes(orders)}
+    assert {o: e.fault.component.value for o, e in letters.items()} == {0: "decode_value", 1: "stage", 2: "stage"}
+    for offset, envelope in letters.items():
+        original = envelope.original
+        assert (original.key, original.value) == (sent[offset or 0]["key"], sent[offset or 0]["value"])
+        assert list(original.headers) == odd["headers"]
+    for letter in orders.letters():
+        assert letter.key == odd["key"]
+        assert list(letter.headers)[:3] == odd["headers"]
+    (output,) = orders.outputs()
+    assert (output.key, list(output.headers)[:3]) == (odd["key"], odd["headers"])
 
 
 class TestRules:
     def test_counts_dead_letters_and_checks(self, orders: Orders) -> None:
-        # A key that is no text would not decode.
-        orders.send(*SENT[:4])
+        orders.send(*SENT)
         asset = orders.asset(ruled)
         checks = rule_checks(asset, ["positive", "small", "noted", "never looked at"])
         result = orders.run(asset, others=checks)
@@ -130,7 +159,7 @@ class TestRules:
         assert orders.committed() is None
 
     def test_in_a_plain_asset(self, orders: Orders) -> None:
-        orders.send(*SENT[:4])
+        orders.send(*SENT)
 
         @dg.asset(
             name="enriched",
