@@ -5,17 +5,19 @@ Source: KIP-447 (pending transactional offsets), Kafka protocol OffsetFetch v8 a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, TopicPartition
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from confluent_kafka import KafkaException, TopicPartition
 
-from kpipe_platform.errors import OffsetsPendingError, TerminalError
+from kpipe_platform.errors import BrokerUnavailableError, OffsetsPendingError, TerminalError
 from kpipe_platform.kafka.calls import ask, translate
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import CommitMetadata
 from kpipe_platform.kafka.offsets import Partition
+
+# A coordinator that answers says at once whether an offset is pending.
+_DECIDED_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -46,17 +48,14 @@ class GroupMember:
     host: str
 
 
-class _UnstableOffsetError(Exception):
-    """A transaction that holds this offset is neither committed nor aborted yet."""
+Offsets = dict[Partition, CommittedOffset | None]
 
 
-def committed_offsets(
-    clients: Clients, group: str, partitions: Iterable[Partition]
-) -> dict[Partition, CommittedOffset | None]:
+def committed_offsets(clients: Clients, group: str, partitions: Iterable[Partition]) -> Offsets:
     """The group's committed offsets; None where it has none.
 
-    An offset that is pending in an open transaction is asked for again until it is decided, or the connection's
-    deadline passes.
+    An offset that is pending in an open transaction is waited for until it is decided, or the connection's deadline
+    passes.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
@@ -64,20 +63,18 @@ def committed_offsets(
         AuthorizationFailedError: The group may not be read.
     """
     wanted = list(partitions)
-    settings = clients.settings
-    retrying = Retrying(
-        retry=retry_if_exception_type(_UnstableOffsetError),
-        wait=wait_exponential(multiplier=0.02, max=0.5),
-        stop=stop_after_delay(settings.request_timeout_s),
-        reraise=True,
-    )
+    timeout_s = clients.settings.request_timeout_s
     try:
-        return retrying(_committed_once, clients, group, wanted)
-    except _UnstableOffsetError as error:
-        message = (
-            f"the offset of group {group} for {error} is held by an open transaction for more than "
-            f"{settings.request_timeout_s:g} s"
-        )
+        return fetch_offsets(clients, group, wanted, isolation="read_committed", timeout_s=timeout_s)
+    except BrokerUnavailableError:
+        # Either nobody answers, which this says too, or the answer waits for a transaction; or the brokers were slow to
+        # find the group's coordinator, which a new cluster is, and have found it now.
+        fetch_offsets(clients, group, wanted, isolation="read_uncommitted", timeout_s=timeout_s)
+    try:
+        return fetch_offsets(clients, group, wanted, isolation="read_committed", timeout_s=min(_DECIDED_S, timeout_s))
+    except BrokerUnavailableError as error:
+        where = ", ".join(f"{topic}/{number}" for topic, number in wanted[:3])
+        message = f"an offset of group {group} for {where} is held by an open transaction for more than {timeout_s:g} s"
         raise OffsetsPendingError(
             message,
             fix="wait for the run that holds it; if it was killed: kpipe transactions abort TRANSACTIONAL_ID",
@@ -85,30 +82,39 @@ def committed_offsets(
         ) from error
 
 
-def _committed_once(
-    clients: Clients, group: str, partitions: list[Partition]
-) -> dict[Partition, CommittedOffset | None]:
+def fetch_offsets(
+    clients: Clients, group: str, partitions: Sequence[Partition], *, isolation: str, timeout_s: float
+) -> Offsets:
+    """The group's offsets, asked once by a consumer that never joins it.
+
+    Not by the admin client: where the coordinator refuses the fetch for the moment, for example on a new cluster,
+    librdkafka's takes the whole process down.
+
+    Args:
+        clients: The clients to use.
+        group: Consumer group.
+        partitions: Which partitions.
+        isolation: ``read_committed`` waits for offsets of undecided transactions; ``read_uncommitted`` gives those
+            that are stored already.
+        timeout_s: How long to wait, seconds.
+
+    Raises:
+        BrokerUnavailableError: No answer in that time, or none while a transaction is undecided.
+        AuthorizationFailedError: The group may not be read.
+    """
     settings = clients.settings
-    request = ConsumerGroupTopicPartitions(group, [TopicPartition(t, n) for t, n in partitions])
-    answer = ask(
-        lambda: clients.admin().list_consumer_group_offsets(
-            [request], require_stable=True, request_timeout=settings.request_timeout_s
-        )[group],
-        clients,
-        f"read the offsets of group {group}",
-        group=group,
-    )
-    found: dict[Partition, CommittedOffset | None] = {}
-    for tp in answer.topic_partitions:
-        where = f"{tp.topic}/{tp.partition}"
+    what = f"read the offsets of group {group}"
+    try:
+        answer = clients.consumer(group, isolation).committed([TopicPartition(t, n) for t, n in partitions], timeout_s)
+    except KafkaException as exception:
+        raise translate(exception, settings, what, group=group) from exception
+    found: Offsets = {}
+    for tp in answer:
         if tp.error is not None:
-            if tp.error.code() == KafkaError.UNSTABLE_OFFSET_COMMIT:
-                raise _UnstableOffsetError(where)
-            raise translate(tp.error, settings, f"read the offset of group {group} for {where}", group=group)
+            raise translate(tp.error, settings, what, group=group, topic=tp.topic, partition=tp.partition)
         # A negative offset without an error is the protocol's way to say that there is none.
-        found[(tp.topic, tp.partition)] = (
-            None if tp.offset < 0 else CommittedOffset(tp.offset, CommitMetadata.from_text(tp.metadata))
-        )
+        stored = None if tp.offset < 0 else CommittedOffset(tp.offset, CommitMetadata.from_text(tp.metadata))
+        found[(tp.topic, tp.partition)] = stored
     return found
 
 
