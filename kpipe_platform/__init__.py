@@ -12,12 +12,19 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from kpipe_platform.assets import dead_letter_asset, kafka_asset, kafka_topic_asset, table_input
-    from kpipe_platform.checks import rule_checks
+    from kpipe_platform.checks import (
+        CheckOptions,
+        dead_letter_ratio_check,
+        lag_check,
+        offset_contiguity_check,
+        retention_check,
+        rule_checks,
+    )
     from kpipe_platform.codecs import JsonCodec, RawCodec, TextCodec
     from kpipe_platform.codecs.topic import KafkaTopic
     from kpipe_platform.errors import KpipeError
     from kpipe_platform.io_managers import KafkaIOManager, OffsetCommittingIOManager, current_slice
-    from kpipe_platform.jobs import RedriveConfig, redrive_job
+    from kpipe_platform.jobs import PauseConfig, RedriveConfig, pause_job, redrive_job
     from kpipe_platform.kafka.offsets import OffsetRange
     from kpipe_platform.kafka.records import KafkaRecord
     from kpipe_platform.kafka.topics import TopicSpec
@@ -30,10 +37,13 @@ if TYPE_CHECKING:
     from kpipe_platform.resources.scaling import ExecutionMode, PartitionScaling
     from kpipe_platform.resources.source import KafkaSource
     from kpipe_platform.resources.spark import SparkEngine
+    from kpipe_platform.sensors import Backpressure, kafka_offset_sensor, kafka_partition_sensor
     from kpipe_platform.spark.row_functions import map_records
     from kpipe_platform.spark.rules import Rule, expect, expect_all
 
 _HOMES = {
+    "Backpressure": "sensors",
+    "CheckOptions": "checks",
     "ExecutionMode": "resources.scaling",
     "FaultAction": "policies.faults",
     "FaultPolicies": "policies.components",
@@ -50,6 +60,7 @@ _HOMES = {
     "OffsetCommittingIOManager": "io_managers",
     "OffsetRange": "kafka.offsets",
     "PartitionScaling": "resources.scaling",
+    "PauseConfig": "jobs",
     "RawCodec": "codecs",
     "RecordRetryPolicy": "policies.retry",
     "RedriveConfig": "jobs",
@@ -59,19 +70,28 @@ _HOMES = {
     "TopicSpec": "kafka.topics",
     "current_slice": "io_managers",
     "dead_letter_asset": "assets",
+    "dead_letter_ratio_check": "checks",
     "expect": "spark.rules",
     "expect_all": "spark.rules",
     "kafka_asset": "assets",
+    "kafka_offset_sensor": "sensors",
+    "kafka_partition_sensor": "sensors",
     "kafka_partitions": "partitions",
     "kafka_topic_asset": "assets",
+    "lag_check": "checks",
     "map_records": "spark.row_functions",
+    "offset_contiguity_check": "checks",
+    "pause_job": "jobs",
     "redrive_job": "jobs",
     "register_kafka_partitions": "partitions",
+    "retention_check": "checks",
     "rule_checks": "checks",
     "table_input": "assets",
 }
 
 __all__ = [
+    "Backpressure",
+    "CheckOptions",
     "ExecutionMode",
     "FaultAction",
     "FaultPolicies",
@@ -88,6 +108,7 @@ __all__ = [
     "OffsetCommittingIOManager",
     "OffsetRange",
     "PartitionScaling",
+    "PauseConfig",
     "RawCodec",
     "RecordRetryPolicy",
     "RedriveConfig",
@@ -98,14 +119,21 @@ __all__ = [
     "__version__",
     "current_slice",
     "dead_letter_asset",
+    "dead_letter_ratio_check",
     "expect",
     "expect_all",
     "kafka_asset",
+    "kafka_offset_sensor",
+    "kafka_partition_sensor",
     "kafka_partitions",
     "kafka_topic_asset",
+    "lag_check",
     "map_records",
+    "offset_contiguity_check",
+    "pause_job",
     "redrive_job",
     "register_kafka_partitions",
+    "retention_check",
     "rule_checks",
     "table_input",
 ]

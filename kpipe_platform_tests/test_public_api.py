@@ -8,6 +8,8 @@ import sys
 import kpipe_platform
 
 PUBLIC = {
+    "Backpressure",
+    "CheckOptions",
     "ExecutionMode",
     "FaultAction",
     "FaultPolicies",
@@ -24,6 +26,7 @@ PUBLIC = {
     "OffsetCommittingIOManager",
     "OffsetRange",
     "PartitionScaling",
+    "PauseConfig",
     "RawCodec",
     "RecordRetryPolicy",
     "RedriveConfig",
@@ -34,14 +37,21 @@ PUBLIC = {
     "__version__",
     "current_slice",
     "dead_letter_asset",
+    "dead_letter_ratio_check",
     "expect",
     "expect_all",
     "kafka_asset",
+    "kafka_offset_sensor",
+    "kafka_partition_sensor",
     "kafka_partitions",
     "kafka_topic_asset",
+    "lag_check",
     "map_records",
+    "offset_contiguity_check",
+    "pause_job",
     "redrive_job",
     "register_kafka_partitions",
+    "retention_check",
     "rule_checks",
     "table_input",
 }

@@ -9,11 +9,12 @@ import dagster as dg
 from dagster._core.definitions.partitions.context import partition_loading_context
 from dagster._utils.warnings import disable_dagster_warnings
 
+from kpipe_platform.assets.observation import last_observations, observe_topic
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.kafka import KafkaIOManager
-from kpipe_platform.partitions import kafka_partitions, register_kafka_partitions
+from kpipe_platform.partitions import kafka_partitions, partition_number, register_kafka_partitions
 
 
 def kafka_topic_asset(
@@ -28,6 +29,8 @@ def kafka_topic_asset(
     description: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     io_manager_key: str = "kafka_io_manager",
+    readers: Sequence[dg.AssetKey | str | Sequence[str]] = (),
+    groups: Sequence[str] = (),
 ) -> dg.SourceAsset:
     """Declare a topic that is written outside of Dagster.
 
@@ -42,10 +45,15 @@ def kafka_topic_asset(
         description: Text for the UI.
         metadata: Further metadata.
         io_manager_key: The KafkaIOManager that loads it; observation asks its source.
+        readers: Keys of the assets that read the topic. An observation says how long each has until retention deletes
+            what it has not read.
+        groups: Further consumer groups of which it says the same, for example of services outside of Dagster.
 
     Returns:
         An observable asset, partitioned like the topic. Observing it registers new partitions, and records for each
-        partition the end offset as data version, with log_start, end and span as metadata.
+        partition the end offset as data version, with metadata as in
+        ``kpipe_platform.assets.observation.PartitionObservation.metadata``. A run that names a partition observes that
+        one only.
 
     Raises:
         ConfigError: The topic cannot be read, for example JSON without a schema.
@@ -55,18 +63,27 @@ def kafka_topic_asset(
     definition = kafka_partitions(topic, partitions)
     name = name or "".join(c if c.isalnum() and c.isascii() else "_" for c in topic)
     prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or [])
+    asset_key = dg.AssetKey([*prefix, name])
 
     def observe(context: dg.OpExecutionContext) -> dg.DataVersionsByPartition:
         manager = getattr(context.resources, io_manager_key)
         if not isinstance(manager, KafkaIOManager):
             msg = f"resource {io_manager_key!r} is {type(manager).__name__}, and topic {topic!r} needs a KafkaIOManager"
             raise ConfigError(msg, fix=f'Definitions(resources={{"{io_manager_key}": KafkaIOManager(...)}})')
-        marks = manager.source.watermarks(topic)
+        source = manager.source
+        own = [source.group(dg.AssetKey.from_coercible(reader)) for reader in readers]
+        found = observe_topic(
+            source,
+            topic,
+            list(dict.fromkeys([*own, *groups])),
+            lambda: last_observations(context.instance, asset_key),
+            [partition_number(context.partition_key)] if context.has_partition_key else None,
+        )
         if isinstance(definition, dg.DynamicPartitionsDefinition):
-            register_kafka_partitions(context.instance, topic, marks)
+            register_kafka_partitions(context.instance, topic, found)
         with partition_loading_context(dynamic_partitions_store=context.instance):
             known = set(definition.get_partition_keys())
-        for number, mark in marks.items():
+        for number, observed in found.items():
             if str(number) not in known:
                 context.log.warning(
                     "topic %s has partition %s, which the asset's %s fixed partitions leave out",
@@ -77,14 +94,7 @@ def kafka_topic_asset(
                 continue
             context.log_event(
                 dg.AssetObservation(
-                    asset_key=dg.AssetKey([*prefix, name]),
-                    partition=str(number),
-                    tags={"dagster/data_version": str(mark.end)},
-                    metadata={
-                        "log_start": mark.log_start,
-                        "end": mark.end,
-                        "span": mark.end - mark.log_start,
-                    },
+                    asset_key=asset_key, partition=str(number), tags=observed.tags(), metadata=observed.metadata()
                 )
             )
         # The observations above carry the data versions together with the metadata.
@@ -93,7 +103,7 @@ def kafka_topic_asset(
     # Dagster marks the decorator as beta; its version is bounded, and users cannot act on the warning.
     with disable_dagster_warnings():
         decorate = dg.observable_source_asset(
-            key=[*prefix, name],
+            key=asset_key,
             metadata={
                 **declared.as_metadata(),
                 "value_codec": _shown(value),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from typing import TypeVar
@@ -74,7 +74,7 @@ class Interruptible:
         msg = "no result"
         raise RuntimeError(msg)
 
-    def run_each(self, works: list[Callable[[], T]], at_once: int) -> Iterator[Future[T]]:
+    def run_each(self, works: list[Callable[[], T]], at_once: int) -> Generator[Future[T]]:
         """Do several pieces of work, so many at a time.
 
         Yields:
@@ -87,8 +87,10 @@ class Interruptible:
                 done, pending = wait(pending, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
                 yield from done
         except BaseException:
-            # Whatever interrupts a run, the work must not go on without it.
-            self._stop(pending)
+            # Whatever interrupts a run, the work must not go on without it. (Closing the generator when all is done
+            # comes here too.)
+            if pending:
+                self._stop(pending)
             raise
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

@@ -6,9 +6,10 @@ Source: KIP-447 (pending transactional offsets), Kafka protocol OffsetFetch v8 a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 
-from confluent_kafka import KafkaException, TopicPartition
+from confluent_kafka import TopicPartition
 
 from kpipe_platform.errors import BrokerUnavailableError, OffsetsPendingError, TerminalError
 from kpipe_platform.kafka.calls import ask, translate
@@ -102,16 +103,20 @@ def fetch_offsets(
         BrokerUnavailableError: No answer in that time, or none while a transaction is undecided.
         AuthorizationFailedError: The group may not be read.
     """
-    settings = clients.settings
     what = f"read the offsets of group {group}"
-    try:
-        answer = clients.consumer(group, isolation).committed([TopicPartition(t, n) for t, n in partitions], timeout_s)
-    except KafkaException as exception:
-        raise translate(exception, settings, what, group=group) from exception
+    wanted = [TopicPartition(topic, number) for topic, number in partitions]
+
+    def request() -> Future[list[TopicPartition]]:
+        answer: Future[list[TopicPartition]] = Future()
+        answer.set_result(clients.consumer(group, isolation).committed(wanted, timeout=timeout_s))
+        return answer
+
+    # A coordinator that has just started refuses for a moment, which is asked again.
+    answer = ask(request, clients, what, group=group)
     found: Offsets = {}
     for tp in answer:
         if tp.error is not None:
-            raise translate(tp.error, settings, what, group=group, topic=tp.topic, partition=tp.partition)
+            raise translate(tp.error, clients.settings, what, group=group, topic=tp.topic, partition=tp.partition)
         # A negative offset without an error is the protocol's way to say that there is none.
         stored = None if tp.offset < 0 else CommittedOffset(tp.offset, CommitMetadata.from_text(tp.metadata))
         found[(tp.topic, tp.partition)] = stored

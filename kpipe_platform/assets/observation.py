@@ -1,0 +1,257 @@
+"""Observing a topic: what each partition's observation holds, and how much was written since the last one."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from dagster._core.event_api import AssetRecordsFilter
+
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
+from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.oldest import SAMPLE_RECORDS, OldestRecord, oldest_records
+from kpipe_platform.kafka.retention import TimeToLoss, TopicRetention, time_to_loss, topic_retention
+from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.resources.source import KafkaSource
+
+DATA_VERSION = "dagster/data_version"
+# Dagster's storage takes so many ids in one query.
+_RECORDS_AT_ONCE = 500
+
+
+@dataclass(frozen=True)
+class Observed:
+    """A partition's last observation.
+
+    Args:
+        end: End of its log then.
+        topic_id: Id of the topic then; None where the observation does not say.
+        at_s: When, seconds since the epoch.
+    """
+
+    end: int
+    topic_id: str | None
+    at_s: float
+
+
+@dataclass(frozen=True)
+class GroupStanding:
+    """A group in one partition.
+
+    Args:
+        group: Consumer group.
+        committed: Its offset; None where it stores none.
+        lag: Offsets that wait for it; None likewise.
+        loss: How long until retention deletes what waits; None likewise.
+    """
+
+    group: str
+    committed: int | None
+    lag: int | None
+    loss: TimeToLoss | None
+
+
+@dataclass(frozen=True)
+class PartitionObservation:
+    """What is known of one partition of a topic.
+
+    Args:
+        marks: Log start and end at the source's isolation.
+        topic_id: Id of the topic.
+        retention: The topic's settings.
+        per_s: Offsets a second since the last observation; None where there is none, or it saw another topic.
+        since_s: Seconds since the last observation; None likewise.
+        groups: The known groups that read the topic.
+    """
+
+    marks: Watermarks
+    topic_id: str
+    retention: TopicRetention
+    per_s: float | None
+    since_s: float | None
+    groups: tuple[GroupStanding, ...]
+
+    def tags(self) -> dict[str, str]:
+        """The data version: the end offset, so that what depends on the partition is stale when it moved."""
+        return {DATA_VERSION: str(self.marks.end)}
+
+    def metadata(self) -> dict[str, Any]:
+        """Metadata of the observation.
+
+        Returns:
+            By name: log_start, end, span; offsets_per_s and since_s (null in the first observation of a partition);
+            timestamp_type and retention from the topic's settings; where groups are known, groups (a table of committed
+            offset, lag and seconds to loss) and time_to_loss_s, the least of them: seconds, "never", or null where it
+            is not known; topic_id.
+        """
+        found: dict[str, Any] = {
+            "log_start": dg.MetadataValue.int(self.marks.log_start),
+            "end": dg.MetadataValue.int(self.marks.end),
+            "span": dg.MetadataValue.int(self.marks.end - self.marks.log_start),
+            "offsets_per_s": _number(self.per_s),
+            "since_s": _number(self.since_s),
+            "timestamp_type": self.retention.timestamp_type,
+            "retention": str(self.retention),
+        }
+        if self.groups:
+            found["time_to_loss_s"] = _value(soonest(self.groups))
+            found["groups"] = dg.MetadataValue.table([dg.TableRecord(_row(standing)) for standing in self.groups])
+        return {**found, "topic_id": self.topic_id}
+
+
+def _number(value: float | None) -> dg.MetadataValue[Any]:
+    return dg.MetadataValue.null() if value is None else dg.MetadataValue.float(round(value, 3))
+
+
+def _value(loss: TimeToLoss | None) -> dg.MetadataValue[Any]:
+    shown = None if loss is None else loss.shown()
+    return dg.MetadataValue.text(shown) if isinstance(shown, str) else _number(shown)
+
+
+def _row(standing: GroupStanding) -> dict[str, str | int | float | bool | None]:
+    loss = standing.loss
+    return {
+        "group": standing.group,
+        "committed": standing.committed,
+        "lag": standing.lag,
+        "time_to_loss_s": None if loss is None else loss.shown(),
+        "why": "the group stores no offset" if loss is None else loss.why,
+    }
+
+
+def soonest(groups: Sequence[GroupStanding]) -> TimeToLoss | None:
+    """The least time to loss of several groups; None where no group stores an offset."""
+    known = [standing.loss for standing in groups if standing.loss is not None]
+    unknown = next((loss for loss in known if loss.seconds is None), None)
+    least = min(
+        (loss for loss in known if loss.seconds is not None), key=lambda loss: loss.seconds or 0.0, default=None
+    )
+    # One that is not known may be sooner than the least that is, unless that is now.
+    return unknown if unknown is not None and (least is None or least.seconds) else least
+
+
+def observe_topic(
+    source: KafkaSource,
+    topic: str,
+    groups: Sequence[str],
+    earlier: Callable[[], Mapping[int, Observed]],
+    numbers: Iterable[int] | None = None,
+    *,
+    clock: Callable[[], float] = time.time,
+) -> dict[int, PartitionObservation]:
+    """Ask the brokers for everything that an observation of a topic says.
+
+    The number of broker calls grows with the groups and not with the partitions: a description, the settings, two for
+    the watermarks, and for each group one for its offsets and one client that reads the oldest records that wait.
+
+    Args:
+        source: Where, at which isolation.
+        topic: Topic.
+        groups: Consumer groups that read it.
+        earlier: The last observations by partition; asked once the topic is known to exist.
+        numbers: Kafka partitions; None: all.
+        clock: Seconds since the epoch; injected for tests.
+
+    Raises:
+        KpipeError: The topic does not exist, or the brokers do not answer.
+    """
+    with source.clients() as clients:
+        described = describe_topics(clients, [topic])[topic]
+        asked = range(described.partitions) if numbers is None else [n for n in numbers if n < described.partitions]
+        wanted = [(topic, number) for number in asked]
+        if not wanted:
+            return {}
+        retention = topic_retention(clients, topic)
+        # Offsets before ends: so a lag is never negative.
+        committed = {group: committed_offsets(clients, group, wanted) for group in groups}
+        marks = watermarks(clients, wanted, source.isolation)
+        now_s = clock()
+        oldest = {
+            group: _oldest(clients, source.isolation, group, retention, marks, offsets)
+            for group, offsets in committed.items()
+        }
+    before = earlier()
+    found = {}
+    for partition in wanted:
+        mark = marks[partition]
+        last = before.get(partition[1])
+        since_s, per_s = _growth(last, mark.end, described.topic_id, now_s)
+        standings = tuple(
+            _standing(group, offsets.get(partition), mark, retention, oldest[group].get(partition), now_s, per_s)
+            for group, offsets in committed.items()
+        )
+        found[partition[1]] = PartitionObservation(mark, described.topic_id, retention, per_s, since_s, standings)
+    return found
+
+
+def _growth(last: Observed | None, end: int, topic_id: str, now_s: float) -> tuple[float | None, float | None]:
+    """Seconds since the last observation of this very topic, and offsets a second since then."""
+    if last is None or last.topic_id not in (None, topic_id) or end < last.end or now_s <= last.at_s:
+        return None, None
+    since_s = now_s - last.at_s
+    return since_s, (end - last.end) / since_s
+
+
+def _oldest(
+    clients: Clients,
+    isolation: str,
+    group: str,
+    retention: TopicRetention,
+    marks: Mapping[Partition, Watermarks],
+    offsets: Mapping[Partition, CommittedOffset | None],
+) -> dict[Partition, OldestRecord | None]:
+    if retention.is_off:
+        return {}
+    ranges = [
+        OffsetRange(topic, number, stored.offset, marks[topic, number].end)
+        for (topic, number), stored in offsets.items()
+        if stored is not None and marks[topic, number].log_start <= stored.offset < marks[topic, number].end
+    ]
+    sample = 1 if retention.retention_bytes is None else SAMPLE_RECORDS
+    return oldest_records(clients, group, ranges, isolation, sample=sample)
+
+
+def _standing(
+    group: str,
+    stored: CommittedOffset | None,
+    mark: Watermarks,
+    retention: TopicRetention,
+    oldest: OldestRecord | None,
+    now_s: float,
+    per_s: float | None,
+) -> GroupStanding:
+    if stored is None:
+        return GroupStanding(group, None, None, None)
+    loss = time_to_loss(
+        retention, offset=stored.offset, marks=mark, oldest=oldest, now_ms=int(now_s * 1000), recent_per_s=per_s
+    )
+    return GroupStanding(group, stored.offset, max(mark.end - stored.offset, 0), loss)
+
+
+def last_observations(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> dict[int, Observed]:
+    """The last observation of each partition of a topic's asset that Dagster holds."""
+    ids = instance.get_latest_storage_id_by_partition(asset_key, dg.DagsterEventType.ASSET_OBSERVATION)
+    return dict(_observed(instance, asset_key, sorted(ids.values())))
+
+
+def _observed(
+    instance: dg.DagsterInstance, asset_key: dg.AssetKey, storage_ids: list[int]
+) -> Iterator[tuple[int, Observed]]:
+    for begin in range(0, len(storage_ids), _RECORDS_AT_ONCE):
+        part = storage_ids[begin : begin + _RECORDS_AT_ONCE]
+        for record in instance.fetch_observations(
+            AssetRecordsFilter(asset_key, storage_ids=part), limit=len(part)
+        ).records:
+            event = record.asset_observation
+            end = event.metadata.get("end") if event is not None else None
+            if event is None or event.partition is None or end is None or not event.partition.isdecimal():
+                continue
+            topic_id = event.metadata.get("topic_id")
+            yield (
+                int(event.partition),
+                Observed(int(str(end.value)), None if topic_id is None else str(topic_id.value), record.timestamp),
+            )

@@ -1,0 +1,175 @@
+"""Do Dagster and the group agree: each materialisation begins where the last ended, and the group stands there too."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import dagster as dg
+
+from kpipe_platform.checks.findings import Finding
+from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check, ranges_of
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.commit_metadata import CommitMetadata
+from kpipe_platform.kafka.waiting import Waiting
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What one materialisation took of one Kafka partition.
+
+    Args:
+        start: First offset.
+        end: Offset behind the last.
+        topic_id: Id of the topic then.
+    """
+
+    start: int
+    end: int
+    topic_id: str
+
+
+def offset_contiguity_check(
+    asset: dg.AssetsDefinition, *, last: int = 10, options: CheckOptions | None = None
+) -> dg.AssetChecksDefinition:
+    """A check that fails where offsets were left out or taken twice, or the group stands elsewhere than Dagster.
+
+    A break between materialisations is told for as long as both are among the last so many.
+
+    Args:
+        asset: The Kafka asset.
+        last: Materialisations of each partition that are looked at, 2 or more.
+        options: What all checks have in common.
+
+    Returns:
+        The check ``offset_contiguity``. Numbers of a partition: materialisations, breaks, last_end (Dagster's),
+        committed (the group's), drift (the group's minus Dagster's).
+
+    Raises:
+        ConfigError: ``last`` is less than 2.
+    """
+    if last < 2:
+        msg = f"offset_contiguity_check(last={last})"
+        raise ConfigError(msg, fix="set it to 2 or more: one materialisation has no neighbour")
+
+    def look(scope: Scope) -> list[Finding]:
+        with scope.find_manager().source.clients() as clients:
+            standings = scope.waiting(clients)
+        # Dagster is asked after the group: what it holds by now is at least what the group had then.
+        taken = _taken(scope, last)
+        return [
+            _finding(scope, standing, taken.get((standing.topic, standing.partition), [])) for standing in standings
+        ]
+
+    description = (
+        f"Each of the last {last} materialisations begins where the one before ended, and the consumer group's offset "
+        "is the end of the last."
+    )
+    return make_check(asset, "offset_contiguity", description, look, options or CheckOptions())
+
+
+def _taken(scope: Scope, last: int) -> dict[tuple[str, int], list[Taken]]:
+    """What the last materialisations took of each Kafka partition, the newest first."""
+    found: dict[tuple[str, int], list[Taken]] = {}
+    for _, materialisations in scope.materialised(last):
+        for one in materialisations:
+            for item in ranges_of(one):
+                where = (item["topic"], int(item["partition"]))
+                found.setdefault(where, []).append(Taken(int(item["start"]), int(item["end"]), item["topic_id"]))
+    return found
+
+
+def breaks(taken: Sequence[Taken]) -> list[str]:
+    """Where materialisations, the newest first, do not meet. Pure."""
+    found = []
+    for after, before in pairwise(taken):
+        if after.topic_id != before.topic_id:
+            found.append(
+                f"the topic was recreated between the materialisations that end at {before.end} and {after.end}"
+            )
+        elif after.start > before.end:
+            found.append(
+                f"no materialisation has offsets [{before.end}, {after.start}): one ended at {before.end}, the next "
+                f"began at {after.start}"
+            )
+        elif after.start < before.end:
+            found.append(
+                f"offsets [{after.start}, {min(before.end, after.end)}) were taken again: one "
+                f"materialisation ended at {before.end}, the next began at {after.start}"
+            )
+    return found
+
+
+def _finding(scope: Scope, standing: Waiting, taken: list[Taken]) -> Finding:
+    where = f"{standing.topic}/{standing.partition}"
+    committed = None if standing.committed is None else standing.committed.offset
+    problems = breaks(taken)
+    found = len(problems)
+    newest = taken[0] if taken else None
+    text = "there is no materialisation yet" if newest is None else f"contiguous up to offset {newest.end}"
+    drift = None if newest is None or committed is None else committed - newest.end
+    if newest is None and committed is not None:
+        problems.append(f"group {scope.group} is at offset {committed}, and Dagster holds no materialisation")
+    elif newest is not None and (drift != 0 or newest.topic_id != standing.topic_id):
+        told = _running(scope, standing)
+        if told is None:
+            problems.append(_drift(scope, standing, newest))
+        else:
+            text = told
+    return Finding(
+        where=where,
+        text="; ".join(problems) or text,
+        numbers={
+            "materialisations": len(taken),
+            "breaks": found,
+            "last_end": None if newest is None else newest.end,
+            "committed": committed,
+            "drift": drift,
+        },
+        passed=not problems,
+    )
+
+
+def _running(scope: Scope, standing: Waiting) -> str | None:
+    """Says which run moved the group and has yet to report; None where there is none."""
+    stored = _metadata(standing)
+    run = scope.instance.get_run_by_id(stored.run_id) if stored is not None else None
+    if stored is None or run is None or run.is_finished or stored.topic_id != standing.topic_id:
+        return None
+    return f"run {stored.run_id} has committed up to offset {standing.offset} and is still at work"
+
+
+def _drift(scope: Scope, standing: Waiting, newest: Taken) -> str:
+    """What the group and Dagster say, why they differ where that is known, and how to make them agree."""
+    group, where = scope.group, f"{standing.topic}/{standing.partition}"
+    cli = f"kpipe offsets set {group} {standing.topic} --partition {standing.partition} --to"
+    if newest.topic_id != standing.topic_id:
+        return (
+            f"topic {standing.topic} was recreated since Dagster's last materialisation ended at {newest.end}: its id "
+            f"is {standing.topic_id}, and was {newest.topic_id}. Say where to begin in the new topic: {cli} earliest; "
+            "then materialise the partition"
+        )
+    back = f"go back to Dagster's: {cli} {max(newest.end, standing.marks.log_start)}"
+    if standing.committed is None:
+        return (
+            f"group {group} has no offset for {where}, and Dagster's last materialisation ended at {newest.end}: the "
+            f"offset expired or was deleted. To make them agree, {back}"
+        )
+    committed = standing.committed.offset
+    stored = _metadata(standing)
+    if stored is None:
+        why = "another tool than kpipe moved the group"
+    elif scope.instance.get_run_by_id(stored.run_id) is None:
+        why = f"{stored.run_id}, which is no run of this Dagster, moved the group"
+    else:
+        why = f"run {stored.run_id} committed offsets [{stored.start}, {committed}) and ended without reporting them"
+    return (
+        f"group {group} is at offset {committed} of {where}, and Dagster's last materialisation ended at {newest.end} "
+        f"({committed - newest.end:+,}): {why}. To make them agree, {back}; or keep the group's and materialise the "
+        f"partition, which then begins at {committed}"
+    )
+
+
+def _metadata(standing: Waiting) -> CommitMetadata | None:
+    return None if standing.committed is None else standing.committed.metadata

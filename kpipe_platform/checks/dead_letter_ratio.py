@@ -1,0 +1,69 @@
+"""How large a share of the last materialisation's records failed."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from kpipe_platform.checks.findings import Finding
+from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
+from kpipe_platform.errors import ConfigError
+
+
+def dead_letter_ratio_check(
+    asset: dg.AssetsDefinition, *, max_ratio: float, options: CheckOptions | None = None
+) -> dg.AssetChecksDefinition:
+    """A check that fails where too many records of the last materialisation were dead-lettered or skipped.
+
+    The records are written and the offsets have moved by then; ``@kafka_asset(max_dead_letter_ratio=...)`` is what
+    stops a run before that.
+
+    Args:
+        asset: The Kafka asset.
+        max_ratio: The largest share, 0 up to 1.
+        options: What all checks have in common. No broker is asked.
+
+    Returns:
+        The check ``dead_letter_ratio``. Numbers of a partition: records_read, dead_letters, skipped, ratio (null where
+        no record was read).
+
+    Raises:
+        ConfigError: The share is out of its bounds.
+    """
+    if not 0 <= max_ratio <= 1:
+        msg = f"dead_letter_ratio_check(max_ratio={max_ratio:g})"
+        raise ConfigError(msg, fix="set it to 0 up to 1")
+
+    def look(scope: Scope) -> list[Finding]:
+        return [
+            _finding(asset.key.to_user_string() if key is None else f"partition {key}", found, max_ratio)
+            for key, found in scope.materialised()
+        ]
+
+    description = f"At most {max_ratio:.4g} of the last materialisation's records were dead-lettered or skipped."
+    return make_check(asset, "dead_letter_ratio", description, look, options or CheckOptions(), asks_brokers=False)
+
+
+def _finding(where: str, found: list[dg.AssetMaterialization], max_ratio: float) -> Finding:
+    if not found:
+        return Finding(where, "there is no materialisation yet")
+    counts = {name: found[0].metadata.get(name) for name in ("records_read", "dead_letters", "skipped")}
+    if any(count is None for count in counts.values()):
+        return Finding(where, "the last materialisation counted no records", known=False)
+    read, dead, skipped = (int(str(count.value)) for count in counts.values() if count is not None)
+    failed = dead + skipped
+    ratio = failed / read if read else None
+    text = "the last materialisation read no record"
+    if ratio is not None:
+        text = f"{failed:,} of {read:,} records failed ({ratio:.2%}): {dead:,} dead-lettered, {skipped:,} skipped"
+    passed = ratio is None or ratio <= max_ratio
+    return Finding(
+        where=where,
+        text=text if passed else f"{text}; limit {max_ratio:.2%}",
+        numbers={
+            "records_read": read,
+            "dead_letters": dead,
+            "skipped": skipped,
+            "ratio": None if ratio is None else round(ratio, 6),
+        },
+        passed=passed,
+    )

@@ -1,0 +1,104 @@
+"""Is the asset behind its topic: how many offsets wait, and how old is the oldest record among them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import dagster as dg
+
+from kpipe_platform.checks.findings import Finding
+from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.oldest import OldestRecord, oldest_records
+from kpipe_platform.kafka.waiting import Waiting
+
+
+def lag_check(
+    asset: dg.AssetsDefinition,
+    *,
+    max_records: int | None = None,
+    max_age_s: float | None = None,
+    options: CheckOptions | None = None,
+    clock: Callable[[], float] = time.time,
+) -> dg.AssetChecksDefinition:
+    """A check that fails where too much waits for the asset, or for too long.
+
+    Args:
+        asset: The Kafka asset.
+        max_records: Offsets of one partition that may wait; never fewer than the records. None: any number.
+        max_age_s: How old the oldest record that waits may be, seconds, by the record's own timestamp; None: any age,
+            and no record is read. A record without a timestamp has no age that could be known: the partition fails
+            with severity WARN.
+        options: What all checks have in common.
+        clock: Seconds since the epoch; injected for tests.
+
+    Returns:
+        The check ``lag``. Numbers of a partition: committed (null for a group without an offset), end, lag,
+        oldest_offset, oldest_age_s.
+
+    Raises:
+        ConfigError: Neither bound is given, or one makes no sense.
+    """
+    if max_records is None and max_age_s is None:
+        msg = f"lag_check({asset.key.to_user_string()}) has no bound"
+        raise ConfigError(msg, fix="set max_records, max_age_s or both")
+    if (max_records is not None and max_records < 0) or (max_age_s is not None and max_age_s <= 0):
+        msg = f"lag_check(max_records={max_records}, max_age_s={max_age_s})"
+        raise ConfigError(msg, fix="set max_records to 0 or more, max_age_s to more than 0 seconds")
+
+    def look(scope: Scope) -> list[Finding]:
+        source = scope.find_manager().source
+        with source.clients() as clients:
+            standings = scope.waiting(clients)
+            oldest: dict[tuple[str, int], OldestRecord | None] = {}
+            if max_age_s is not None:
+                ranges = [standing.readable for standing in standings]
+                oldest = oldest_records(clients, scope.group, ranges, source.isolation)
+        now_ms = int(clock() * 1000)
+        return [_finding(s, oldest.get((s.topic, s.partition)), now_ms, max_records, max_age_s) for s in standings]
+
+    bounds = [f"at most {max_records:,} offsets wait"] if max_records is not None else []
+    if max_age_s is not None:
+        bounds.append(f"no record waits for more than {max_age_s:g} s")
+    return make_check(asset, "lag", f"In each partition {' and '.join(bounds)}.", look, options or CheckOptions())
+
+
+def _finding(
+    standing: Waiting, oldest: OldestRecord | None, now_ms: int, max_records: int | None, max_age_s: float | None
+) -> Finding:
+    lag = standing.lag
+    age_s = None
+    if oldest is not None and oldest.timestamp_ms is not None:
+        # A producer whose clock is ahead makes no record younger than now.
+        age_s = max((now_ms - oldest.timestamp_ms) / 1000, 0.0)
+    problems = []
+    if max_records is not None and lag > max_records:
+        problems.append(f"{lag:,} offsets wait, {lag - max_records:,} more than {max_records:,}")
+    if max_age_s is not None and age_s is not None and age_s > max_age_s:
+        problems.append(
+            f"the record at offset {oldest and oldest.offset} waits for {age_s:,.1f} s, limit {max_age_s:g} s"
+        )
+    known = oldest is None or oldest.timestamp_ms is not None
+    text = "; ".join(problems) or _fine(lag, age_s)
+    if oldest is not None and not known:
+        text += f"; the record at offset {oldest.offset} has no timestamp, so its age is not known"
+    return Finding(
+        where=f"{standing.topic}/{standing.partition}",
+        text=text,
+        numbers={
+            "committed": None if standing.committed is None else standing.committed.offset,
+            "end": standing.marks.end,
+            "lag": lag,
+            "oldest_offset": None if oldest is None else oldest.offset,
+            "oldest_age_s": None if age_s is None else round(age_s, 3),
+        },
+        passed=not problems,
+        known=known,
+    )
+
+
+def _fine(lag: int, age_s: float | None) -> str:
+    if not lag:
+        return "nothing waits"
+    return f"{lag:,} offsets wait" + ("" if age_s is None else f", the oldest record for {age_s:,.1f} s")

@@ -1,0 +1,218 @@
+"""What a check of a Kafka asset looks at: the run's partitions, the asset's topics, group and materialisations."""
+
+# No postponed annotations here: Dagster reads the type of the check's context.
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.partitions.context import partition_loading_context
+
+from kpipe_platform.assets.kafka_asset import Source
+from kpipe_platform.checks.findings import Finding, result_of
+from kpipe_platform.codecs.topic import TOPIC
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.io_managers.dead_letters import DeadLetterTable
+from kpipe_platform.io_managers.kafka import KafkaIOManager
+from kpipe_platform.io_managers.step import RANGES, READ, READ_FEED, READ_TABLE, topic_of
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.waiting import Waiting, gather_waiting
+from kpipe_platform.partitions import partition_number
+
+# Dagster's own mark of an asset that a job only knows the key of.
+_STUB = "dagster/auto_created_stub_asset"
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What one execution of a check looks at.
+
+    Args:
+        asset_key: The asset.
+        keys: Dagster partitions that the run names; None: all, or the asset has none.
+        partitioned: True where the asset has Dagster partitions.
+        instance: Dagster instance.
+        find_manager: The KafkaIOManager.
+        find_topics: Topics that the asset reads.
+    """
+
+    asset_key: dg.AssetKey
+    keys: tuple[str, ...] | None
+    partitioned: bool
+    instance: dg.DagsterInstance
+    find_manager: Callable[[], KafkaIOManager]
+    find_topics: Callable[[], tuple[str, ...]]
+
+    @property
+    def group(self) -> str:
+        """The asset's consumer group."""
+        return self.find_manager().source.group(self.asset_key)
+
+    @property
+    def numbers(self) -> list[int] | None:
+        """Kafka partitions that the run names; None: all."""
+        return None if self.keys is None else [partition_number(key) for key in self.keys]
+
+    def waiting(self, clients: Clients, topics: Iterable[str] | None = None) -> list[Waiting]:
+        """Where the group stands, in the partitions of this scope only.
+
+        Raises:
+            BrokerUnavailableError: No answer within the deadline.
+            TopicNotFoundError: A topic or a partition does not exist.
+        """
+        policy = self.find_manager().source.policy(self.group)
+        return gather_waiting(clients, policy, self.find_topics() if topics is None else topics, self.numbers)
+
+    def materialised(self, limit: int = 1) -> Iterator[tuple[str | None, list[dg.AssetMaterialization]]]:
+        """For each Dagster partition of this scope its last materialisations, the newest first."""
+        keys: Iterable[str | None] = [None]
+        if self.partitioned:
+            every = self.instance.get_materialized_partitions(self.asset_key) if self.keys is None else self.keys
+            keys = sorted(every, key=lambda key: (len(key), key))
+        for key in keys:
+            wanted = dg.AssetRecordsFilter(self.asset_key, asset_partitions=None if key is None else [key])
+            records = self.instance.fetch_materializations(wanted, limit=limit).records
+            yield key, [r.asset_materialization for r in records if r.asset_materialization is not None]
+
+
+@dataclass(frozen=True)
+class CheckOptions:
+    """What all checks of Kafka assets have in common.
+
+    Args:
+        name: Name of the check; None: the check's own.
+        source: The topic asset(s) that the asset reads. None: found from the asset's inputs, or in its last
+            materialisation; a check that runs without the asset, before the first materialisation, needs it.
+        severity: Severity of a failure. What cannot be known fails with severity WARN.
+        blocking: Whether assets downstream wait for the check.
+        partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
+            schedule can run without naming a partition.
+        io_manager_key: The KafkaIOManager whose source and brokers are asked.
+    """
+
+    name: str | None = None
+    source: Source | Sequence[Source] | None = None
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
+    blocking: bool = False
+    partitioned: bool = True
+    io_manager_key: str = "kafka_io_manager"
+
+
+def make_check(
+    asset: dg.AssetsDefinition,
+    name: str,
+    description: str,
+    look: Callable[[Scope], list[Finding]],
+    options: CheckOptions,
+    *,
+    asks_brokers: bool = True,
+) -> dg.AssetChecksDefinition:
+    """An asset check over the partitions of a run.
+
+    Args:
+        asset: The Kafka asset.
+        name: Name of the check, unless the options give one.
+        description: Text for the UI.
+        look: What is to say of each partition.
+        options: What all checks have in common.
+        asks_brokers: Whether it needs the KafkaIOManager.
+    """
+    inputs = _inputs(asset)
+
+    @dg.asset_check(
+        asset=asset.key,
+        name=options.name or name,
+        description=description,
+        blocking=options.blocking,
+        partitions_def=asset.partitions_def if options.partitioned else None,
+        required_resource_keys={options.io_manager_key} if asks_brokers else None,
+    )
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        def topics() -> tuple[str, ...]:
+            return _topics(context, asset.key, inputs, options.source)
+
+        scope = Scope(
+            asset_key=asset.key,
+            keys=_keys(context.op_execution_context, asset.partitions_def),
+            partitioned=asset.partitions_def is not None,
+            instance=context.instance,
+            find_manager=lambda: _manager(context, options.io_manager_key),
+            find_topics=topics,
+        )
+        return result_of(look(scope), options.severity)
+
+    return check
+
+
+def _keys(context: dg.OpExecutionContext, definition: dg.PartitionsDefinition[str] | None) -> tuple[str, ...] | None:
+    if definition is None:
+        return None
+    if context.has_partition_key:
+        return (context.partition_key,)
+    if context.has_partition_key_range:
+        with partition_loading_context(dynamic_partitions_store=context.instance):
+            return tuple(definition.get_partition_keys_in_range(context.partition_key_range))
+    return None
+
+
+def _manager(context: dg.AssetCheckExecutionContext, key: str) -> KafkaIOManager:
+    manager = getattr(context.op_execution_context.resources, key)
+    if not isinstance(manager, KafkaIOManager):
+        msg = f"resource {key!r} is {type(manager).__name__}, and a check of a Kafka asset needs a KafkaIOManager"
+        raise ConfigError(msg, fix=f'Definitions(resources={{"{key}": KafkaIOManager(...)}})')
+    return manager
+
+
+def _inputs(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, bool]:
+    """Keys that may be topics read by slices; True where an input says that it is one."""
+    found = {}
+    for name, key in asset.keys_by_input_name.items():
+        declared = asset.node_def.input_def_named(name)
+        how = (declared.metadata or {}).get(READ)
+        if how != READ_TABLE and not declared.dagster_type.is_nothing:
+            found[key] = how == READ_FEED
+    return found
+
+
+def _topics(
+    context: dg.AssetCheckExecutionContext,
+    asset_key: dg.AssetKey,
+    inputs: Mapping[dg.AssetKey, bool],
+    source: Source | Sequence[Source] | None,
+) -> tuple[str, ...]:
+    if source is not None:
+        several = [source] if isinstance(source, dg.SourceAsset | dg.AssetsDefinition) else list(source)
+        return tuple(topic_of(_declared(one), one.key).name for one in several)
+    graph = context.job_def.asset_layer.asset_graph
+    known = {key: dict(graph.get(key).metadata) for key in inputs if graph.has(key)}
+    topics = []
+    for key, is_feed in inputs.items():
+        metadata = known.get(key)
+        if metadata is None or _STUB in metadata:
+            # A job of checks alone knows nothing of what is upstream.
+            return _materialised_topics(context.instance, asset_key)
+        if is_feed or (TOPIC in metadata and DeadLetterTable.of(metadata) is None):
+            topics.append(topic_of(metadata, key).name)
+    return tuple(topics) or _materialised_topics(context.instance, asset_key)
+
+
+def _declared(source: Source) -> Mapping[str, Any]:
+    return source.metadata if isinstance(source, dg.SourceAsset) else source.metadata_by_key.get(source.key, {})
+
+
+def _materialised_topics(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> tuple[str, ...]:
+    event = instance.get_latest_materialization_event(asset_key)
+    found = event.asset_materialization if event is not None else None
+    topics = tuple(dict.fromkeys(item["topic"] for item in ranges_of(found))) if found is not None else ()
+    if not topics:
+        msg = f"nothing says which topic asset {asset_key.to_user_string()} reads: it was never materialised"
+        raise ConfigError(msg, fix="name it: CheckOptions(source=...) of the check, or materialise the asset first")
+    return topics
+
+
+def ranges_of(materialisation: dg.AssetMaterialization) -> list[dict[str, Any]]:
+    """The offset ranges that a materialisation took: topic, partition, start, end, topic_id."""
+    stored = materialisation.metadata.get(RANGES)
+    ranges: Any = stored.value if stored is not None else []
+    return list(ranges)

@@ -1,0 +1,100 @@
+"""Will retention delete records before the asset reads them: the time to loss of each partition."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import dagster as dg
+
+from kpipe_platform.checks.findings import Finding
+from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.oldest import SAMPLE_RECORDS, oldest_records
+from kpipe_platform.kafka.retention import TimeToLoss, time_to_loss, topic_retention
+from kpipe_platform.kafka.waiting import Waiting
+
+
+def retention_check(
+    asset: dg.AssetsDefinition,
+    *,
+    min_time_to_loss_s: float,
+    options: CheckOptions | None = None,
+    clock: Callable[[], float] = time.time,
+) -> dg.AssetChecksDefinition:
+    """A check that fails where retention will soon delete what the asset has not read, or did so already.
+
+    The time to loss is that of the record at the group's offset, at the earliest: by time from its timestamp and
+    ``retention.ms``; by size from ``retention.bytes``, the offsets that wait, a sample of their records and how fast
+    they came. It is infinite where retention is off, the topic is only compacted, or nothing waits.
+
+    Args:
+        asset: The Kafka asset.
+        min_time_to_loss_s: The least time that must be left, seconds.
+        options: What all checks have in common.
+        clock: Seconds since the epoch; injected for tests.
+
+    Returns:
+        The check ``retention``. Numbers of a partition: committed, log_start, lag, lost (offsets that were deleted
+        unread), time_to_loss_s (seconds, "never", or null where it is not known), retention.
+
+    Raises:
+        ConfigError: The time is not above 0.
+    """
+    if min_time_to_loss_s <= 0:
+        msg = f"retention_check(min_time_to_loss_s={min_time_to_loss_s:g})"
+        raise ConfigError(msg, fix="set it to more than 0 seconds, for example 86400 for a day")
+
+    def look(scope: Scope) -> list[Finding]:
+        source = scope.find_manager().source
+        findings = []
+        with source.clients() as clients:
+            for topic in scope.find_topics():
+                retention = topic_retention(clients, topic)
+                standings = scope.waiting(clients, [topic])
+                ranges = [] if retention.is_off else [standing.readable for standing in standings]
+                sample = 1 if retention.retention_bytes is None else SAMPLE_RECORDS
+                oldest = oldest_records(clients, scope.group, ranges, source.isolation, sample=sample)
+                now_ms = int(clock() * 1000)
+                for standing in standings:
+                    loss = time_to_loss(
+                        retention,
+                        offset=standing.offset,
+                        marks=standing.marks,
+                        oldest=oldest.get((topic, standing.partition)),
+                        now_ms=now_ms,
+                    )
+                    findings.append(_finding(standing, loss, str(retention), min_time_to_loss_s))
+        return findings
+
+    description = f"Retention leaves the asset at least {min_time_to_loss_s:g} s to read what waits in each partition."
+    return make_check(asset, "retention", description, look, options or CheckOptions())
+
+
+def _finding(standing: Waiting, loss: TimeToLoss, retention: str, least_s: float) -> Finding:
+    if loss.lost:
+        text = f"{loss.lost:,} {loss.why}"
+    elif loss.seconds is None:
+        text = f"the time to loss is not known: {loss.why}"
+    elif loss.seconds < least_s:
+        text = (
+            f"offset {standing.offset} may be deleted in {loss.seconds:,.1f} s, limit {least_s:g} s, with "
+            f"{standing.lag:,} offsets waiting ({loss.why})"
+        )
+    else:
+        shown = loss.shown()
+        text = f"deleted {shown} ({loss.why})" if isinstance(shown, str) else f"{shown:,} s to loss ({loss.why})"
+    return Finding(
+        where=f"{standing.topic}/{standing.partition}",
+        text=text,
+        numbers={
+            "committed": None if standing.committed is None else standing.committed.offset,
+            "log_start": standing.marks.log_start,
+            "lag": standing.lag,
+            "lost": loss.lost,
+            "time_to_loss_s": loss.shown(),
+            "retention": retention,
+        },
+        passed=loss.seconds is None or loss.seconds >= least_s,
+        known=loss.seconds is not None,
+    )

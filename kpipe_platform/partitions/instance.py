@@ -1,0 +1,30 @@
+"""The Dagster instance of a command that runs outside of Dagster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import dagster as dg
+
+from kpipe_platform.errors import ConfigError
+
+
+@contextmanager
+def own_instance() -> Iterator[dg.DagsterInstance]:
+    """The instance that ``DAGSTER_HOME`` names.
+
+    Raises:
+        ConfigError: It names none: what a command stored would be seen by nobody.
+    """
+    if not os.environ.get("DAGSTER_HOME"):
+        msg = "DAGSTER_HOME is not set, so it is not known which Dagster instance is meant"
+        raise ConfigError(msg, fix="set it to the folder that the webserver and the daemon use")
+    try:
+        instance = dg.DagsterInstance.get()
+    except Exception as error:
+        msg = f"the Dagster instance of DAGSTER_HOME={os.environ['DAGSTER_HOME']} cannot be opened: {error}"
+        raise ConfigError(msg, fix="see dagster.yaml in that folder") from error
+    with instance:
+        yield instance

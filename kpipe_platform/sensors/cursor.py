@@ -1,0 +1,102 @@
+"""What a tick leaves for the next one. A hint: every tick decides rightly without it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+VERSION = 1
+# Partitions that are remembered one by one, some 30 characters each, twice at worst. Dagster keeps the cursor in a
+# text column, which takes 64 KiB at worst (MySQL).
+_REMEMBERED = 500
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An unprocessed offset, and when it was first seen.
+
+    Args:
+        start: The oldest unprocessed offset, summed over topics.
+        at_s: Seconds since the epoch.
+    """
+
+    start: int
+    at_s: float
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """A sensor's memory.
+
+    Args:
+        seen: Partitions with fewer records than the minimum, and since when they wait; -1 for an unpartitioned asset.
+        seen_rest_s: Since when the oldest of those waits for which there was no room in ``seen``.
+        reported: Problems that were logged: by partition what it was.
+        after: The partition that was asked for last.
+        summary: Of the last tick, for people.
+    """
+
+    seen: Mapping[int, Seen] = field(default_factory=dict)
+    seen_rest_s: float | None = None
+    reported: Mapping[int, str] = field(default_factory=dict)
+    after: int | None = None
+    summary: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_text(cls, text: str | None) -> Cursor:
+        """Read it back; an empty one where the text is absent or is not a cursor of this version."""
+        try:
+            data = json.loads(text or "")
+            if data["kpipe"] != VERSION:
+                return cls()
+            return cls(
+                seen={int(n): Seen(int(start), _finite(at_s)) for n, start, at_s in data["seen"]},
+                seen_rest_s=None if data["seen_rest_s"] is None else _finite(data["seen_rest_s"]),
+                reported={int(n): str(what) for n, what in data["reported"]},
+                after=None if data["after"] is None else int(data["after"]),
+                summary=dict(data["summary"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+            return cls()
+
+    def to_text(self) -> str:
+        """JSON of bounded size."""
+        oldest = sorted(self.seen.items(), key=lambda item: (item[1].at_s, item[0]))
+        rest = [seen.at_s for _, seen in oldest[_REMEMBERED:]]
+        if self.seen_rest_s is not None:
+            rest.append(self.seen_rest_s)
+        return json.dumps(
+            {
+                "kpipe": VERSION,
+                "summary": dict(self.summary),
+                "after": self.after,
+                "seen": [[n, seen.start, math.floor(seen.at_s)] for n, seen in oldest[:_REMEMBERED]],
+                "seen_rest_s": min(rest, default=None),
+                "reported": [list(item) for item in sorted(self.reported.items())[:_REMEMBERED]],
+            },
+            separators=(",", ":"),
+        )
+
+    @property
+    def is_full(self) -> bool:
+        """True where there is no room for further reported problems: they are not logged again and again."""
+        return len(self.reported) >= _REMEMBERED
+
+    def first_seen_s(self, number: int, start: int, now_s: float) -> float:
+        """When the partition's oldest unprocessed offset was first seen; now, where that is not known."""
+        seen = self.seen.get(number)
+        if seen is None:
+            # One that had no room in the cursor is rather asked for too early than never.
+            return now_s if self.seen_rest_s is None else min(self.seen_rest_s, now_s)
+        # A clock that was set back does not make a partition wait for the old time to come again.
+        return min(seen.at_s, now_s) if seen.start == start else now_s
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(value)
+    return number

@@ -1,0 +1,67 @@
+"""A hard deadline for broker calls: a client that never answers must not hold a tick."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Generic, TypeVar
+
+from kpipe_platform.errors import BrokerUnavailableError
+
+Result = TypeVar("Result")
+
+
+class _Outcome(Generic[Result]):
+    def __init__(self) -> None:
+        self.value: Result | None = None
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+
+
+class Deadline:
+    """Runs calls of one sensor in a thread, and stops waiting for them at the deadline.
+
+    A call that is stuck inside of a client cannot be ended; its thread is left behind. While it is, no further call
+    is made, so that a broker that is away for a day leaves one thread and not thousands.
+
+    Args:
+        seconds: How long a call may take.
+        what: What is asked, as a phrase.
+    """
+
+    def __init__(self, seconds: float, what: str) -> None:
+        self._seconds = seconds
+        self._what = what
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+
+    def run(self, call: Callable[[], Result]) -> Result:
+        """The call's result.
+
+        Raises:
+            BrokerUnavailableError: No result in time, or an earlier call is still stuck.
+            Exception: What the call raised.
+        """
+        outcome: _Outcome[Result] = _Outcome()
+        with self._lock:
+            if self._thread is not None and self._thread.is_alive():
+                msg = f"an earlier call that was to {self._what} has not come back"
+                raise BrokerUnavailableError(msg, fix="check that the brokers run and are reachable")
+            thread = threading.Thread(target=_fulfil, args=(call, outcome), name="kpipe-tick", daemon=True)
+            self._thread = thread
+            thread.start()
+        if not outcome.done.wait(self._seconds):
+            msg = f"cannot {self._what}: no answer within the tick's deadline of {self._seconds:g} s"
+            raise BrokerUnavailableError(msg, fix="check that the brokers run and are reachable")
+        if outcome.error is not None:
+            raise outcome.error
+        return outcome.value  # type: ignore[return-value]  # set together with done, where there is no error
+
+
+def _fulfil(call: Callable[[], Result], outcome: _Outcome[Result]) -> None:
+    try:
+        outcome.value = call()
+    except BaseException as error:  # noqa: BLE001  # raised again in the thread that waits
+        outcome.error = error
+    finally:
+        outcome.done.set()

@@ -1,0 +1,70 @@
+"""The topic's partitions beside Dagster's: new ones to register, and those that are gone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster._core.definitions.partitions.context import partition_loading_context
+from dagster._core.definitions.partitions.definition import PartitionsDefinition
+
+from kpipe_platform.errors import TopicRecreatedError
+from kpipe_platform.partitions import partition_number
+
+
+@dataclass(frozen=True)
+class Growth:
+    """Dagster's partitions and the topic's.
+
+    Args:
+        name: The dynamic partitions in Dagster's storage; None where the partitions are fixed.
+        keys: Dagster's partitions in their order, the new ones last.
+        new: Kafka partitions to be registered.
+        gone: Dagster's partitions that the topic does not have.
+        left_out: Kafka partitions that fixed Dagster partitions do not have.
+    """
+
+    name: str | None
+    keys: tuple[str, ...]
+    new: tuple[int, ...] = ()
+    gone: tuple[int, ...] = ()
+    left_out: tuple[int, ...] = ()
+
+    def requests(self) -> list[dg.AddDynamicPartitionsRequest]:
+        """What registers the new partitions."""
+        if self.name is None or not self.new:
+            return []
+        return [dg.AddDynamicPartitionsRequest(self.name, [str(number) for number in self.new])]
+
+
+def known_keys(
+    definition: PartitionsDefinition[str], instance: dg.DagsterInstance
+) -> tuple[str | None, tuple[str, ...]]:
+    """The name of dynamic partitions (None for fixed ones), and Dagster's partitions in their order."""
+    name = definition.name if isinstance(definition, dg.DynamicPartitionsDefinition) else None
+    with partition_loading_context(dynamic_partitions_store=instance):
+        return name, tuple(definition.get_partition_keys())
+
+
+def compare(name: str | None, keys: Sequence[str], count: int) -> Growth:
+    """Compare Dagster's partitions with a topic of ``count``. Pure.
+
+    Raises:
+        ConfigError: A Dagster partition is not a Kafka partition number.
+    """
+    known = {partition_number(key) for key in keys}
+    absent = tuple(number for number in range(count) if number not in known)
+    gone = tuple(sorted(number for number in known if number >= count))
+    if name is None:
+        return Growth(None, tuple(keys), gone=gone, left_out=absent)
+    return Growth(name, (*keys, *(str(number) for number in absent)), new=absent, gone=gone)
+
+
+def shrunk(topic: str, number: int, count: int, name: str | None) -> TopicRecreatedError:
+    """The problem of a Dagster partition that its topic does not have."""
+    msg = f"topic {topic!r} has {count} partitions, and Dagster has a partition {number}: the topic was recreated"
+    fix = "set the count of kafka_partitions(topic, count=...) to the topic's"
+    if name is not None:
+        fix = f"once its history is not needed: DagsterInstance.get().delete_dynamic_partition({name!r}, '{number}')"
+    return TopicRecreatedError(msg, fix=fix, topic=topic, partition=number)

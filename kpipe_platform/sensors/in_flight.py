@@ -1,0 +1,158 @@
+"""Runs of an asset in the Dagster instance: those that are not finished, and those that failed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import dagster as dg
+from dagster._core.events import AssetMaterializationPlannedData
+from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
+)
+
+from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.sensors.admission import Failures
+from kpipe_platform.sensors.tags import ATTEMPT, GROUP, RANGE_KEY, AskedFor
+
+# Failed runs of one asset that a tick looks at, newest first. Older failures than these are forgotten, so that a
+# history of years does not make a tick slow.
+_FAILED_RUNS = 1_000
+
+
+@dataclass(frozen=True)
+class RunInFlight:
+    """A run that is not finished: queued, starting, at work, or being terminated.
+
+    Args:
+        run_id: Dagster run.
+        keys: The Dagster partitions that it takes.
+    """
+
+    run_id: str
+    keys: frozenset[str]
+
+
+def runs_in_flight(instance: dg.DagsterInstance, asset_key: dg.AssetKey, keys: Sequence[str]) -> list[RunInFlight]:
+    """The unfinished runs of an asset, whoever started them.
+
+    Args:
+        instance: Dagster instance.
+        asset_key: The asset.
+        keys: The asset's Dagster partitions in their order; empty for an unpartitioned asset.
+    """
+    found = []
+    for run in instance.get_runs(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES)):
+        if run.asset_selection is not None:
+            if asset_key not in run.asset_selection:
+                continue
+            taken = _keys_of(run.tags, keys)
+        else:
+            # A job, started whole: what it plans was recorded when it was made.
+            planned = list(_planned(instance, run.run_id, asset_key))
+            if not planned:
+                continue
+            named = frozenset(key for data in planned for key in _planned_keys(data))
+            taken = named or _keys_of(run.tags, keys)
+        found.append(RunInFlight(run.run_id, taken))
+    return found
+
+
+def _keys_of(tags: Mapping[str, str], keys: Sequence[str]) -> frozenset[str]:
+    """The partitions that a run's tags name; all of them where they name none that is known."""
+    if PARTITION_NAME_TAG in tags:
+        return frozenset([tags[PARTITION_NAME_TAG]])
+    first, last = tags.get(ASSET_PARTITION_RANGE_START_TAG), tags.get(ASSET_PARTITION_RANGE_END_TAG)
+    if first in keys and last in keys:
+        return frozenset(keys[keys.index(str(first)) : keys.index(str(last)) + 1])
+    return frozenset(keys)
+
+
+def _planned(
+    instance: dg.DagsterInstance, run_id: str, asset_key: dg.AssetKey
+) -> Iterator[AssetMaterializationPlannedData]:
+    connection = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
+    for record in connection.records:
+        event = record.event_log_entry.dagster_event
+        if event is not None and event.asset_materialization_planned_data.asset_key == asset_key:
+            yield event.asset_materialization_planned_data
+
+
+def _planned_keys(data: AssetMaterializationPlannedData) -> list[str]:
+    if data.partitions_subset is not None:
+        return [str(key) for key in data.partitions_subset.get_partition_keys()]
+    return [] if data.partition is None else [data.partition]
+
+
+@dataclass(frozen=True)
+class FailedRun:
+    """A run that failed or was terminated.
+
+    Args:
+        asked_for: The offsets that the tick saw when it asked for it.
+        ended_s: When it ended, seconds since the epoch.
+    """
+
+    asked_for: AskedFor
+    ended_s: float
+
+
+def failed_runs(instance: dg.DagsterInstance, group: str) -> list[FailedRun]:
+    """The last runs that a sensor asked for and that failed or were terminated, newest first."""
+    statuses = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
+    records = instance.get_run_records(dg.RunsFilter(tags={GROUP: group}, statuses=statuses), limit=_FAILED_RUNS)
+    return [
+        FailedRun(
+            AskedFor.of(record.dagster_run.tags),
+            record.end_time if record.end_time is not None else record.update_timestamp.timestamp(),
+        )
+        for record in records
+    ]
+
+
+def failures_at(
+    failed: Sequence[FailedRun], starts: Mapping[Partition, int], last_success_s: Callable[[], float | None]
+) -> Failures:
+    """Failures at a partition's present offsets with no success since.
+
+    Args:
+        failed: Failed runs.
+        starts: First unprocessed offset of each Kafka partition that a run would take; where one of them has moved,
+            a run that failed is of the past.
+        last_success_s: When the asset was last materialised there; asked only where a run failed. It is what tells
+            a group that was set back by an operator from one that never got past the offset.
+    """
+    ended = [
+        run.ended_s
+        for run in failed
+        if run.asked_for.starts and all(run.asked_for.starts.get(p) == start for p, start in starts.items())
+    ]
+    if not ended:
+        return Failures()
+    success_s = last_success_s()
+    since = [at_s for at_s in ended if success_s is None or at_s > success_s]
+    return Failures(len(since), max(since)) if since else Failures()
+
+
+def last_success_s(instance: dg.DagsterInstance, asset_key: dg.AssetKey, partition: str | None) -> float | None:
+    """When a partition was last materialised, by whichever run; None: never."""
+    wanted = dg.AssetRecordsFilter(asset_key, asset_partitions=None if partition is None else [partition])
+    records = instance.fetch_materializations(wanted, limit=1).records
+    return records[0].timestamp if records else None
+
+
+def next_attempt(instance: dg.DagsterInstance, key: str) -> int:
+    """The first attempt at a range key that no run has: Dagster starts no second run for a used run key.
+
+    The count is kept by the runs themselves, so it survives the loss of the cursor, and a range that an operator went
+    back to is asked for again.
+    """
+    tags = {RANGE_KEY: key}
+    last = instance.get_runs(dg.RunsFilter(tags=tags), limit=1)
+    if not last:
+        return 1
+    number = last[0].tags.get(ATTEMPT, "")
+    return (int(number) if number.isdecimal() else instance.get_runs_count(dg.RunsFilter(tags=tags))) + 1

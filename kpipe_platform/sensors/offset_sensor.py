@@ -1,0 +1,147 @@
+"""``kafka_offset_sensor``: runs for the partitions of an asset that have new offsets."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+import dagster as dg
+from dagster._core.definitions.backfill_policy import BackfillPolicyType
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.sensors.admission import Rules
+from kpipe_platform.sensors.backpressure import Backpressure
+from kpipe_platform.sensors.deadline import Deadline
+from kpipe_platform.sensors.tick import OffsetTick, Ownership
+
+
+def kafka_offset_sensor(
+    target: dg.AssetsDefinition,
+    *,
+    name: str | None = None,
+    minimum_records: int = 1,
+    maximum_wait_s: float | None = None,
+    max_runs_per_tick: int | None = None,
+    backpressure: Backpressure | tuple[dg.AssetsDefinition | dg.AssetKey | str, int] | None = None,
+    partitions_per_run: int = 1,
+    max_attempts: int = 5,
+    retry_delay_s: float = 30.0,
+    retry_max_delay_s: float = 900.0,
+    deadline_s: float = 10.0,
+    ownership: Ownership | Callable[[], frozenset[Partition] | None] | None = None,
+    minimum_interval_seconds: int = 5,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    io_manager_key: str = "kafka_io_manager",
+    description: str | None = None,
+    clock: Callable[[], float] = time.time,
+) -> dg.SensorDefinition:
+    """A sensor that asks for a run of each partition of an asset that has new offsets.
+
+    The group's offsets decide, and nothing that the sensor remembers: it moves none itself. Each tick registers new
+    Kafka partitions as Dagster partitions, where the asset's are dynamic, and asks for them from their first offset.
+
+    Args:
+        target: A ``@kafka_asset``, or a plain asset over a topic asset.
+        name: Sensor name; None: the asset's with ``_offsets`` behind it.
+        minimum_records: Offsets that must wait in a partition before it is asked for. Transaction markers count.
+        maximum_wait_s: Ask for fewer once the oldest was first seen that long ago, seconds; None: never.
+        max_runs_per_tick: Runs that a tick asks for at most; None: as many as the scaling allows.
+        backpressure: ``(asset, max_lag)``: ask for nothing while more than ``max_lag`` offsets wait for an asset
+            that reads what the target writes.
+        partitions_per_run: Neighbouring partitions that one run takes at most, 1 to 1,000. More than 1 needs
+            ``backfill_policy=BackfillPolicy.single_run()``.
+        max_attempts: Runs that may fail at one offset; then it is reported, and left until the offset moves or the
+            partition is materialised by hand.
+        retry_delay_s: Wait after the first of them, seconds; it doubles with each further one.
+        retry_max_delay_s: The longest wait, seconds.
+        deadline_s: Longest time of a tick's broker calls, seconds; past it the tick is skipped with the reason.
+        ownership: What tells which partitions this deployment has: an object with ``owned()``, or a function. Others
+            are not asked for; while it answers None nothing is.
+        minimum_interval_seconds: Time between ticks.
+        default_status: Whether the sensor runs at once.
+        io_manager_key: The KafkaIOManager that loads the asset's topics; its source is asked.
+        description: Text for the UI.
+        clock: Seconds since the epoch; injected for tests.
+
+    Raises:
+        ConfigError: An argument makes no sense, or the asset does not take several partitions in one run.
+    """
+    if deadline_s <= 0:
+        msg = f"kafka_offset_sensor(deadline_s={deadline_s})"
+        raise ConfigError(msg, fix="set it to more than 0 seconds")
+    rules = partial(
+        _rules,
+        minimum_records=minimum_records,
+        maximum_wait_s=maximum_wait_s,
+        max_runs_per_tick=max_runs_per_tick,
+        partitions_per_run=partitions_per_run,
+        max_attempts=max_attempts,
+        retry_delay_s=retry_delay_s,
+        retry_max_delay_s=retry_max_delay_s,
+    )
+    # Refused here, not in the first tick.
+    rules(1)
+    _check_range_runs(target, partitions_per_run)
+    if isinstance(backpressure, tuple):
+        backpressure = Backpressure.of(*backpressure)
+    shown = target.key.to_user_string()
+    tick = OffsetTick(
+        asset=target,
+        rules=rules,
+        backpressure=backpressure,
+        ownership=ownership,
+        deadline=Deadline(deadline_s, f"read the offsets of {shown}"),
+        deadline_s=deadline_s,
+        io_manager_key=io_manager_key,
+        clock=clock,
+    )
+
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        return tick.evaluate(context)
+
+    return dg.SensorDefinition(
+        name=name or "__".join(target.key.path) + "_offsets",
+        evaluation_fn=evaluate,
+        asset_selection=dg.AssetSelection.assets(target.key),
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        required_resource_keys={io_manager_key},
+        description=description or f"Asks for runs of {shown} where its topic has new offsets.",
+    )
+
+
+def _rules(
+    partitions_at_once: int,
+    *,
+    minimum_records: int,
+    maximum_wait_s: float | None,
+    max_runs_per_tick: int | None,
+    partitions_per_run: int,
+    max_attempts: int,
+    retry_delay_s: float,
+    retry_max_delay_s: float,
+) -> Rules:
+    return Rules(
+        minimum_records=minimum_records,
+        maximum_wait_s=maximum_wait_s,
+        max_runs_per_tick=max_runs_per_tick,
+        partitions_per_run=partitions_per_run,
+        partitions_at_once=partitions_at_once,
+        max_attempts=max_attempts,
+        retry_delay_s=retry_delay_s,
+        retry_max_delay_s=retry_max_delay_s,
+    )
+
+
+def _check_range_runs(target: dg.AssetsDefinition, partitions_per_run: int) -> None:
+    if partitions_per_run == 1:
+        return
+    policy = target.backfill_policy
+    if target.partitions_def is None or policy is None or policy.policy_type is not BackfillPolicyType.SINGLE_RUN:
+        msg = (
+            f"kafka_offset_sensor(partitions_per_run={partitions_per_run}): asset {target.key.to_user_string()} "
+            "does not take several partitions in one run"
+        )
+        raise ConfigError(msg, fix="@kafka_asset(backfill_policy=dg.BackfillPolicy.single_run(), ...)")

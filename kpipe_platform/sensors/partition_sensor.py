@@ -1,0 +1,93 @@
+"""``kafka_partition_sensor``: a topic's new partitions as Dagster partitions, and nothing else."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from kpipe_platform.codecs.topic import TOPIC
+from kpipe_platform.errors import ConfigError, KpipeError
+from kpipe_platform.io_managers.step import topic_of
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.sensors.deadline import Deadline
+from kpipe_platform.sensors.growth import compare, known_keys, shrunk
+from kpipe_platform.sensors.reading import tick_settings
+from kpipe_platform.sensors.report import counted
+from kpipe_platform.sensors.resource import source_of
+
+
+def kafka_partition_sensor(
+    topic_asset: dg.SourceAsset | dg.AssetsDefinition,
+    *,
+    name: str | None = None,
+    deadline_s: float = 10.0,
+    minimum_interval_seconds: int = 30,
+    default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
+    io_manager_key: str = "kafka_io_manager",
+    description: str | None = None,
+) -> dg.SensorDefinition:
+    """A sensor that registers a topic's new partitions, for assets that something else asks for.
+
+    ``kafka_offset_sensor`` does so itself.
+
+    Args:
+        topic_asset: A topic asset, or a Kafka asset, with dynamic partitions.
+        name: Sensor name; None: the asset's with ``_partitions`` behind it.
+        deadline_s: Longest time of a tick's broker calls, seconds; past it the tick is skipped with the reason.
+        minimum_interval_seconds: Time between ticks.
+        default_status: Whether the sensor runs at once.
+        io_manager_key: A KafkaIOManager; its source is asked.
+        description: Text for the UI.
+
+    Raises:
+        ConfigError: The asset declares no topic, or its partitions are not dynamic.
+    """
+    shown = topic_asset.key.to_user_string()
+    metadata = topic_asset.metadata if isinstance(topic_asset, dg.SourceAsset) else _metadata(topic_asset)
+    definition = topic_asset.partitions_def
+    if TOPIC not in metadata:
+        msg = f"kafka_partition_sensor: asset {shown} declares no topic"
+        raise ConfigError(msg, fix="give it an asset of kafka_topic_asset(...)")
+    if not isinstance(definition, dg.DynamicPartitionsDefinition):
+        msg = f"kafka_partition_sensor: the partitions of asset {shown} do not follow its topic"
+        raise ConfigError(msg, fix="leave the count out of kafka_topic_asset(..., partitions=...)")
+    topic = topic_of(metadata, topic_asset.key).name
+    deadline = Deadline(deadline_s, f"describe topic {topic}")
+
+    def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        settings = tick_settings(source_of(context, io_manager_key).connection.settings, deadline_s)
+        try:
+            count = deadline.run(lambda: _count(settings, topic))
+        except ConfigError:
+            raise
+        except KpipeError as error:
+            context.log.warning("tick on topic %s skipped: %s", topic, error)
+            return dg.SensorResult(skip_reason=str(error))
+        growth = compare(*known_keys(definition, context.instance), count)
+        gone = [str(shrunk(topic, number, count, growth.name)) for number in growth.gone]
+        if gone:
+            context.log.warning("%s", counted(gone))
+        reason = f"topic {topic}: partitions {count:,}, new {len(growth.new):,}"
+        return dg.SensorResult(
+            skip_reason="\n".join([reason, *([counted(gone)] if gone else [])]),
+            dynamic_partitions_requests=growth.requests(),
+        )
+
+    return dg.SensorDefinition(
+        name=name or "__".join(topic_asset.key.path) + "_partitions",
+        evaluation_fn=evaluate,
+        minimum_interval_seconds=minimum_interval_seconds,
+        default_status=default_status,
+        required_resource_keys={io_manager_key},
+        description=description or f"Registers new partitions of topic {topic}.",
+    )
+
+
+def _metadata(asset: dg.AssetsDefinition) -> dict[str, object]:
+    return dict(asset.metadata_by_key.get(asset.key, {}))
+
+
+def _count(settings: ConnectionSettings, topic: str) -> int:
+    with Clients(settings) as clients:
+        return describe_topics(clients, [topic])[topic].partitions

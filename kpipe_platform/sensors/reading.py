@@ -1,0 +1,128 @@
+"""What a tick asks the brokers: a number of calls that does not grow with the partitions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kpipe_platform.errors import BrokerUnavailableError
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.groups import Offsets, fetch_offsets
+from kpipe_platform.kafka.offsets import Partition, Watermarks, offsets_at, watermarks
+from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.slices import PartitionFacts, PlanPolicy
+from kpipe_platform.kafka.topics import TopicDescription, describe_topics
+
+# A transaction that has just committed holds its offsets for some milliseconds more; one of a killed run holds them
+# until its timeout. The first is waited for, the second is not: the next run aborts it.
+_UNDECIDED_S = 1.5
+
+
+@dataclass(frozen=True)
+class Downstream:
+    """An asset whose lag holds a sensor back.
+
+    Args:
+        group: Its consumer group.
+        topics: The topics that it reads.
+    """
+
+    group: str
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class BrokerView:
+    """What the brokers know.
+
+    Args:
+        topics: The topics that the asset reads, as they are now.
+        facts: Of every partition that all of the topics have, without what Dagster holds.
+        downstream_lag: Offsets that wait for the downstream asset; None where none was asked for.
+    """
+
+    topics: Mapping[str, TopicDescription]
+    facts: Sequence[PartitionFacts]
+    downstream_lag: int | None = None
+
+    @property
+    def partitions(self) -> int:
+        """Partitions that all of the topics have: a run takes the same number of each."""
+        return min(topic.partitions for topic in self.topics.values())
+
+
+def tick_settings(settings: ConnectionSettings, deadline_s: float) -> ConnectionSettings:
+    """The connection with time-outs that end before the tick's deadline, so that its own errors are heard."""
+    return replace(settings, request_timeout_s=min(settings.request_timeout_s, 0.8 * deadline_s))
+
+
+def read_brokers(
+    settings: ConnectionSettings, policy: PlanPolicy, topics: Sequence[str], downstream: Downstream | None = None
+) -> BrokerView:
+    """Ask: one description, two lists of offsets (log start, end) and one fetch of the group, whatever the partitions.
+
+    One list more where a new group begins at a time; one fetch more where a downstream asset is looked at.
+
+    Raises:
+        TopicNotFoundError: A topic does not exist.
+        BrokerUnavailableError: No answer within the connection's deadline.
+    """
+    with Clients(settings) as clients:
+        names = list(dict.fromkeys([*topics, *(downstream.topics if downstream else ())]))
+        described = describe_topics(clients, names)
+        everything = [(name, number) for name in names for number in range(described[name].partitions)]
+        shared = min(described[name].partitions for name in topics)
+        wanted = [(name, number) for name in topics for number in range(shared)]
+        # The groups' offsets are read before the ends: so an end can only be younger, never older.
+        committed = stored_offsets(clients, policy.group, wanted)
+        behind: Offsets = {}
+        if downstream is not None:
+            read = [partition for partition in everything if partition[0] in downstream.topics]
+            behind = stored_offsets(clients, downstream.group, read)
+        marks = watermarks(clients, everything if downstream is not None else wanted, policy.isolation)
+        new = [partition for partition in wanted if committed[partition] is None]
+        starts: dict[Partition, int | None] = {}
+        if new and isinstance(policy.start, int):
+            starts = offsets_at(clients, new, policy.start, policy.isolation)
+    facts = [
+        PartitionFacts(
+            topic=topic,
+            partition=number,
+            topic_id=described[topic].topic_id,
+            marks=marks[(topic, number)],
+            committed=committed[(topic, number)],
+            start_offset=starts.get((topic, number)),
+        )
+        for topic, number in wanted
+    ]
+    return BrokerView(
+        {name: described[name] for name in topics}, facts, None if downstream is None else _lag(behind, marks)
+    )
+
+
+def _lag(committed: Offsets, marks: Mapping[Partition, Watermarks]) -> int:
+    lag = 0
+    for partition, stored in committed.items():
+        mark = marks[partition]
+        lag += max(mark.end - (mark.log_start if stored is None else stored.offset), 0)
+    return lag
+
+
+def stored_offsets(clients: Clients, group: str, partitions: Sequence[Partition]) -> Offsets:
+    """The group's offsets in one call; where an open transaction holds some, in a second one without waiting for it.
+
+    A run that was killed leaves such a transaction behind, and the run that is asked for next aborts it: so a tick
+    must go on with the offsets that are stored already.
+
+    Raises:
+        BrokerUnavailableError: No answer within the deadline.
+        AuthorizationFailedError: The group may not be read.
+    """
+    timeout_s = clients.settings.request_timeout_s
+    try:
+        return fetch_offsets(
+            clients, group, partitions, isolation="read_committed", timeout_s=min(_UNDECIDED_S, timeout_s)
+        )
+    except BrokerUnavailableError:
+        # Either nobody answers, which this call will say, or the answer waits for the transaction.
+        return fetch_offsets(clients, group, partitions, isolation="read_uncommitted", timeout_s=timeout_s)

@@ -1,0 +1,43 @@
+"""What a tick asks for, as Dagster's run requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import dagster as dg
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+
+from kpipe_platform.sensors.admission import Candidate
+from kpipe_platform.sensors.candidates import Target
+from kpipe_platform.sensors.in_flight import next_attempt
+from kpipe_platform.sensors.tags import ATTEMPT, GROUP, PARTITIONS, RANGE_KEY, RANGES, range_key, ranges_to_text
+
+
+def run_request(instance: dg.DagsterInstance, target: Target, taken: Sequence[Candidate]) -> dg.RunRequest:
+    """The request for one run over neighbouring partitions (or over an unpartitioned asset).
+
+    Args:
+        instance: Dagster instance, for earlier runs of the same ranges.
+        target: The asset.
+        taken: The partitions, in Dagster's order.
+    """
+    ranges = [planned.range for candidate in taken for planned in candidate.ranges]
+    first, last = taken[0].number, taken[-1].number
+    partitions = "all" if first is None else str(first) if len(taken) == 1 else f"{first}-{last}"
+    key = range_key(target.group, partitions, ranges)
+    attempt = next_attempt(instance, key)
+    tags = {
+        GROUP: target.group,
+        PARTITIONS: partitions,
+        RANGES: ranges_to_text(ranges),
+        RANGE_KEY: key,
+        ATTEMPT: str(attempt),
+    }
+    if len(taken) > 1:
+        tags |= {ASSET_PARTITION_RANGE_START_TAG: str(first), ASSET_PARTITION_RANGE_END_TAG: str(last)}
+    return dg.RunRequest(
+        run_key=f"{key}#{attempt}",
+        asset_selection=[target.key],
+        partition_key=str(first) if first is not None and len(taken) == 1 else None,
+        tags=tags,
+    )

@@ -1,0 +1,50 @@
+"""Which topics an asset reads: from its definition and from those of the assets upstream."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from kpipe_platform.codecs.topic import TOPIC
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.io_managers.step import DEAD_LETTERS, READ, READ_FEED, READ_SLICE, topic_of
+
+
+def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition | None) -> tuple[str, ...]:
+    """The topics whose slices an asset takes, the one that gives it its partitions first.
+
+    Args:
+        asset: A ``@kafka_asset``, or a plain asset over a topic asset.
+        repository: The definitions that hold the topic assets.
+
+    Raises:
+        ConfigError: It reads none, or an asset upstream is not among the definitions.
+    """
+    name = asset.key.to_user_string()
+    if repository is None:
+        msg = f"the sensor of {name} has no definitions to find its topics in"
+        raise ConfigError(msg, fix="in a test: build_sensor_context(definitions=Definitions(...), ...)")
+    graph = repository.asset_graph
+    topics: list[str] = []
+    for parameter, key in asset.keys_by_input_name.items():
+        read = _read_of(asset, parameter)
+        if not graph.has(key):
+            if read == READ_FEED:
+                msg = f"asset {name} reads {key.to_user_string()}, which is not among the definitions"
+                raise ConfigError(msg, fix="add the topic asset to Definitions(assets=...)")
+            continue
+        metadata = graph.get(key).metadata
+        takes_slices = read == READ_FEED or (read == READ_SLICE and TOPIC in metadata and DEAD_LETTERS not in metadata)
+        if takes_slices:
+            topics.append(topic_of(metadata, key).name)
+    if not topics:
+        msg = f"asset {name} takes slices of no Kafka topic"
+        raise ConfigError(msg, fix="give the sensor a @kafka_asset")
+    return tuple(topics)
+
+
+def _read_of(asset: dg.AssetsDefinition, parameter: str) -> object:
+    """How an input is read."""
+    inputs = asset.node_def.input_dict
+    metadata = inputs[parameter].metadata if parameter in inputs else {}
+    value = metadata.get(READ, READ_SLICE)
+    return value.value if isinstance(value, dg.MetadataValue) else value

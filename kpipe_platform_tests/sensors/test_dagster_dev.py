@@ -1,0 +1,175 @@
+"""The sensor in a real `dagster dev`: records are produced, it asks for runs, and the offsets move."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import dagster as dg
+import pytest
+
+from kpipe_platform import KafkaConnection, KafkaSource
+from kpipe_platform.jvm.ports import LOOPBACK, free_port, is_free
+from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
+
+from .conftest import record
+from .test_tick import grow_topic
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+
+ROOT = Path(__file__).parents[2]
+PREFIX = "dev"
+
+DEFINITIONS = """
+import os
+import dagster as dg
+from kpipe_platform import (
+    JsonCodec, KafkaConnection, KafkaDestination, KafkaIOManager, KafkaSource, KafkaTopic, SparkEngine, kafka_asset,
+    kafka_topic_asset,
+)
+from kpipe_platform.sensors import kafka_offset_sensor
+
+connection = KafkaConnection(bootstrap_servers=dg.EnvVar("BROKERS"))
+orders = kafka_topic_asset(os.environ["SOURCE"], value=JsonCodec("id BIGINT NOT NULL"), name="orders")
+
+@kafka_asset(source=orders, topic=KafkaTopic(os.environ["TARGET"], value=JsonCodec()), name="enriched")
+def enriched(orders):
+    return orders
+
+defs = dg.Definitions(
+    assets=[orders, enriched],
+    sensors=[kafka_offset_sensor(
+        enriched, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING
+    )],
+    resources={"kafka_io_manager": KafkaIOManager(
+        source=KafkaSource(connection=connection, group_prefix="dev"),
+        destination=KafkaDestination(connection=connection),
+        spark=SparkEngine(spark_config={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}),
+    )},
+    executor=dg.in_process_executor,
+)
+"""
+SETTINGS = "telemetry:\n  enabled: false\nnux:\n  enabled: false\nconcurrency:\n  runs:\n    max_concurrent_runs: 1\n"
+
+
+class Dev:
+    """`dagster dev`, with a home and a port of its own."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.folder = folder
+        self.port = free_port()
+        (folder / "definitions.py").write_text(DEFINITIONS, encoding="utf-8")
+        (folder / "dagster.yaml").write_text(SETTINGS, encoding="utf-8")
+        self._log = folder / "dev.log"
+        self.environment = {**os.environ, **environment, "DAGSTER_HOME": str(folder), "PYTHONPATH": str(ROOT)}
+        command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "-f", "definitions.py"]
+        with self._log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [*command, "-h", LOOPBACK, "-p", str(self.port)],
+                cwd=folder,
+                env=self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    @property
+    def log(self) -> str:
+        return self._log.read_text(encoding="utf-8", errors="replace")
+
+    def until(self, what: Callable[[], bool], deadline_s: float) -> None:
+        end = time.monotonic() + deadline_s
+        while not what():
+            assert self.process.poll() is None, f"it ended:\n{self.log}"
+            assert time.monotonic() < end, f"not within {deadline_s:.0f} s:\n{self.log[-6_000:]}"
+            time.sleep(0.1)
+
+    def processes(self) -> list[int]:
+        """Everything that it started and that runs still."""
+        mark = f"\0DAGSTER_HOME={self.folder}\0".encode()
+        found = []
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if mark in b"\0" + (process / "environ").read_bytes() + b"\0":
+                    found.append(int(process.name))
+            except OSError:
+                continue
+        return found
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+        end = time.monotonic() + 60
+        while self.processes():
+            assert time.monotonic() < end, f"{self.processes()} outlive it"
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
+    started: list[Dev] = []
+
+    def make(**environment: str) -> Dev:
+        started.append(Dev(tmp_path, **environment))
+        return started[0]
+
+    yield make
+    for dev in started:
+        dev.stop()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
+def test_produced_records_are_committed_by_runs_that_the_sensor_asked_for(
+    start: Callable[..., Dev],
+    kafka_broker: EmbeddedBroker,
+    kafka_topic: TopicFactory,
+    produce: Produce,
+    consume: Consume,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, target = kafka_topic("orders", partitions=2), kafka_topic("enriched")
+    connection = KafkaConnection(bootstrap_servers=kafka_broker.bootstrap_servers)
+    kafka = KafkaSource(connection=connection, group_prefix=PREFIX)
+    group = kafka.group(dg.AssetKey("enriched"))
+
+    def committed() -> dict[int, int]:
+        return {n: found.offset for n, found in kafka.committed(group, source).items() if found is not None}
+
+    dev = start(BROKERS=kafka_broker.bootstrap_servers, SOURCE=source, TARGET=target)
+    dev.until(lambda: "enriched_offsets skipped" in dev.log, 120)
+
+    began = time.monotonic()
+    produce(source, [record(1, 0), record(2, 0)])
+    dev.until(lambda: committed() == {0: 2}, 150)
+    latency_s = time.monotonic() - began
+    with capsys.disabled():
+        sys.stdout.write(f"\nproduce to commit, the start of Dagster's run and of Spark included: {latency_s:.1f} s\n")
+
+    # A partition that is added while it runs is taken from its start.
+    grow_topic(connection, source, 3)
+    produce(source, [record(3, 2)])
+    dev.until(lambda: committed() == {0: 2, 2: 1}, 150)
+
+    assert sorted(each.json()["id"] for each in consume(target)) == [1, 2, 3]
+    with dg.DagsterInstance.from_config(str(dev.folder)) as instance:
+        dev.until(lambda: not instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])), 60)
+        runs = instance.get_runs()
+        assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS] * 2, dev.log[-6_000:]
+        assert {run.tags["kpipe/partitions"] for run in runs} == {"0", "2"}
+        assert instance.get_dynamic_partitions(f"kafka.{source}") == ["0", "1", "2"]
+    dev.stop()
+    assert is_free(dev.port)
+    assert not re.search(r"Traceback", dev.log), dev.log[-6_000:]
