@@ -1,0 +1,63 @@
+"""Waiting for work in flight before partitions are given away. No Kafka: what is waited for is passed in."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.ownership_ledger import NONE
+
+logger = logging.getLogger(__name__)
+
+InFlight = Callable[[frozenset[Partition]], frozenset[Partition]]
+"""Which of these partitions have work in flight."""
+
+# Between two looks at the work in flight, seconds: how late the end of a drain may be noticed.
+_LOOK_S = 0.2
+
+
+def drain(
+    partitions: frozenset[Partition],
+    in_flight: InFlight | None,
+    *,
+    deadline_s: float,
+    clock: Callable[[], float],
+    wait: Callable[[float], object],
+    why_stop: Callable[[], str | None],
+) -> tuple[frozenset[Partition], str]:
+    """Wait until no work is in flight.
+
+    Args:
+        partitions: The partitions that are to be given away.
+        in_flight: Tells which of them have work in flight; None: none has.
+        deadline_s: How long to wait at most, seconds.
+        clock: Seconds, never going back.
+        wait: Waits for some seconds, or for less if there is a reason to look again.
+        why_stop: A reason to wait no longer, in words; None where there is none.
+
+    Returns:
+        The partitions whose work is still in flight, and why the wait ended.
+    """
+    end = clock() + deadline_s
+    while True:
+        left = _work_on(partitions, in_flight)
+        if not left:
+            return NONE, "no work is in flight"
+        reason = why_stop()
+        if reason is not None:
+            return left, reason
+        if clock() >= end:
+            return left, f"work was still in flight after {deadline_s:g} s"
+        wait(min(_LOOK_S, max(end - clock(), 0.01)))
+
+
+def _work_on(partitions: frozenset[Partition], in_flight: InFlight | None) -> frozenset[Partition]:
+    if in_flight is None:
+        return NONE
+    try:
+        return frozenset(in_flight(partitions)) & partitions
+    except Exception:
+        # Not knowing is not the same as none.
+        logger.exception("cannot tell whether work is in flight on %s", sorted(partitions))
+        return partitions
