@@ -12,7 +12,6 @@ from kpipe_platform.codecs import Codec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import Retry, Segment
 from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
-from kpipe_platform.io_managers.attempts import again
 from kpipe_platform.io_managers.feed import StagedFeeds
 from kpipe_platform.io_managers.isolation import Isolation, refuse_hopeless
 from kpipe_platform.io_managers.pipeline import IsolationCost, Pipeline, SliceReport, Staged
@@ -21,10 +20,11 @@ from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.components import stops
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.policies.limits import NO_LIMIT
+from kpipe_platform.policies.retry import try_again
 from kpipe_platform.spark.convert import is_records, to_form, to_frame
 from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.reader import SliceFrames
-from kpipe_platform.spark.stage_notes import RowFault, StageNotes, fault_frame, noting
+from kpipe_platform.spark.stage_notes import RowFault, StageNotes, fault_frame, noting, retry_of
 
 logger = logging.getLogger(__name__)
 
@@ -164,11 +164,18 @@ class Stager:
             return self._write(unlimited, part, parts(part))
 
         def dispose(part: Slice, failure: StageFailedError) -> SliceReport:
-            policy = pipeline.policies.retry("stage")
-            report, failed = again(policy, lambda: attempt(part), failure, clock=self._clock, sleep=self._sleep)
-            if report is not None:
+            tried = try_again(
+                pipeline.policies.retry("stage"),
+                lambda: attempt(part),
+                first=failure,
+                catch=StageFailedError,
+                clock=self._clock,
+                sleep=self._sleep,
+            )
+            if tried.error is None:
+                report: SliceReport = tried.result
                 return report
-            note = RowFault(failure.source.fault(int(time.time() * 1000)), retries=failed)
+            note = RowFault(failure.source.fault(int(time.time() * 1000)), retries=tuple(map(retry_of, tried.failed)))
             if self._store is not None:
                 poison.append((part, note))
                 return SliceReport(part, [])

@@ -200,6 +200,8 @@ def try_again(
     policy: RecordRetryPolicy | None,
     call: Callable[[], T],
     *,
+    first: Exception | None = None,
+    catch: type[Exception] = Exception,
     clock: Callable[[], float] = time.monotonic,
     wall: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
@@ -210,6 +212,8 @@ def try_again(
     Args:
         policy: None: one attempt.
         call: What to try.
+        first: What a first attempt failed with already; None: there was none.
+        catch: Exceptions that are a failed attempt; any other is raised.
         clock: Monotonic seconds.
         wall: Seconds since the epoch.
         sleep: Waits for seconds.
@@ -221,15 +225,19 @@ def try_again(
     """
     began = clock()
     failed: list[Attempt] = []
+    error = first
     while True:
-        try:
-            return Tried(call(), None, tuple(failed))
-        except Exception as error:  # noqa: BLE001  # whatever the user's code raises is its result here
-            number = len(failed) + 1
-            delay = None
-            if policy is not None:
-                delay = policy.next_delay_s(number, clock() - began, error, chance)
-            failed.append(Attempt.of(number, error, delay, int(wall() * 1000)))
-            if delay is None:
-                return Tried(None, error, tuple(failed) if number > 1 else ())
-            sleep(delay)
+        if error is None:
+            try:
+                return Tried(call(), None, tuple(failed))
+            except catch as raised:
+                error = raised
+        number = len(failed) + 1
+        delay = None
+        if policy is not None:
+            delay = policy.next_delay_s(number, clock() - began, error, chance)
+        failed.append(Attempt.of(number, error, delay, int(wall() * 1000)))
+        if delay is None:
+            return Tried(None, error, tuple(failed) if number > 1 else ())
+        sleep(delay)
+        error = None

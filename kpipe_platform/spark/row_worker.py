@@ -111,7 +111,7 @@ class RowWorker:
         tried = try_again(None, lambda: self._call(batch))
         if tried.error is not None and (is_away(tried.error) or batch.num_rows == 1):
             # Not the record's fault, or its own: the same again, as often as the policy says.
-            tried = try_again(self.retry, _first_fails(tried.error, lambda: self._call(batch)))
+            tried = try_again(self.retry, lambda: self._call(batch), first=tried.error)
         if tried.error is None:
             yield self._joined(tried.result, batch, [None] * batch.num_rows)
         elif batch.num_rows == 1:
@@ -153,18 +153,6 @@ class RowWorker:
             raise error
         fault = Fault.from_exception(Component.STAGE, _users(error))
         return RowFault(fault, self.action, retries=tuple(map(retry_of, tried.failed))).to_json()
-
-
-def _first_fails(error: Exception, call: Callable[[], Any]) -> Callable[[], Any]:
-    """A call whose first time is over: it failed with the error."""
-    pending = [error]
-
-    def again() -> Any:
-        if pending:
-            raise pending.pop()
-        return call()
-
-    return again
 
 
 def _users(error: Exception) -> Exception:

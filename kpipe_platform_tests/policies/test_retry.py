@@ -144,3 +144,19 @@ def test_what_is_no_exception_of_a_record_is_not_caught() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         try_again(RecordRetryPolicy(), call)
+
+
+def test_an_attempt_that_failed_already_is_the_first() -> None:
+    policy = RecordRetryPolicy(max_attempts=2, delay_s=0, jitter="none")
+    tried = try_again(policy, lambda: "done", first=ValueError("before"), sleep=lambda _: None)
+    assert (tried.result, [a.message for a in tried.failed]) == ("done", ["before"])
+    first = ValueError("before")
+    assert try_again(None, lambda: "never called", first=first).error is first
+
+
+def test_only_what_is_to_be_caught_is_an_attempt() -> None:
+    def call() -> None:
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        try_again(RecordRetryPolicy(delay_s=0), call, catch=ValueError)
