@@ -6,7 +6,6 @@ offset and of the text beside it is the lock; the transactional id is the one th
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -21,9 +20,7 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.slices import transactional_id
-from kpipe_platform.kafka.transactions import COMMIT_DEADLINE_S, initialised
-
-logger = logging.getLogger(__name__)
+from kpipe_platform.kafka.transactions import COMMIT_DEADLINE_S, abort_begun, guarded, initialised
 
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 # After an aborted failure librdkafka purges what is produced while it resets its sequence numbers. More purges in a
@@ -86,21 +83,21 @@ class RedriveTransaction:
             BrokerUnavailableError: No answer within the deadline.
             AuthorizationFailedError: The transactional id, or the group, may not be used.
         """
-        timeout_ms = int(self._timeout_s * 1000)
-        config = {
-            "transactional.id": self.transactional_id,
-            "transaction.timeout.ms": timeout_ms,
-            # librdkafka refuses a request timeout beyond the transaction's own.
-            "socket.timeout.ms": min(int(self._settings.for_librdkafka()["socket.timeout.ms"]), timeout_ms),
-            # The topic's own limit decides; a larger batch of small records would be refused for its size.
-            "message.max.bytes": 1_000_000_000,
-            "batch.size": self._batch_bytes,
-            "compression.type": "lz4",
-            "linger.ms": 5,
-            # Where the partition is not known: the choice of the Java client.
-            "partitioner": "murmur2_random",
-        }
-        self._producer = initialised(self._settings, config, self._clock)
+        self._producer = initialised(
+            self._settings,
+            self.transactional_id,
+            timeout_s=self._timeout_s,
+            producer_settings={
+                # The topic's own limit decides; a larger batch of small records would be refused for its size.
+                "message.max.bytes": 1_000_000_000,
+                "batch.size": self._batch_bytes,
+                "compression.type": "lz4",
+                "linger.ms": 5,
+                # Where the partition is not known: the choice of the Java client.
+                "partitioner": "murmur2_random",
+            },
+            clock=self._clock,
+        )
         self._stored = read_stored_offset(self._clients, self._group, self._topic, self._partition)
         return self._stored
 
@@ -251,27 +248,10 @@ class RedriveTransaction:
         if self._began_at is None:
             return
         self._began_at = None
-        try:
-            self._own.abort_transaction(self._settings.request_timeout_s)
-        except KafkaException as exception:
-            logger.warning(
-                "could not abort the transaction of %s/%s: %s",
-                self._topic,
-                self._partition,
-                kafka_error(exception).name(),
-            )
+        abort_begun(self._own, self._settings, f"{self._topic}/{self._partition}")
 
     def _guard(self, what: str, call: Callable[[], Any]) -> None:
-        deadline = self._clock() + COMMIT_DEADLINE_S
-        while True:
-            try:
-                call()
-            except KafkaException as exception:
-                error = kafka_error(exception)
-                if error.retriable() and not error.txn_requires_abort() and self._clock() < deadline:
-                    continue
-                raise self._typed(error, what) from exception
-            return
+        guarded(call, lambda error: self._typed(error, what), self._clock)
 
     def _typed(self, error: KafkaError, what: str) -> KpipeError:
         where = f"{self._topic}/{self._partition}"

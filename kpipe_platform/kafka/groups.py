@@ -9,10 +9,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from confluent_kafka import TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 
 from kpipe_platform.errors import BrokerUnavailableError, OffsetsPendingError, TerminalError
-from kpipe_platform.kafka.calls import ask, translate
+from kpipe_platform.kafka.calls import ask
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import CommitMetadata
 from kpipe_platform.kafka.offsets import Partition
@@ -103,24 +103,31 @@ def fetch_offsets(
         BrokerUnavailableError: No answer in that time, or none while a transaction is undecided.
         AuthorizationFailedError: The group may not be read.
     """
-    what = f"read the offsets of group {group}"
-    wanted = [TopicPartition(topic, number) for topic, number in partitions]
-
-    def request() -> Future[list[TopicPartition]]:
-        answer: Future[list[TopicPartition]] = Future()
-        answer.set_result(clients.consumer(group, isolation).committed(wanted, timeout=timeout_s))
-        return answer
-
-    # A coordinator that has just started refuses for a moment, which is asked again.
-    answer = ask(request, clients, what, group=group)
     found: Offsets = {}
-    for tp in answer:
-        if tp.error is not None:
-            raise translate(tp.error, clients.settings, what, group=group, topic=tp.topic, partition=tp.partition)
+    for tp in fetch_stored(clients, group, partitions, isolation=isolation, timeout_s=timeout_s):
         # A negative offset without an error is the protocol's way to say that there is none.
         stored = None if tp.offset < 0 else CommittedOffset(tp.offset, CommitMetadata.from_text(tp.metadata))
         found[(tp.topic, tp.partition)] = stored
     return found
+
+
+def fetch_stored(
+    clients: Clients, group: str, partitions: Sequence[Partition], *, isolation: str, timeout_s: float
+) -> list[TopicPartition]:
+    """What `fetch_offsets` reads, as the client gives it: in the order asked for, with the text beside each offset."""
+    wanted = [TopicPartition(topic, number) for topic, number in partitions]
+
+    def request() -> Future[list[TopicPartition]]:
+        answer: Future[list[TopicPartition]] = Future()
+        found = clients.consumer(group, isolation).committed(wanted, timeout=timeout_s)
+        failed = next((tp.error for tp in found if tp.error is not None), None)
+        if failed is not None:
+            raise KafkaException(failed)
+        answer.set_result(found)
+        return answer
+
+    # A coordinator that has just started, or moves, refuses for a moment, which is asked again.
+    return ask(request, clients, f"read the offsets of group {group}", group=group)
 
 
 def group_members(clients: Clients, group: str) -> list[GroupMember]:

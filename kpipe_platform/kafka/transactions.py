@@ -26,6 +26,7 @@ from kpipe_platform.errors import (
 from kpipe_platform.kafka.calls import FENCED_CODES, kafka_error, translate
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
+from kpipe_platform.kafka.groups import fetch_offsets
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Slice
 
@@ -34,7 +35,6 @@ logger = logging.getLogger(__name__)
 # A commit waits for the transaction log and for markers in every partition that took part; on a busy cluster
 # that is seconds. Past this the outcome is left to the next run's compare.
 COMMIT_DEADLINE_S = 60.0
-_ASK_AGAIN_S = 0.1
 
 _TIMED_OUT_CODES = FENCED_CODES | {
     KafkaError.INVALID_TXN_STATE,
@@ -95,15 +95,13 @@ class SliceTransaction:
             self._initialised(other).close()
 
     def _initialised(self, transactional_id: str) -> Producer:
-        timeout_ms = int(self._timeout_s * 1000)
-        config = {
-            **self._producer_settings,
-            "transactional.id": transactional_id,
-            "transaction.timeout.ms": timeout_ms,
-            # librdkafka refuses a request timeout beyond the transaction's own.
-            "socket.timeout.ms": min(int(self._settings.for_librdkafka()["socket.timeout.ms"]), timeout_ms),
-        }
-        return initialised(self._settings, config, self._clock)
+        return initialised(
+            self._settings,
+            transactional_id,
+            timeout_s=self._timeout_s,
+            producer_settings=self._producer_settings,
+            clock=self._clock,
+        )
 
     @property
     def is_open(self) -> bool:
@@ -155,31 +153,17 @@ class SliceTransaction:
         return [state.counts for state in done] if len(done) == len(states) else None
 
     def _read_committed(self) -> list[tuple[int | None, CommitMetadata | None]]:
-        partitions = [TopicPartition(p.range.topic, p.range.partition) for p in self._slice.ranges]
-        consumer = self._clients.consumer(self._slice.group)
-        what = f"read the offsets of group {self._slice.group}"
-        deadline = self._clock() + self._settings.request_timeout_s
-        while True:
-            try:
-                # librdkafka asks for stable offsets under read_committed and retries while one is pending.
-                answer = consumer.committed(partitions, max(deadline - self._clock(), 0.1))
-                failed = next((tp.error for tp in answer if tp.error is not None), None)
-            except KafkaException as exception:
-                failed = kafka_error(exception)
-            if failed is None:
-                break
-            # A coordinator that moves, or has just been made, says so and is asked again.
-            if not failed.retriable() or self._clock() >= deadline:
-                raise translate(failed, self._settings, what, group=self._slice.group)
-            time.sleep(_ASK_AGAIN_S)
-        found: list[tuple[int | None, CommitMetadata | None]] = []
-        for tp in answer:
-            # A negative offset without an error is the protocol's way to say that there is none.
-            if tp.offset < 0:
-                found.append((None, None))
-            else:
-                found.append((tp.offset, CommitMetadata.from_text(tp.metadata)))
-        return found
+        places = [(p.range.topic, p.range.partition) for p in self._slice.ranges]
+        found = fetch_offsets(
+            self._clients,
+            self._slice.group,
+            places,
+            # Stable offsets: one that is pending in an open transaction is waited for.
+            isolation="read_committed",
+            timeout_s=self._settings.request_timeout_s,
+        )
+        stored = [found[place] for place in places]
+        return [(None, None) if each is None else (each.offset, each.metadata) for each in stored]
 
     def begin(self) -> None:
         """Begin; as late as possible, because the broker's timeout runs from here."""
@@ -228,10 +212,7 @@ class SliceTransaction:
         if self._began_at is None:
             return
         self._began_at = None
-        try:
-            self.producer.abort_transaction(self._settings.request_timeout_s)
-        except KafkaException as exception:
-            logger.warning("could not abort the transaction of %s: %s", self._slice, kafka_error(exception).name())
+        abort_begun(self.producer, self._settings, str(self._slice))
 
     def close(self) -> None:
         """Abort what is open and let the clients go."""
@@ -275,16 +256,7 @@ class SliceTransaction:
         return found
 
     def _guard(self, what: str, call: Callable[[], Any]) -> None:
-        deadline = self._clock() + COMMIT_DEADLINE_S
-        while True:
-            try:
-                call()
-            except KafkaException as exception:
-                error = kafka_error(exception)
-                if error.retriable() and not error.txn_requires_abort() and self._clock() < deadline:
-                    continue
-                raise self.error(error, what) from exception
-            return
+        guarded(call, lambda error: self.error(error, what), self._clock)
 
     def __enter__(self) -> SliceTransaction:
         return self
@@ -295,14 +267,34 @@ class SliceTransaction:
         self.close()
 
 
-def initialised(settings: ConnectionSettings, config: Mapping[str, Any], clock: Callable[[], float]) -> Producer:
+def initialised(
+    settings: ConnectionSettings,
+    transactional_id: str,
+    *,
+    timeout_s: float | None = None,
+    producer_settings: Mapping[str, Any] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> Producer:
     """A transactional producer that owns its id: every older owner is fenced.
+
+    Args:
+        settings: The connection.
+        transactional_id: The id to own.
+        timeout_s: Transaction timeout, seconds; None: librdkafka's own, one minute.
+        producer_settings: Further librdkafka producer properties.
+        clock: Monotonic seconds.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
         AuthorizationFailedError: The transactional id may not be used.
     """
-    producer = Producer({**settings.for_librdkafka(), **config})
+    config = {**settings.for_librdkafka(), **(producer_settings or {}), "transactional.id": transactional_id}
+    if timeout_s is not None:
+        timeout_ms = int(timeout_s * 1000)
+        config["transaction.timeout.ms"] = timeout_ms
+        # librdkafka refuses a request timeout beyond the transaction's own.
+        config["socket.timeout.ms"] = min(int(settings.for_librdkafka()["socket.timeout.ms"]), timeout_ms)
+    producer = Producer(config)
     deadline = clock() + settings.request_timeout_s
     while True:
         try:
@@ -311,9 +303,37 @@ def initialised(settings: ConnectionSettings, config: Mapping[str, Any], clock: 
             error = kafka_error(exception)
             if error.retriable() and clock() < deadline:
                 continue
-            what = f"take over transactional id {config['transactional.id']}"
+            what = f"take over transactional id {transactional_id}"
             raise translate(error, settings, what) from exception
         return producer
+
+
+def guarded(call: Callable[[], Any], typed: Callable[[KafkaError], KpipeError], clock: Callable[[], float]) -> None:
+    """Make a call of a transaction, again while its failure is momentary and the transaction can go on.
+
+    Args:
+        call: What to do.
+        typed: The error to raise for the client's.
+        clock: Monotonic seconds.
+    """
+    deadline = clock() + COMMIT_DEADLINE_S
+    while True:
+        try:
+            call()
+        except KafkaException as exception:
+            error = kafka_error(exception)
+            if error.retriable() and not error.txn_requires_abort() and clock() < deadline:
+                continue
+            raise typed(error) from exception
+        return
+
+
+def abort_begun(producer: Producer, settings: ConnectionSettings, what: str) -> None:
+    """Abort a transaction. A failure is only logged: the id's next owner aborts what is left."""
+    try:
+        producer.abort_transaction(settings.request_timeout_s)
+    except KafkaException as exception:
+        logger.warning("could not abort the transaction of %s: %s", what, kafka_error(exception).name())
 
 
 def abort_lingering(settings: ConnectionSettings, transactional_id: str) -> None:
@@ -323,7 +343,7 @@ def abort_lingering(settings: ConnectionSettings, transactional_id: str) -> None
         BrokerUnavailableError: No answer within the deadline.
     """
     logger.warning("aborting what the last owner of transactional id %s left open", transactional_id)
-    initialised(settings, {"transactional.id": transactional_id}, time.monotonic).close()
+    initialised(settings, transactional_id).close()
 
 
 def store_offsets(transaction: SliceTransaction, counts: Sequence[SliceCounts]) -> Sequence[SliceCounts]:
