@@ -11,7 +11,6 @@ from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, ope
 from kpipe_platform.cli.offsets import GroupArgument, TopicArgument
 from kpipe_platform.cli.output import print_hint, print_json, print_line
 from kpipe_platform.cli.tables import print_table
-from kpipe_platform.errors import TopicNotFoundError
 
 if TYPE_CHECKING:
     from kpipe_platform.partitions.pauses import Pause
@@ -21,7 +20,8 @@ __all__ = ["app"]
 app = typer.Typer(help="See where an asset's group stands in each partition, and pause one.", no_args_is_help=True)
 
 PartitionOption = Annotated[
-    list[int] | None, typer.Option("--partition", "-p", help="Kafka partition; may be repeated. Without it: all.")
+    list[int] | None,
+    typer.Option("--partition", "-p", min=0, help="Kafka partition; may be repeated. Without it: all."),
 ]
 
 
@@ -109,15 +109,14 @@ def resume(
 
 
 def _numbers(topic: str, wanted: list[int] | None, bootstrap_servers: str) -> list[int]:
+    from kpipe_platform.kafka.slices import check_partitions
     from kpipe_platform.kafka.topics import describe_topics
 
     with open_clients(bootstrap_servers) as clients:
-        count = describe_topics(clients, [topic])[topic].partitions
-    for number in wanted or []:
-        if not 0 <= number < count:
-            msg = f"topic {topic!r} has no partition {number}: it has {count} (0 to {count - 1})"
-            raise TopicNotFoundError(msg, fix="give one of them, or leave --partition out for all")
-    return sorted(set(wanted)) if wanted else list(range(count))
+        described = describe_topics(clients, [topic])
+    numbers = sorted(set(wanted or range(described[topic].partitions)))
+    check_partitions(described, [(topic, number) for number in numbers])
+    return numbers
 
 
 def _shown(pause: Pause | None) -> str | None:

@@ -40,11 +40,6 @@ class DeadLetterFilter:
     assets: tuple[str, ...] = ()
     places: tuple[tuple[int, int], ...] = ()
 
-    @property
-    def takes_all(self) -> bool:
-        """Whether there is no condition."""
-        return self == DeadLetterFilter()
-
     def takes(self, found: FoundDeadLetter) -> bool:
         """Whether a dead letter is meant."""
         original, letter, time_ms = found.original, found.letter, found.time_ms

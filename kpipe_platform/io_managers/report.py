@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -53,10 +53,10 @@ def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
     rules = _rules(reports)
     if rules:
         metadata[RULES] = dg.MetadataValue.table(rules)
-    isolation = [report.isolation for report in reports if report.isolation is not None]
+    # Each part of a slice holds what was spent until then, so its last part holds all of it.
+    isolation = {report.slice.whole_id: report.isolation for report in reports if report.isolation is not None}
     if isolation:
-        # Each part holds what was spent until then; a slice's last part holds all of it.
-        metadata["isolation"] = dg.MetadataValue.table([_isolation(isolation)])
+        metadata["isolation"] = dg.MetadataValue.table([_isolation(isolation.values())])
     if any(report.slice.ranges for report in reports):
         metadata["slices"] = _slices(reports)
     metadata["steps"] = _steps(reports)
@@ -88,14 +88,12 @@ def _rules(reports: Sequence[SliceReport]) -> list[dg.TableRecord]:
     ]
 
 
-def _isolation(costs: Sequence[IsolationCost]) -> dg.TableRecord:
-    # A cost that is not more than the one before begins another slice.
-    last = [a for a, b in zip(costs, [*costs[1:], None], strict=True) if b is None or b.calls < a.calls]
+def _isolation(costs: Collection[IsolationCost]) -> dg.TableRecord:
     return dg.TableRecord(
         {
-            "records": sum(cost.records for cost in last),
-            "stage_calls": sum(cost.calls for cost in last),
-            "seconds": round(sum(cost.duration_s for cost in last), 3),
+            "records": sum(cost.records for cost in costs),
+            "stage_calls": sum(cost.calls for cost in costs),
+            "seconds": round(sum(cost.duration_s for cost in costs), 3),
         }
     )
 

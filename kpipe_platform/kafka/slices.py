@@ -1,11 +1,11 @@
 """Planning the next slice: pure decisions over facts that the brokers and Dagster gave.
 
-The only call to a broker is in ``gather_facts``; ``plan_range`` and ``plan_slice`` decide, and need none.
+Brokers are asked in ``gather_facts`` and what it calls; ``plan_range`` and ``plan_slice`` decide, and need none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -18,7 +18,7 @@ from kpipe_platform.errors import (
     TopicRecreatedError,
 )
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import CommittedOffset, GroupMember, committed_offsets, group_members
+from kpipe_platform.kafka.groups import CommittedOffset, GroupMember, Offsets, committed_offsets, group_members
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, offsets_at, watermarks
 from kpipe_platform.kafka.topics import TopicDescription, describe_topics
 
@@ -146,6 +146,11 @@ class Slice:
         return self.unit or transactional_id(self.group, [planned.range for planned in self.ranges])
 
     @property
+    def whole_id(self) -> str:
+        """``slice_id`` of the slice that this one is a part of; its own for a whole slice."""
+        return self.slice_id.partition("/")[0]
+
+    @property
     def can_be_halved(self) -> bool:
         """True while the slice is more than one offset of one partition."""
         return self.span > 1 or len(self.ranges) > 1
@@ -180,7 +185,7 @@ class Slice:
 
     def _part(self, ranges: tuple[PlannedRange, ...], fence: tuple[str, ...] = ()) -> Slice:
         first = ranges[0].range
-        name = f"{self.slice_id.split('/')[0]}/{first.partition}.{first.start}-{ranges[-1].range.end}"
+        name = f"{self.whole_id}/{first.partition}.{first.start}-{ranges[-1].range.end}"
         return replace(self, slice_id=name, ranges=ranges, fence=fence, unit=self.transactional_id)
 
     def __str__(self) -> str:
@@ -286,11 +291,22 @@ def _first_offset(facts: PartitionFacts, policy: PlanPolicy, where: str, cli: st
     if policy.start == "error":
         msg = f'group {policy.group} has no offset for {where}, and the source says start="error"'
         raise NoStartOffsetError(msg, fix=f"set the first offset: {cli} earliest", **ids)
-    if policy.start == "earliest":
-        return facts.marks.log_start
-    if policy.start == "latest" or facts.start_offset is None:
-        return facts.marks.end
-    return min(facts.start_offset, facts.marks.end)
+    return start_of(policy.start, facts.marks, facts.start_offset)
+
+
+def start_of(start: str | int, marks: Watermarks, start_offset: int | None) -> int:
+    """Where a group without an offset begins. Pure.
+
+    Args:
+        start: The start policy; ``"error"`` is not refused here, and is the log's start.
+        marks: Log start and end.
+        start_offset: First offset at the policy's time; None where no record is that young.
+    """
+    if start == "latest":
+        return marks.end
+    if isinstance(start, int):
+        return marks.end if start_offset is None else min(start_offset, marks.end)
+    return marks.log_start
 
 
 def plan_slice(facts: Iterable[PartitionFacts], policy: PlanPolicy, *, run_id: str, slice_id: str) -> Slice:
@@ -361,10 +377,40 @@ def gather_facts(
     described = describe_topics(clients, [topic for topic, _ in wanted])
     check_partitions(described, wanted)
     refuse_foreign_members(policy.group, group_members(clients, policy.group))
+    found = read_facts(clients, policy, described, wanted)
+    return [
+        facts if facts.committed is not None else replace(facts, earlier=earlier((facts.topic, facts.partition)))
+        for facts in found
+    ]
+
+
+def read_facts(
+    clients: Clients, policy: PlanPolicy, described: Mapping[str, TopicDescription], wanted: Sequence[Partition]
+) -> list[PartitionFacts]:
+    """What the brokers know of partitions that exist, without what Dagster holds.
+
+    Raises:
+        BrokerUnavailableError: No answer within the deadline.
+    """
     # The group's offset is read before the log's end: so the end can only be younger, never older.
     committed = committed_offsets(clients, policy.group, wanted)
     marks = watermarks(clients, wanted, policy.isolation)
-    new = [p for p in wanted if committed.get(p) is None]
+    return facts_of(clients, policy, described, committed, marks)
+
+
+def facts_of(
+    clients: Clients,
+    policy: PlanPolicy,
+    described: Mapping[str, TopicDescription],
+    committed: Offsets,
+    marks: Mapping[Partition, Watermarks],
+) -> list[PartitionFacts]:
+    """The facts of the partitions whose offsets and watermarks are read, one call more where a group begins at a time.
+
+    Raises:
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    new = [place for place, stored in committed.items() if stored is None]
     starts: dict[Partition, int | None] = {}
     if new and isinstance(policy.start, int):
         starts = offsets_at(clients, new, policy.start, policy.isolation)
@@ -374,9 +420,8 @@ def gather_facts(
             partition=number,
             topic_id=described[topic].topic_id,
             marks=marks[(topic, number)],
-            committed=committed.get((topic, number)),
+            committed=stored,
             start_offset=starts.get((topic, number)),
-            earlier=earlier((topic, number)) if (topic, number) in new else None,
         )
-        for topic, number in wanted
+        for (topic, number), stored in committed.items()
     ]

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
-from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, offsets_at, watermarks
-from kpipe_platform.kafka.slices import PlanPolicy, check_partitions
+from kpipe_platform.kafka.groups import CommittedOffset
+from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks
+from kpipe_platform.kafka.slices import PlanPolicy, check_partitions, read_facts, start_of
 from kpipe_platform.kafka.topics import describe_topics
 
 
@@ -68,25 +68,16 @@ def gather_waiting(
     if not wanted:
         return []
     check_partitions(described, wanted)
-    # The group's offset is read before the log's end: so the end can only be younger, never older.
-    committed = committed_offsets(clients, policy.group, wanted)
-    marks = watermarks(clients, wanted, policy.isolation)
-    new = [p for p in wanted if committed.get(p) is None]
-    starts: dict[Partition, int | None] = {}
-    if new and isinstance(policy.start, int):
-        starts = offsets_at(clients, new, policy.start, policy.isolation)
     return [
         Waiting(
-            topic=topic,
-            partition=number,
-            topic_id=described[topic].topic_id,
-            marks=marks[topic, number],
-            committed=committed.get((topic, number)),
-            offset=next_offset(
-                committed.get((topic, number)), marks[topic, number], policy.start, starts.get((topic, number))
-            ),
+            topic=facts.topic,
+            partition=facts.partition,
+            topic_id=facts.topic_id,
+            marks=facts.marks,
+            committed=facts.committed,
+            offset=next_offset(facts.committed, facts.marks, policy.start, facts.start_offset),
         )
-        for topic, number in wanted
+        for facts in read_facts(clients, policy, described, wanted)
     ]
 
 
@@ -101,10 +92,4 @@ def next_offset(
         start: The start policy, for a group without an offset; under ``"error"`` everything waits.
         start_offset: First offset at the policy's time.
     """
-    if committed is not None:
-        return committed.offset
-    if start == "latest":
-        return marks.end
-    if isinstance(start, int):
-        return marks.end if start_offset is None else min(start_offset, marks.end)
-    return marks.log_start
+    return start_of(start, marks, start_offset) if committed is None else committed.offset

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 import dagster as dg
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
@@ -13,6 +14,19 @@ GROUP = "kpipe/group"
 """Run tag: consumer group of the asset."""
 RANGES = "kpipe/ranges"
 """Run tag: the offsets that the tick saw, ``{"orders": {"3": [100, 250]}}``. The run itself plans anew."""
+
+
+def asked_ranges(tags: Mapping[str, str]) -> dict[Partition, tuple[int, int]]:
+    """The offsets (start, end) that a run was asked for, by partition; none where no sensor wrote the tags."""
+    try:
+        data = json.loads(tags.get(RANGES) or "{}")
+        return {
+            (topic, int(number)): (int(start), int(end))
+            for topic, numbers in data.items()
+            for number, (start, end) in numbers.items()
+        }
+    except (ValueError, TypeError, AttributeError):
+        return {}
 
 
 def asked_for(instance: dg.DagsterInstance, group: str) -> dict[Partition, list[str]]:
@@ -27,7 +41,6 @@ def asked_for(instance: dg.DagsterInstance, group: str) -> dict[Partition, list[
     """
     found: dict[Partition, list[str]] = {}
     for run in instance.get_runs(dg.RunsFilter(tags={GROUP: group}, statuses=NOT_FINISHED_STATUSES)):
-        for topic, numbers in json.loads(run.tags.get(RANGES) or "{}").items():
-            for number in numbers:
-                found.setdefault((topic, int(number)), []).append(run.run_id)
+        for place in asked_ranges(run.tags):
+            found.setdefault(place, []).append(run.run_id)
     return found

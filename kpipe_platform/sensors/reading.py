@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from kpipe_platform.errors import BrokerUnavailableError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import Offsets, fetch_offsets
-from kpipe_platform.kafka.offsets import Partition, Watermarks, offsets_at, watermarks
+from kpipe_platform.kafka.offsets import Partition, Watermarks, watermarks
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import PartitionFacts, PlanPolicy
+from kpipe_platform.kafka.slices import PartitionFacts, PlanPolicy, facts_of
 from kpipe_platform.kafka.topics import TopicDescription, describe_topics
 
 # A transaction that has just committed holds its offsets for some milliseconds more; one of a killed run holds them
@@ -80,21 +80,7 @@ def read_brokers(
             read = [partition for partition in everything if partition[0] in downstream.topics]
             behind = stored_offsets(clients, downstream.group, read)
         marks = watermarks(clients, everything if downstream is not None else wanted, policy.isolation)
-        new = [partition for partition in wanted if committed[partition] is None]
-        starts: dict[Partition, int | None] = {}
-        if new and isinstance(policy.start, int):
-            starts = offsets_at(clients, new, policy.start, policy.isolation)
-    facts = [
-        PartitionFacts(
-            topic=topic,
-            partition=number,
-            topic_id=described[topic].topic_id,
-            marks=marks[(topic, number)],
-            committed=committed[(topic, number)],
-            start_offset=starts.get((topic, number)),
-        )
-        for topic, number in wanted
-    ]
+        facts = facts_of(clients, policy, described, committed, marks)
     return BrokerView(
         {name: described[name] for name in topics}, facts, None if downstream is None else _lag(behind, marks)
     )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kpipe_platform.kafka.offsets import OffsetRange, Partition
-from kpipe_platform.partitions.runs import GROUP, RANGES
+from kpipe_platform.partitions.runs import GROUP, RANGES, asked_ranges
 
 PARTITIONS = "kpipe/partitions"
 """Kafka partitions: ``3``, ``3-7``, ``all``."""
@@ -57,16 +57,7 @@ class AskedFor:
     @classmethod
     def of(cls, tags: Mapping[str, str]) -> AskedFor:
         """Read it from a run's tags; empty where they were not written by a sensor of kpipe."""
-        try:
-            data = json.loads(tags.get(RANGES) or "{}")
-            starts = {
-                (topic, int(number)): int(start)
-                for topic, numbers in data.items()
-                for number, (start, _) in numbers.items()
-            }
-        except (ValueError, TypeError, AttributeError):
-            starts = {}
-        return cls(starts)
+        return cls({place: start for place, (start, _) in asked_ranges(tags).items()})
 
 
 __all__ = ["ATTEMPT", "GROUP", "PARTITIONS", "RANGES", "RANGE_KEY", "AskedFor", "range_key", "ranges_to_text"]

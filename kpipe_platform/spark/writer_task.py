@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pickle
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -162,8 +162,9 @@ class _Task:
         """Say what would stop the run, and send nothing: parallel writers cannot take back what they sent."""
         with self.faults:
             for batch in batches:
-                self._note_batch(batch)
-                for _ in self._dead_letters(batch):
+                parts = _by_kind(batch)
+                self._note_batch(parts)
+                for _ in self._dead_letters(parts):
                     pass
         return self._finish(self.outcome.status if self._stopped() or self._is_over_limit() else "counted")
 
@@ -181,7 +182,10 @@ class _Task:
         except KafkaException as exception:
             raise translate(exception, self.spec.settings, "look for refused records") from exception
         for batch in batches:
-            rows = OutputRows(batch.filter(_is(batch, KIND_OUTPUT)), self.spec)
+            part = _by_kind(batch).get(KIND_OUTPUT)
+            if part is None:
+                continue
+            rows = OutputRows(part, self.spec)
             suspects = [row for row in rows.rows() if row.identity not in self.spec.rejected]
             refused = find_refused(producer, self.spec, suspects, REFUSED_CODES)
             self.outcome.rejected.update({row.identity: fault for row, fault in refused})
@@ -192,34 +196,40 @@ class _Task:
     def _consume(self, batches: Iterable[pa.RecordBatch], sink: Sink, transaction: SliceTransaction | None) -> None:
         for batch in batches:
             began = time.monotonic()
-            self._note_batch(batch)
+            parts = _by_kind(batch)
+            self._note_batch(parts)
             if not self.spec.only_rejected:
-                for topic, row in self._dead_letters(batch):
+                for topic, row in self._dead_letters(parts):
                     if self._stopped():
                         continue
                     self._begin(transaction)
                     sink.send(topic, row)
-            part = batch.filter(_is(batch, KIND_OUTPUT))
-            if part.num_rows:
-                self._write_outputs(part, sink, transaction)
+            if KIND_OUTPUT in parts:
+                self._write_outputs(parts[KIND_OUTPUT], sink, transaction)
             sink.poll()
             self.steps["write"] += time.monotonic() - began
 
-    def _note_batch(self, batch: pa.RecordBatch) -> None:
+    def _note_batch(self, parts: Mapping[int, pa.RecordBatch]) -> None:
         if not self.faults.segments:
             self.faults.segments = self._segments()
         if self.spec.only_rejected:
             return
-        part = batch.filter(_is(batch, KIND_COUNT))
-        for src, count in zip(part.column("src").to_pylist(), part.column("src_offset").to_pylist(), strict=True):
-            self.read[src] = self.read.get(src, 0) + count
-        for text in batch.filter(_is(batch, KIND_RULE)).column("note").to_pylist():
-            found = RuleCount.from_json(text)
-            self.outcome.rules[found.rule] = found
+        if KIND_COUNT in parts:
+            counted = parts[KIND_COUNT]
+            for src, count in zip(
+                counted.column("src").to_pylist(), counted.column("src_offset").to_pylist(), strict=True
+            ):
+                self.read[src] = self.read.get(src, 0) + count
+        if KIND_RULE in parts:
+            for text in parts[KIND_RULE].column("note").to_pylist():
+                found = RuleCount.from_json(text)
+                self.outcome.rules[found.rule] = found
 
-    def _dead_letters(self, batch: pa.RecordBatch) -> Iterator[tuple[str, Row]]:
-        yield from self.faults.undecoded(batch.filter(_is(batch, KIND_FAULT)))
-        yield from self.faults.noted(batch.filter(_is(batch, KIND_NOTED)))
+    def _dead_letters(self, parts: Mapping[int, pa.RecordBatch]) -> Iterator[tuple[str, Row]]:
+        if KIND_FAULT in parts:
+            yield from self.faults.undecoded(parts[KIND_FAULT])
+        if KIND_NOTED in parts:
+            yield from self.faults.noted(parts[KIND_NOTED])
 
     def _segments(self) -> tuple[Segment, ...]:
         """What the slice went through before its first row came here, and what it is in now."""
@@ -353,8 +363,13 @@ class _Timer:
         self._steps[self._step] += time.monotonic() - self._began
 
 
-def _is(batch: pa.RecordBatch, kind: int) -> pa.Array:
-    return pc.equal(batch.column("kind"), kind)
+def _by_kind(batch: pa.RecordBatch) -> dict[int, pa.RecordBatch]:
+    """The rows of each kind that the batch has; most batches have one, and are not copied."""
+    column = batch.column("kind")
+    kinds: list[int] = pc.unique(column).to_pylist()
+    if len(kinds) == 1:
+        return {kinds[0]: batch}
+    return {kind: batch.filter(pc.equal(column, kind)) for kind in kinds}
 
 
 def _short(data: bytes | None) -> str | None:
