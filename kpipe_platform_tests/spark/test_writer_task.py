@@ -1,0 +1,75 @@
+"""Which part of the pipeline a write that was not acknowledged belongs to, and how a batch is taken apart."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import KafkaError
+
+from kpipe_platform.codecs import RawCodec
+from kpipe_platform.deadletter import DeadLetterContext
+from kpipe_platform.errors import DeadLetterError, KpipeError
+from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.kafka.topics import TopicLimits
+from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.policies.faults import FaultAction
+from kpipe_platform.spark.sink import Sink
+from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_OUTPUT, WriterSpec
+from kpipe_platform.spark.writer_task import _by_kind, _Task
+
+
+@pytest.fixture
+def task() -> _Task:
+    settings = ConnectionSettings(bootstrap_servers="127.0.0.1:9")
+    planned = PlannedRange(OffsetRange("orders", 0, 0, 5), "id", 0, 5, None)
+    spec = WriterSpec(
+        settings=settings,
+        source_settings=settings,
+        slice=Slice("kpipe.enriched", "run", "abc", (planned,)),
+        mode="idempotent",
+        topic="enriched",
+        limits=TopicLimits(),
+        dead_letters=(DeadLetterContext("orders.dlq", asset="enriched", run_id="run", group="kpipe.enriched"),),
+        policies=FaultPolicies(FaultAction.DEAD_LETTER),
+        codecs=((RawCodec(), RawCodec()),),
+        isolation="read_committed",
+    )
+    return _Task(spec)
+
+
+def failed(code: int, *topics: str) -> Sink:
+    sink = Sink(cast(Any, None))
+    sink.failures = [KafkaError(code)]
+    sink.failed_topics = set(topics)
+    return sink
+
+
+@pytest.mark.parametrize(
+    ("topics", "part"),
+    [(("enriched",), "destination"), (("orders.dlq",), "dead_letter"), (("enriched", "orders.dlq"), "destination")],
+)
+def test_the_part_whose_retry_applies(task: _Task, topics: tuple[str, ...], part: str) -> None:
+    with pytest.raises(KpipeError) as caught:
+        task._given_up(failed(KafkaError._MSG_TIMED_OUT, *topics), None)
+    assert caught.value.attributes["part"] == part
+
+
+def test_a_refused_output_is_looked_for_and_a_refused_dead_letter_stops_the_run(task: _Task) -> None:
+    assert task._given_up(failed(KafkaError.INVALID_RECORD, "enriched"), None).status == "broker_rejected"
+    with pytest.raises(DeadLetterError, match=r"orders\.dlq"):
+        task._given_up(failed(KafkaError.INVALID_RECORD, "orders.dlq"), None)
+
+
+def test_a_batch_of_one_kind_is_not_copied() -> None:
+    one = pa.RecordBatch.from_pydict({"kind": pa.array([KIND_OUTPUT] * 3, pa.int8()), "n": [1, 2, 3]})
+    assert _by_kind(one)[KIND_OUTPUT] is one
+    two = pa.RecordBatch.from_pydict({"kind": pa.array([KIND_COUNT, KIND_OUTPUT], pa.int8()), "n": [1, 2]})
+    assert {kind: part.column("n").to_pylist() for kind, part in _by_kind(two).items()} == {
+        KIND_COUNT: [1],
+        KIND_OUTPUT: [2],
+    }
+    assert _by_kind(one.slice(0, 0)) == {}
