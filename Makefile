@@ -19,7 +19,7 @@ run: ## A year of flights through Kafka, Spark and Dagster, exactly once, with a
 	@sh scripts/setup run
 	@$(BIN)/python -m kpipe_platform.demo run $(RUN_ARGS)
 
-dev: ## Kafka and the Dagster UI with the flights platform, on PORT (3000); Ctrl-C stops all of it
+dev: ## Kafka and the Dagster UI with the flights platform, on PORT (3000); Ctrl-C lets runs finish, then stops all of it
 	@sh scripts/setup run
 	@$(BIN)/kpipe dev --port $(PORT) $(DEV_ARGS)
 

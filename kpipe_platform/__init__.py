@@ -26,15 +26,21 @@ if TYPE_CHECKING:
     from kpipe_platform.io_managers import KafkaIOManager, OffsetCommittingIOManager, current_slice
     from kpipe_platform.jobs import PauseConfig, RedriveConfig, pause_job, redrive_job
     from kpipe_platform.kafka.offsets import OffsetRange
+    from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
     from kpipe_platform.kafka.records import KafkaRecord
     from kpipe_platform.kafka.topics import TopicSpec
+    from kpipe_platform.observability import PartitionEvent, PartitionEventKind
     from kpipe_platform.partitions import kafka_partitions, register_kafka_partitions
+    from kpipe_platform.partitions.coordinator import KafkaRunCoordinator
+    from kpipe_platform.partitions.pools import kafka_pool
+    from kpipe_platform.partitions.state import PartitionState, partition_states
     from kpipe_platform.policies.components import FaultPolicies, FaultPolicy
     from kpipe_platform.policies.faults import FaultAction
     from kpipe_platform.policies.retry import RecordRetryPolicy
     from kpipe_platform.resources.connection import KafkaConnection
     from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
-    from kpipe_platform.resources.scaling import ExecutionMode, PartitionScaling
+    from kpipe_platform.resources.ownership import PartitionOwnership
+    from kpipe_platform.resources.scaling import ExecutionMode, PartitionScaling, RebalanceMode
     from kpipe_platform.resources.source import KafkaSource
     from kpipe_platform.resources.spark import SparkEngine
     from kpipe_platform.sensors import Backpressure, kafka_offset_sensor, kafka_partition_sensor
@@ -44,6 +50,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Backpressure": "sensors",
     "CheckOptions": "checks",
+    "ConsumerGroupOwnership": "kafka.ownership",
     "ExecutionMode": "resources.scaling",
     "FaultAction": "policies.faults",
     "FaultPolicies": "policies.components",
@@ -54,14 +61,20 @@ _HOMES = {
     "KafkaDestination": "resources.destination",
     "KafkaIOManager": "io_managers",
     "KafkaRecord": "kafka.records",
+    "KafkaRunCoordinator": "partitions.coordinator",
     "KafkaSource": "resources.source",
     "KafkaTopic": "codecs.topic",
     "KpipeError": "errors",
     "OffsetCommittingIOManager": "io_managers",
     "OffsetRange": "kafka.offsets",
+    "PartitionEvent": "observability",
+    "PartitionEventKind": "observability",
+    "PartitionOwnership": "resources.ownership",
     "PartitionScaling": "resources.scaling",
+    "PartitionState": "partitions.state",
     "PauseConfig": "jobs",
     "RawCodec": "codecs",
+    "RebalanceMode": "resources.scaling",
     "RecordRetryPolicy": "policies.retry",
     "RedriveConfig": "jobs",
     "Rule": "spark.rules",
@@ -77,10 +90,12 @@ _HOMES = {
     "kafka_offset_sensor": "sensors",
     "kafka_partition_sensor": "sensors",
     "kafka_partitions": "partitions",
+    "kafka_pool": "partitions.pools",
     "kafka_topic_asset": "assets",
     "lag_check": "checks",
     "map_records": "spark.row_functions",
     "offset_contiguity_check": "checks",
+    "partition_states": "partitions.state",
     "pause_job": "jobs",
     "redrive_job": "jobs",
     "register_kafka_partitions": "partitions",
@@ -92,6 +107,7 @@ _HOMES = {
 __all__ = [
     "Backpressure",
     "CheckOptions",
+    "ConsumerGroupOwnership",
     "ExecutionMode",
     "FaultAction",
     "FaultPolicies",
@@ -102,14 +118,20 @@ __all__ = [
     "KafkaDestination",
     "KafkaIOManager",
     "KafkaRecord",
+    "KafkaRunCoordinator",
     "KafkaSource",
     "KafkaTopic",
     "KpipeError",
     "OffsetCommittingIOManager",
     "OffsetRange",
+    "PartitionEvent",
+    "PartitionEventKind",
+    "PartitionOwnership",
     "PartitionScaling",
+    "PartitionState",
     "PauseConfig",
     "RawCodec",
+    "RebalanceMode",
     "RecordRetryPolicy",
     "RedriveConfig",
     "Rule",
@@ -126,10 +148,12 @@ __all__ = [
     "kafka_offset_sensor",
     "kafka_partition_sensor",
     "kafka_partitions",
+    "kafka_pool",
     "kafka_topic_asset",
     "lag_check",
     "map_records",
     "offset_contiguity_check",
+    "partition_states",
     "pause_job",
     "redrive_job",
     "register_kafka_partitions",

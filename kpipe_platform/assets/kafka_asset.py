@@ -14,6 +14,7 @@ from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
 from kpipe_platform.io_managers.feed import RunLimits, StagedFeeds, TopicFeed
 from kpipe_platform.io_managers.kafka import StoresOffsets
 from kpipe_platform.io_managers.step import FORM, LIMIT, ON_FAULT, READ, READ_FEED, SCALING
+from kpipe_platform.partitions.pools import kafka_pool
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.policies.limits import DeadLetterLimit
@@ -41,6 +42,7 @@ def kafka_asset(
     ins: Mapping[str, dg.AssetIn] | None = None,
     name: str | None = None,
     key_prefix: str | Sequence[str] | None = None,
+    pool: str | None = None,
     metadata: Mapping[str, Any] | None = None,
     **asset_kwargs: Any,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
@@ -70,6 +72,9 @@ def kafka_asset(
         ins: AssetIn for other inputs, for example ``table_input()``.
         name: Asset name; None: the function's.
         key_prefix: Prefix of the asset key.
+        pool: Dagster's concurrency pool of its runs, shared with whatever else names it. None: one of its own,
+            ``kafka_pool(asset_key)``, by which the run queue keeps two runs of one partition apart; it has no limit
+            until somebody sets one.
         metadata: Further metadata.
         **asset_kwargs: Further arguments of ``dagster.asset``.
 
@@ -114,9 +119,12 @@ def kafka_asset(
             asset_kwargs["io_manager_key"] = io_manager_key or "kafka_io_manager"
         if partitioned:
             asset_kwargs.setdefault("partitions_def", sources[0].partitions_def)
+        own_name = name or str(getattr(stage, "__name__", "stage"))
+        prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
         made: dg.AssetsDefinition = dg.asset(
-            name=name or getattr(stage, "__name__", None),
+            name=own_name,
             key_prefix=key_prefix,
+            pool=pool or kafka_pool(dg.AssetKey([*prefix, own_name])),
             ins=inputs,
             metadata={**extra, **(metadata or {})},
             description=asset_kwargs.pop("description", None) or inspect.getdoc(stage),

@@ -8,41 +8,50 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
 from filelock import FileLock, Timeout
 
+from kpipe_platform.cli.dagster_services import DagsterServices
 from kpipe_platform.cli.output import progress_lines
+from kpipe_platform.cli.stop_signals import StopSignals, stop_signals
 from kpipe_platform.errors import EnvironmentSetupError
 from kpipe_platform.jvm.ports import LOOPBACK, is_free
-from kpipe_platform.jvm.process import ManagedProcess
 from kpipe_platform.testing.broker import EmbeddedBroker
 
 __all__ = ["dagster_yaml", "dev", "service_environment"]
 
-DEFINITIONS = "kpipe_platform.definitions"
-
 _POLL_S = 0.2
-# Dagster ends its services one after the other, and gives each of them this long by itself.
-_DAGSTER_STOP_DEADLINE_S = 25.0
 _KILL_DEADLINE_S = 5.0
-_STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _PR_SET_PDEATHSIG = 1
-# A child that must not be hit by this terminal's Ctrl-C is started with SIGINT ignored, and would pass that on to
-# what it starts: Dagster would not see the SIGINT that it is ended with either.
-_RUN_DAGSTER = """
-import runpy, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-runpy.run_module("dagster", run_name="__main__", alter_sys=True)
+# Two runs of one Kafka partition are kept apart by their slot. A run that a pool holds back waits in the queue, where
+# it has no process. Dagster looks into the queue every 5 s by default, which every record would wait for.
+_DAGSTER_YAML = """\
+telemetry:
+  enabled: false
+nux:
+  enabled: false
+run_coordinator:
+  module: kpipe_platform.partitions.coordinator
+  class: KafkaRunCoordinator
+  config:
+    dequeue_interval_seconds: 1
+concurrency:
+  runs:
+    max_concurrent_runs: {runs}
+    tag_concurrency_limits:
+      - key: kpipe/slot
+        value:
+          applyLimitPerUniqueValue: true
+        limit: 1
+  pools:
+    granularity: run
 """
-_SUPERSEDED = "ignore:Function `dev_command` is superseded"
 
 
 def dev(
@@ -52,10 +61,12 @@ def dev(
         ".kpipe/dev"
     ),
     seed: Annotated[bool, typer.Option(help="Fill the topics of the flights platform first.")] = True,
+    drain_s: Annotated[float, typer.Option(min=0.0, help="Seconds that Ctrl-C waits for the runs at work.")] = 30.0,
 ) -> None:
-    """Start Kafka and the Dagster UI with the flights platform; Ctrl-C stops all of it.
+    """Start Kafka and the Dagster UI with the flights platform; Ctrl-C lets the runs at work finish and stops it.
 
-    Data is kept: the next start goes on where this one ended. Delete the data folder to start afresh.
+    A second Ctrl-C ends those runs: nothing of them is committed. Runs that are queued wait for the next start. Data is
+    kept: the next start goes on where this one ended. Delete the data folder to start afresh.
     """
     if not is_free(port):
         raise EnvironmentSetupError(
@@ -66,10 +77,10 @@ def dev(
         )
     folder = data_dir.absolute()
     try:
-        with _stopping_signals_interrupt(), _only_user_of(folder):
-            _serve(port, brokers, folder, seed=seed)
+        with stop_signals() as signals, _only_user_of(folder):
+            _serve(port, brokers, folder, seed=seed, drain_s=drain_s, signals=signals)
     except KeyboardInterrupt:
-        typer.echo("Stopped.")
+        _say("Stopped.")
 
 
 def service_environment(environment: Mapping[str, str], *, bootstrap_servers: str, folder: Path) -> dict[str, str]:
@@ -96,12 +107,10 @@ def dagster_yaml(cpus: int) -> str:
         cpus: Processors of this machine. Each run may start a Spark session of a GB, so there are no more
             runs than processors, and no more than four.
     """
-    runs = max(1, min(4, cpus))
-    quiet = "telemetry:\n  enabled: false\nnux:\n  enabled: false\n"
-    return f"{quiet}concurrency:\n  runs:\n    max_concurrent_runs: {runs}\n"
+    return _DAGSTER_YAML.format(runs=max(1, min(4, cpus)))
 
 
-def _serve(port: int, brokers: int, folder: Path, *, seed: bool) -> None:
+def _serve(port: int, brokers: int, folder: Path, *, seed: bool, drain_s: float, signals: StopSignals) -> None:
     typer.echo(f"Starting Kafka ({brokers} broker{'s' if brokers > 1 else ''}), data in {folder}")
     with progress_lines() as show:
         broker = EmbeddedBroker(brokers, folder / "kafka", keep_data=True, progress=show)
@@ -111,7 +120,7 @@ def _serve(port: int, brokers: int, folder: Path, *, seed: bool) -> None:
         if seed:
             typer.echo("Filling the topics of the flights platform")
             _seed(environment)
-        _serve_dagster(port, broker.bootstrap_servers, folder, environment)
+        _serve_dagster(port, broker.bootstrap_servers, folder, environment, drain_s=drain_s, signals=signals)
     finally:
         broker.stop()
 
@@ -134,28 +143,27 @@ def _seed(environment: Mapping[str, str]) -> None:
         raise EnvironmentSetupError(msg, fix="mend that, or start without: kpipe dev --no-seed")
 
 
-def _serve_dagster(port: int, bootstrap_servers: str, folder: Path, environment: Mapping[str, str]) -> None:
+def _serve_dagster(
+    port: int,
+    bootstrap_servers: str,
+    folder: Path,
+    environment: Mapping[str, str],
+    *,
+    drain_s: float,
+    signals: StopSignals,
+) -> None:
     home = Path(environment["DAGSTER_HOME"])
     if "DAGSTER_HOME" not in os.environ:
         home.mkdir(parents=True, exist_ok=True)
         if not (home / "dagster.yaml").exists():
             (home / "dagster.yaml").write_text(dagster_yaml(os.cpu_count() or 1), encoding="utf-8")
-    # `dg dev`, which it recommends instead, is for projects of another layout.
-    quiet = ",".join(filter(None, (environment.get("PYTHONWARNINGS"), _SUPERSEDED)))
     log = folder / "logs" / "dagster.log"
     log.unlink(missing_ok=True)
-    workspace = ["-w", "workspace.yaml"] if Path("workspace.yaml").exists() else ["-m", DEFINITIONS]
-    dagster = ManagedProcess(
-        [sys.executable, "-c", _RUN_DAGSTER, "dev", *workspace, "-h", LOOPBACK, "-p", str(port)],
-        log_path=log,
-        env={**environment, "PYTHONWARNINGS": quiet},
-    )
+    dagster = DagsterServices(port, log, environment, _say)
     echo_new_lines = _follower(log)
     typer.echo("Starting Dagster")
-    dagster.start()
-    # Every process that Dagster starts belongs to this session, whatever process group it makes for itself.
-    session = dagster.pid
     try:
+        dagster.start()
         ready = False
         while dagster.is_running():
             echo_new_lines()
@@ -163,7 +171,7 @@ def _serve_dagster(port: int, bootstrap_servers: str, folder: Path, environment:
                 ready = True
                 typer.secho(
                     f"\n  Dagster UI  http://{LOOPBACK}:{port}\n  Kafka       {bootstrap_servers}\n"
-                    f"  Data        {folder}\n  Ctrl-C stops all of it.\n",
+                    f"  Data        {folder}\n  Ctrl-C lets the runs at work finish, then stops all of it.\n",
                     bold=True,
                 )
             time.sleep(_POLL_S)
@@ -171,49 +179,13 @@ def _serve_dagster(port: int, bootstrap_servers: str, folder: Path, environment:
         msg = f"Dagster ended by itself with exit code {dagster.returncode}; why is above and in {log}."
         raise EnvironmentSetupError(msg, fix="mend that and start again")
     finally:
-        _stop_dagster(dagster, session, echo_new_lines)
+        dagster.stop(signals, drain_s, echo_new_lines)
 
 
-def _stop_dagster(dagster: ManagedProcess, session: int | None, echo_new_lines: Callable[[], None]) -> None:
-    hurry = threading.Event()
-    for each in _STOPPING_SIGNALS:
-        signal.signal(each, lambda *_: hurry.set())
-    if dagster.is_running():
-        typer.echo("Stopping Dagster and Kafka (Ctrl-C again: at once)")
-    if dagster.pid is not None:
-        # As Ctrl-C in a terminal does for all of its group: runs see it too and are recorded as ended, and only
-        # on this signal does Dagster end its services in order.
-        with suppress(ProcessLookupError):
-            os.killpg(dagster.pid, signal.SIGINT)
-    end = time.monotonic() + _DAGSTER_STOP_DEADLINE_S
-    while dagster.is_running() and time.monotonic() < end and not hurry.is_set():
-        dagster.wait(_POLL_S)
-        echo_new_lines()
-    dagster.stop(0.0 if hurry.is_set() else _KILL_DEADLINE_S)
-    if session is not None:
-        _end_session(session)
-
-
-def _end_session(session: int) -> None:
-    """Wait for what is left of a session of processes to end, and end it by force after a deadline."""
-    end = time.monotonic() + _KILL_DEADLINE_S
-    while members := list(_session_members(session)):
-        if time.monotonic() > end:
-            for pid in members:
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(pid, signal.SIGKILL)
-            return
-        time.sleep(_POLL_S)
-
-
-def _session_members(session: int) -> Iterator[int]:
-    # Without /proc (macOS) there is nothing to look at: the process group, which was ended before, must do.
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError, IndexError):
-            # After the command in parentheses: state, parent, group, session.
-            state, _, _, its_session = stat.read_text(errors="replace").rpartition(")")[2].split()[:4]
-            if int(its_session) == session and state not in "ZX":
-                yield int(stat.parent.name)
+def _say(line: str) -> None:
+    # The terminal may be the first that is gone.
+    with suppress(OSError):
+        typer.echo(line)
 
 
 def _follower(path: Path) -> Callable[[], None]:
@@ -222,7 +194,8 @@ def _follower(path: Path) -> Callable[[], None]:
 
     def echo_new_lines() -> None:
         nonlocal seen
-        with suppress(FileNotFoundError), path.open("rb") as file:
+        # The file may not be there yet, and the terminal not any more.
+        with suppress(OSError), path.open("rb") as file:
             file.seek(seen)
             added = file.read()
             # Half a line, or half a character, is left for the next time.
@@ -243,21 +216,6 @@ def _answers(port: int) -> bool:
         return False
     finally:
         connection.close()
-
-
-@contextmanager
-def _stopping_signals_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP unwind the program as Ctrl-C does."""
-
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = {each: signal.signal(each, interrupt) for each in _STOPPING_SIGNALS}
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
 
 
 @contextmanager

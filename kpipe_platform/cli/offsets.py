@@ -107,6 +107,7 @@ def set_(
     """
     from kpipe_platform.kafka.commit_metadata import SliceCounts
     from kpipe_platform.kafka.groups import group_members
+    from kpipe_platform.kafka.lanes import settle, unsettled
     from kpipe_platform.kafka.slices import check_partitions, refuse_foreign_members
     from kpipe_platform.kafka.topics import describe_topics
     from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
@@ -124,6 +125,9 @@ def set_(
         )
         if not yes:
             typer.confirm(f"Move the offsets of group {group} so?", abort=True, err=True)
+        stands = {(topic, s.partition): s.committed for s in standings}
+        if unsettled(stands):
+            settle(clients.settings, group, stands, run_id=RUN_ID, slice_id=uuid.uuid4().hex[:16])
         move = _as_slice(group, topic, described.topic_id, standings, targets)
         with SliceTransaction(clients.settings, move, timeout_s=_TRANSACTION_TIMEOUT_S) as transaction:
             transaction.open()

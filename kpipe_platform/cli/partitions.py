@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -14,10 +15,14 @@ from kpipe_platform.cli.tables import print_table
 
 if TYPE_CHECKING:
     from kpipe_platform.partitions.pauses import Pause
+    from kpipe_platform.partitions.state import PartitionState
 
 __all__ = ["app"]
 
 app = typer.Typer(help="See where an asset's group stands in each partition, and pause one.", no_args_is_help=True)
+
+# Partitions with something wrong that are told of below the table; it shows all of them.
+_TOLD = 5
 
 PartitionOption = Annotated[
     list[int] | None,
@@ -32,42 +37,113 @@ def show(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
-    """Show offsets and lag of each partition, whether it is paused, and the runs that a sensor has in flight there."""
-    from kpipe_platform.kafka.groups import committed_offsets
-    from kpipe_platform.kafka.offsets import watermarks
-    from kpipe_platform.kafka.topics import describe_topics
+    """Show what waits in each partition and for how long, what is at work on it, who owns it, and what is paused."""
+    from kpipe_platform.kafka.slices import PlanPolicy
+    from kpipe_platform.partitions.groups import asset_of_group
     from kpipe_platform.partitions.instance import own_instance
-    from kpipe_platform.partitions.pauses import paused
-    from kpipe_platform.partitions.runs import asked_for
+    from kpipe_platform.partitions.state import read_states
 
-    with own_instance() as instance:
-        pauses = paused(instance, group, topic)
-        flights = asked_for(instance, group)
-    with open_clients(bootstrap_servers) as clients:
-        wanted = [(topic, number) for number in range(describe_topics(clients, [topic])[topic].partitions)]
-        committed = committed_offsets(clients, group, wanted)
-        marks = watermarks(clients, wanted, "read_committed")
-    rows: list[dict[str, Any]] = []
-    for place in wanted:
-        number, stored, mark = place[1], committed.get(place), marks[place]
-        offset = None if stored is None else stored.offset
-        rows.append(
-            {
-                "partition": number,
-                "state": "paused" if number in pauses else "in flight" if flights.get(place) else "idle",
-                "log_start": mark.log_start,
-                "committed": offset,
-                "end": mark.end,
-                "lag": mark.end - max(mark.log_start if offset is None else offset, 0),
-                "runs": flights.get(place, []),
-                "pause": _shown(pauses.get(number)),
-            }
-        )
+    with own_instance() as instance, open_clients(bootstrap_servers) as clients:
+        states = read_states(instance, clients, PlanPolicy(group), topic, asset_of_group(instance, group))
     if as_json:
-        print_json({"group": group, "topic": topic, "partitions": rows})
+        print_json({"group": group, "topic": topic, "partitions": [_json_of(state) for state in states]})
         return
-    head = ("partition", "state", "log start", "committed", "end", "lag", "runs", "paused")
-    print_table(head, [[*list(row.values())[:6], ", ".join(r[:8] for r in row["runs"]), row["pause"]] for row in rows])
+    shared = any(state.assigned is not None for state in states)
+    head = [
+        "partition",
+        "state",
+        *(["owner"] if shared else []),
+        "log start",
+        "committed",
+        "end",
+        "lag",
+        "oldest waits",
+    ]
+    rows = [
+        [
+            state.partition,
+            word(state),
+            *([state.owner] if shared else []),
+            state.log_start,
+            state.committed,
+            state.end,
+            state.lag,
+            duration(state.oldest_unprocessed_age_s),
+            ", ".join(run[:8] for run in state.in_flight),
+            _shown(state.pause),
+        ]
+        for state in states
+    ]
+    print_table((*head, "runs", "paused"), rows)
+    for line in summary(states):
+        print_hint(line)
+
+
+def word(state: PartitionState) -> str:
+    """What holds of a partition, in words; what somebody must see to stands first."""
+    found = [
+        "LOST RECORDS" if state.lost else None,
+        "paused" if state.paused else None,
+        "no owner" if state.assigned is False else None,
+        "in flight" if state.in_flight else None,
+    ]
+    told = [each for each in found if each is not None]
+    return ", ".join(told) or ("waiting" if state.lag else "idle")
+
+
+def summary(states: Sequence[PartitionState]) -> list[str]:
+    """The snapshot in a sentence, and what is wrong."""
+    late = [state for state in states if state.oldest_unprocessed_age_s is not None]
+    total = sum(state.lag for state in states)
+    line = f"{total:,} offsets wait in {sum(1 for state in states if state.lag):,} of {len(states):,} partitions"
+    if late:
+        worst = max(late, key=lambda state: state.oldest_unprocessed_age_s or 0.0)
+        line += f", the oldest record for {duration(worst.oldest_unprocessed_age_s)} (partition {worst.partition})"
+    wrong = [
+        f"{state.topic}/{state.partition}: retention deleted offsets [{state.committed}, {state.log_start}) unread; "
+        "runs are refused, unless they may skip them, until the group is moved: kpipe offsets set"
+        for state in states
+        if state.lost
+    ]
+    wrong += [
+        f"{state.topic}/{state.partition}: paused, and {state.lag:,} offsets wait: kpipe partitions resume"
+        for state in states
+        if state.paused and state.lag
+    ]
+    more = [f"and {len(wrong) - _TOLD:,} more like these"] if len(wrong) > _TOLD else []
+    return [line, *wrong[:_TOLD], *more]
+
+
+def duration(seconds: float | None) -> str | None:
+    """Seconds for people: two units at most."""
+    if seconds is None:
+        return None
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{int(seconds)} s"
+    minutes = int(seconds // 60)
+    if minutes < 60:
+        return f"{minutes} min {int(seconds % 60)} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours < 48 else f"{hours // 24} d {hours % 24} h"
+
+
+def _json_of(state: PartitionState) -> dict[str, Any]:
+    return {
+        "partition": state.partition,
+        "state": word(state),
+        "assigned": state.assigned,
+        "owner": state.owner,
+        "draining": state.draining,
+        "paused": state.paused,
+        "in_flight": list(state.in_flight),
+        "highest_completed": state.highest_completed,
+        "log_start": state.log_start,
+        "committed": state.committed,
+        "end": state.end,
+        "lag": state.lag,
+        "oldest_unprocessed_age_s": state.oldest_unprocessed_age_s,
+        "pause": _shown(state.pause),
+    }
 
 
 @app.command()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from dataclasses import dataclass
 from typing import Any
 
 from kpipe_platform.deadletter.times import required_from_iso, to_iso
+from kpipe_platform.kafka.whereabouts import instance_name, worker_name
 from kpipe_platform.policies.faults import bounded
 
 SCHEMA = "kpipe.dead_letter/1"
@@ -111,9 +110,10 @@ class Distribution:
     lease: str | None = None
 
     @classmethod
-    def here(cls, *, group: str | None = None, lease: str | None = None) -> Distribution:
-        """This host and this process."""
-        return cls(instance=socket.gethostname(), worker=f"pid-{os.getpid()}", group=group, lease=lease)
+    def here(cls, *, instance: str | None = None, group: str | None = None, lease: str | None = None) -> Distribution:
+        """This process, of this host or of the deployment that is named."""
+        name = instance_name(instance)
+        return cls(instance=name, worker=worker_name(name), group=group, lease=lease)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,11 +37,18 @@ class Interruptible:
     """
 
     def __init__(self, session: Callable[[], object], settings: ConnectionSettings) -> None:
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Called in the waiting thread, several times a second; it must be quick."""
         self._session = session
         self._settings = settings
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._open: dict[int, str] = {}
+
+    @property
+    def is_stopped(self) -> bool:
+        """Whether the run was terminated."""
+        return self._stopped.is_set()
 
     def check(self) -> None:
         """Stop here when the run was terminated.
@@ -85,6 +92,7 @@ class Interruptible:
         try:
             while pending:
                 done, pending = wait(pending, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
+                self.meanwhile()
                 yield from done
         except BaseException:
             # Whatever interrupts a run, the work must not go on without it. (Closing the generator when all is done

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
+from dagster._core.events import DagsterEvent
 from pydantic import Field
 
 from kpipe_platform.codecs.topic import KafkaTopic
@@ -14,6 +16,7 @@ from kpipe_platform.io_managers import ledger
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable, load_dead_letters
 from kpipe_platform.io_managers.feed import StagedFeeds, TopicFeed
 from kpipe_platform.io_managers.outputs import emit_feeds, emit_plain
+from kpipe_platform.io_managers.partition_events import StepEvents
 from kpipe_platform.io_managers.pipeline import Pipeline
 from kpipe_platform.io_managers.step import (
     FORM,
@@ -29,6 +32,7 @@ from kpipe_platform.io_managers.step import (
     step_of,
     topic_of,
 )
+from kpipe_platform.observability.events import reason_of
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
@@ -100,9 +104,9 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
         if how == READ_FEED:
             topic.require_readable()
             return TopicFeed(topic, form, pipeline)
-        return self._load_slice(pipeline, topic, form)
+        return self._load_slice(context.step_context, pipeline, topic, form)
 
-    def _load_slice(self, pipeline: Pipeline, topic: KafkaTopic, form: str) -> Any:
+    def _load_slice(self, step_context: StepExecutionContext, pipeline: Pipeline, topic: KafkaTopic, form: str) -> Any:
         step = pipeline.step
         if step.partition_keys is not None and len(step.partition_keys) > 1:
             msg = f"asset {step.asset_key.to_user_string()} takes {len(step.partition_keys)} partitions in one run"
@@ -111,16 +115,24 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
                 fix="declare it by @kafka_asset, which calls the stage for each partition by itself, or leave the "
                 "backfill policy at one run a partition",
             )
-        with self.source.clients() as clients:
-            numbers = kafka_partitions_of(step, lambda: self.source.partition_numbers(topic.name))
-            slice_ = pipeline.plan(clients, [topic], numbers)
-        if slice_.is_empty:
-            ledger.note_read(step.id, ledger.OpenRead(pipeline, slice_, topic, None))
-            good = empty_slice(self.spark.spark_session, TopicCodecs(topic.key_codec, topic.value)).good
-            return to_form(good, form, topic.value)
-        frames = pipeline.read(slice_, topic)
-        ledger.note_read(step.id, ledger.OpenRead(pipeline, slice_, topic, frames))
-        return to_form(frames.good, form, topic.value)
+        events = StepEvents.of(pipeline, [topic.name], partial(DagsterEvent.asset_observation, step_context))
+        try:
+            with self.source.clients() as clients:
+                numbers = kafka_partitions_of(step, lambda: self.source.partition_numbers(topic.name))
+                slice_ = pipeline.plan(clients, [topic], numbers)
+            watch = events.watch(numbers)
+            watch.planned(slice_)
+            events.deliver()
+            if slice_.is_empty:
+                ledger.note_read(step.id, ledger.OpenRead(pipeline, slice_, topic, None, events, watch))
+                good = empty_slice(self.spark.spark_session, TopicCodecs(topic.key_codec, topic.value)).good
+                return to_form(good, form, topic.value)
+            frames = pipeline.read(slice_, topic)
+            ledger.note_read(step.id, ledger.OpenRead(pipeline, slice_, topic, frames, events, watch))
+            return to_form(frames.good, form, topic.value)
+        except BaseException as error:
+            events.close(reason_of(error))
+            raise
 
     def _load_table(self, context: dg.InputContext, topic: KafkaTopic, form: str) -> Any:
         topic.require_readable()

@@ -10,6 +10,7 @@ import threading
 from dataclasses import dataclass, field
 
 from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.io_managers.partition_events import StepEvents, Watch, why_failed
 from kpipe_platform.io_managers.pipeline import Pipeline
 from kpipe_platform.io_managers.step import StepId
 from kpipe_platform.kafka.slices import Slice
@@ -26,6 +27,8 @@ class OpenRead:
         slice: The plan.
         topic: The topic.
         frames: The rows; None where the slice is empty.
+        events: Told of what becomes of the read.
+        watch: Follows it.
         notes: What rules and row functions of the step set aside.
     """
 
@@ -33,6 +36,8 @@ class OpenRead:
     slice: Slice
     topic: KafkaTopic
     frames: SliceFrames | None
+    events: StepEvents
+    watch: Watch
     notes: StageNotes = field(default_factory=StageNotes)
 
     def release(self) -> None:
@@ -56,6 +61,7 @@ def note_read(step: StepId, read: OpenRead) -> None:
     run_id, step_key, attempt = step
     for earlier in range(1, attempt):
         for dropped in take_reads((run_id, step_key, earlier)):
+            dropped.events.close(why_failed(dropped.pipeline.step.instance, (run_id, step_key, earlier)))
             dropped.release()
     with _ledger.lock:
         reads = _ledger.reads.setdefault(step, [])
@@ -77,6 +83,8 @@ def forget(run_id: str) -> None:
         left = [step for step in _ledger.reads if step[0] == run_id]
     for step in left:
         for read in take_reads(step):
+            # The asset's own function failed: no IO manager was called again.
+            read.events.close(why_failed(read.pipeline.step.instance, step))
             read.release()
 
 

@@ -12,6 +12,7 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers import ledger
 from kpipe_platform.io_managers.feed import StagedFeeds
+from kpipe_platform.io_managers.partition_events import StepEvents
 from kpipe_platform.io_managers.pipeline import Pipeline, SliceReport, Staged
 from kpipe_platform.io_managers.report import describe, metadata_of
 from kpipe_platform.io_managers.runner import FeedRunner, partitions_failed
@@ -19,6 +20,7 @@ from kpipe_platform.io_managers.stager import store_output
 from kpipe_platform.io_managers.step import kafka_partitions_of
 from kpipe_platform.io_managers.target import find_target
 from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.observability.events import reason_of
 from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.stage_notes import StageNotes
 
@@ -37,16 +39,27 @@ def emit_feeds(
         KpipeError: A slice failed; what earlier slices committed stays reported.
     """
     pipeline = next(iter(staged.feeds.values())).pipeline
+    topics = [feed.topic.name for feed in staged.feeds.values()]
+    events = StepEvents.of(pipeline, topics, context.log_event)
+    runner = FeedRunner(staged, pipeline, events, topic=topic, store=store)
+    try:
+        yield from _emit_taken(context, runner, pipeline)
+    except BaseException as error:
+        events.close(reason_of(error))
+        raise
+    events.close()
+
+
+def _emit_taken(context: dg.OutputContext, runner: FeedRunner, pipeline: Pipeline) -> Iterator[Any]:
     step = pipeline.step
-    runner = FeedRunner(staged, pipeline, topic=topic, store=store)
     if step.partition_keys is None:
         taken = runner.run_all(None)
         _log(context, taken.reports)
         if taken.error is not None:
             if taken.reports:
-                yield _materialisation(context, None, taken.reports)
+                yield _materialisation(context, None, taken.reports, pipeline)
             raise taken.error
-        context.add_output_metadata(metadata_of(taken.reports))
+        context.add_output_metadata(metadata_of(taken.reports, pipeline.distribution))
         return
     numbers = kafka_partitions_of(step, list)
     done: dict[int, list[SliceReport]] = {}
@@ -58,17 +71,17 @@ def emit_feeds(
             context.log.error("partition %s: %s", number, taken.error)
             if taken.reports:
                 # What it committed before it failed stays, and Dagster's second copy of the offsets follows it.
-                yield _materialisation(context, str(number), taken.reports)
+                yield _materialisation(context, str(number), taken.reports, pipeline)
         else:
             done[number] = taken.reports
     for number, reports in sorted(done.items()):
         if failed:
-            yield _materialisation(context, str(number), reports)
+            yield _materialisation(context, str(number), reports, pipeline)
         elif len(numbers) == 1:
-            context.add_output_metadata(metadata_of(reports))
+            context.add_output_metadata(metadata_of(reports, pipeline.distribution))
         else:
             context.step_context.add_asset_metadata(
-                metadata_of(reports), asset_key=step.asset_key, partition_key=str(number)
+                metadata_of(reports, pipeline.distribution), asset_key=step.asset_key, partition_key=str(number)
             )
     if failed:
         raise partitions_failed(failed, sorted(done))
@@ -93,18 +106,35 @@ def emit_plain(
                 return _store_plain(output, pipeline, reads, topic, store)
 
         report = interruptible.run(work)
-    except KpipeError:
+    except KpipeError as error:
+        _end(reads, error)
         raise
     except Exception as error:
+        failure: Exception = error
         if is_sparks(error):
             where = ", ".join(str(read.slice) for read in reads) or pipeline.step.step_key
-            raise classify(error, where) from error
+            failure = classify(error, where)
+        _end(reads, failure)
+        if failure is error:
+            raise
+        raise failure from error
+    except BaseException as interruption:
+        _end(reads, interruption)
         raise
     finally:
         for read in reads:
             read.release()
+    for read in reads:
+        read.watch.done(report)
+        read.watch.ended()
+        read.events.deliver()
     _log(context, [report])
-    context.add_output_metadata(metadata_of([report]))
+    context.add_output_metadata(metadata_of([report], pipeline.distribution))
+
+
+def _end(reads: Sequence[ledger.OpenRead], error: BaseException) -> None:
+    for read in reads:
+        read.events.close(reason_of(error))
 
 
 def _store_plain(
@@ -116,7 +146,7 @@ def _store_plain(
 ) -> SliceReport:
     slice_ = _joined(pipeline, reads)
     with pipeline.source.clients() as clients:
-        target = find_target(pipeline, clients, [read.topic for read in reads], topic)
+        target = find_target(pipeline, clients, [read.topic for read in reads], topic, plain=True)
     if reads and slice_.is_empty:
         return pipeline.store_start(slice_)
     sources = {read.topic.name: (read.topic, read.frames) for read in reads if read.frames is not None}
@@ -143,8 +173,11 @@ def _joined(pipeline: Pipeline, reads: Sequence[ledger.OpenRead]) -> Slice:
     )
 
 
-def _materialisation(context: dg.OutputContext, partition: str | None, reports: Sequence[SliceReport]) -> DagsterEvent:
-    event = dg.AssetMaterialization(asset_key=context.asset_key, partition=partition, metadata=metadata_of(reports))
+def _materialisation(
+    context: dg.OutputContext, partition: str | None, reports: Sequence[SliceReport], pipeline: Pipeline
+) -> DagsterEvent:
+    metadata = metadata_of(reports, pipeline.distribution)
+    event = dg.AssetMaterialization(asset_key=context.asset_key, partition=partition, metadata=metadata)
     return DagsterEvent.asset_materialization(context.step_context, event)
 
 

@@ -21,10 +21,12 @@ from kpipe_platform.io_managers.step import Step
 from kpipe_platform.io_managers.target import Target
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import SliceCounts
+from kpipe_platform.kafka.groups import committed_offsets
 from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.slices import PlannedRange, Slice
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
+from kpipe_platform.partitions.owners import distribution_of, headers_of
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
@@ -32,7 +34,9 @@ from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import SparkEngine
 from kpipe_platform.spark.checks import check_output_schema, columns_of
+from kpipe_platform.spark.convert import is_records, to_frame
 from kpipe_platform.spark.failures import classify, is_sparks
+from kpipe_platform.spark.lanes import LaneRows, write_lanes
 from kpipe_platform.spark.reader import SliceFrames, TopicCodecs, read_slice
 from kpipe_platform.spark.stage_notes import RuleCount, StageNotes
 from kpipe_platform.spark.writer import evaluate, write_slice
@@ -41,6 +45,9 @@ from kpipe_platform.spark.writer_spec import FaultSample, Outcome, PreviewRow, W
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+# Offsets below which another lane costs more than it saves: a task and a transaction, about 100 ms.
+_OFFSETS_A_LANE = 1_000
 
 
 @dataclass
@@ -75,6 +82,7 @@ class SliceReport:
         duration_s: Seconds of the whole slice.
         isolation: What was spent until here on finding the records that the stage fails on; None where it failed on
             none.
+        lanes: Lanes that the slice was written in; 1: in one transaction.
     """
 
     slice: Slice
@@ -88,6 +96,7 @@ class SliceReport:
     steps_s: Mapping[str, float] = field(default_factory=dict)
     duration_s: float = 0.0
     isolation: IsolationCost | None = None
+    lanes: int = 1
 
     @property
     def total(self) -> SliceCounts:
@@ -98,6 +107,21 @@ class SliceReport:
     def lag(self) -> int:
         """Offsets that waited behind the slice when it was planned."""
         return sum(planned.backlog for planned in self.slice.ranges)
+
+
+@dataclass(frozen=True)
+class LanesReport:
+    """What became of a slice in lanes.
+
+    Args:
+        done: The part that is committed; None where there is none.
+        rest: What is left, to be taken in one transaction; None where nothing is.
+        error: Why the rest is not to be taken now.
+    """
+
+    done: SliceReport | None
+    rest: Slice | None
+    error: Exception | None
 
 
 @dataclass(frozen=True)
@@ -150,6 +174,11 @@ class Pipeline:
     limit: DeadLetterLimit
     scaling: PartitionScaling
 
+    @property
+    def distribution(self) -> Distribution:
+        """Which deployment and which process do this work."""
+        return distribution_of(self.step.tags, self.step.group, self.source.ownership)
+
     def interruptible(self) -> Interruptible:
         """Runs the step's work so that a terminated run leaves nothing behind."""
         return Interruptible(lambda: self.engine.spark_session, self.source.connection.settings)
@@ -185,6 +214,11 @@ class Pipeline:
         Raises:
             KpipeError: The session cannot be had, or lacks the Kafka connector.
         """
+        tasks = self.engine.settings.tasks_at_once
+        destination = self.destination
+        if destination is not None and destination.delivery == "at_least_once":
+            # Writers that work on parts of one partition at the same time would not keep its order.
+            tasks = min(tasks, len(slice_.ranges) * self.scaling.in_flight_per_partition)
         try:
             return read_slice(
                 self.engine.spark_session,
@@ -193,7 +227,7 @@ class Pipeline:
                 TopicCodecs(topic.key_codec, topic.value),
                 topic=topic.name,
                 isolation=self.source.isolation,
-                parallelism=self.engine.settings.tasks_at_once,
+                parallelism=max(tasks // slice_.lanes, 1),
             )
         except Exception as error:
             if is_sparks(error):
@@ -241,6 +275,64 @@ class Pipeline:
                 staged, spec, lambda: write_slice(rows, staged.frames, spec, staged.notes)
             )
         return _report(staged, outcome, counts, began)
+
+    def lanes_of(self, slice_: Slice) -> int:
+        """In how many lanes a slice is to be written at the same time; 1: in one transaction.
+
+        Raises:
+            ConfigError: It is not known how many tasks the engine runs at once.
+        """
+        wanted = self.scaling.in_flight_per_partition
+        if wanted == 1 or self.destination is None or self.destination.delivery != "exactly_once":
+            return 1
+        settings = self.engine.settings
+        if not settings.knows_tasks_at_once:
+            msg = f"asset {self.step.asset_key.to_user_string()} writes parts of a slice at the same time, and it is "
+            msg += "not known how many tasks the engine runs at once"
+            raise ConfigError(msg, fix="SparkEngine(parallelism=...): the cores of its executors")
+        return max(min(wanted, settings.tasks_at_once, slice_.span // _OFFSETS_A_LANE), 1)
+
+    def write_lanes(self, whole: Slice, lanes: Sequence[Staged], target: Target) -> LanesReport:
+        """Write the lanes of a slice at the same time, each with its dead letters and offsets in a transaction.
+
+        Args:
+            whole: The slice.
+            lanes: Its lanes, each with its stage's output.
+            target: Where it goes.
+
+        Raises:
+            KpipeError: The lanes could not be run; offsets are unmoved.
+        """
+        topic = target.topic
+        if topic is None:
+            msg = f"asset {self.step.asset_key.to_user_string()} has no Kafka destination"
+            raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
+        began = time.monotonic()
+        rows = []
+        for lane in lanes:
+            framed, where, codec = encoded(self, lane, target)
+            output = self._rows(framed, where.topic or topic, codec or topic.value)
+            rows.append(LaneRows(output, framed.frames, framed.notes, self._spec(framed, where)))
+        found = write_lanes(whole, rows)
+        report = None
+        if found.outcome is not None:
+            ends = [planned.range.end for planned in lanes[found.done - 1].slice.ranges]
+            part = replace(whole, ranges=tuple(map(_until, whole.ranges, ends)))
+            report = _report(replace(lanes[0], slice=part), found.outcome, _by_range(found.outcome, whole), began)
+            report = replace(report, lanes=len(lanes))
+        rest = None if found.done == len(lanes) else self._rest(whole, lanes[found.done].slice)
+        return LanesReport(report, rest, found.error)
+
+    def _rest(self, whole: Slice, lane: Slice) -> Slice:
+        """What is left of a slice from one of its lanes on."""
+        committed = [planned.committed for planned in lane.ranges]
+        if None in committed:
+            # A new group: the lane that stopped may have stored where it begins.
+            places = [(p.range.topic, p.range.partition) for p in lane.ranges]
+            with self.source.clients() as clients:
+                found = committed_offsets(clients, whole.group, places)
+            committed = [None if (f := found[place]) is None else f.offset for place in places]
+        return whole.rest([planned.range.start for planned in lane.ranges], committed)
 
     def try_out(self, staged: Staged, target: Target, codec: Codec | None = None) -> None:
         """Run a slice's stage to its end and write nothing, to see whether it fails.
@@ -338,6 +430,7 @@ class Pipeline:
             spec,
             mode="transactional" if destination.delivery == "exactly_once" else "idempotent",
             stamp_source=destination.stamp_source,
+            stamps=headers_of(self.distribution),
             correlation_header=destination.correlation_header,
             preview_rows=destination.preview_rows,
             producer={"compression.type": destination.compression, **destination.producer},
@@ -363,10 +456,14 @@ class Pipeline:
             run_id=step.run_id,
             attempt=step.attempt,
             group=step.group,
-            distribution=Distribution.here(group=step.group),
+            distribution=self.distribution,
             segments=staged.segments,
             retries=staged.retries,
         )
+
+
+def _until(planned: PlannedRange, end: int) -> PlannedRange:
+    return replace(planned, range=replace(planned.range, end=end))
 
 
 def _by_range(outcome: Outcome, slice_: Slice) -> list[SliceCounts]:
@@ -385,3 +482,15 @@ def _report(staged: Staged, outcome: Outcome, counts: Sequence[SliceCounts], beg
         steps_s=outcome.steps_s,
         duration_s=time.monotonic() - began,
     )
+
+
+def encoded(pipeline: Pipeline, staged: Staged, target: Target) -> tuple[Staged, Target, Codec | None]:
+    """A stage's output as a DataFrame for the target's topic, with the codec of its values where it is another."""
+    if target.topic is None:
+        return staged, target, None
+    frame = to_frame(pipeline.engine.spark_session, staged.output, target.topic.value)
+    framed = replace(staged, output=frame)
+    if not is_records(staged.output):
+        return framed, target, None
+    # Records carry their own key, timestamp and encoded value.
+    return framed, replace(target, topic=replace(target.topic, key=None, timestamp=None)), RawCodec()

@@ -8,6 +8,7 @@ from typing import Any
 
 import dagster as dg
 
+from kpipe_platform.deadletter import Distribution
 from kpipe_platform.io_managers.pipeline import IsolationCost, SliceReport
 from kpipe_platform.io_managers.step import RANGES, RULES
 from kpipe_platform.kafka.commit_metadata import SliceCounts
@@ -21,15 +22,20 @@ _PREVIEW_ROWS = 5
 _CELL_CHARACTERS = 120
 
 
-def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
+def metadata_of(reports: Sequence[SliceReport], who: Distribution | None = None) -> dict[str, Any]:
     """Metadata of one materialisation that took these slices, in order.
 
+    Args:
+        reports: The slices.
+        who: Which deployment and which process took them.
+
     Returns:
-        By name: records_read, records_written (absent where another IO manager stored the output and nobody
-        counted), dead_letters, skipped, lag (offsets that waited behind the last slice), duration_s, records_per_s;
-        slices and steps as tables; dead_letter_reasons, rules (records that each rule does not hold for), isolation
-        (what it cost to find the records that the stage fails on), preview and lost_ranges where there are any;
-        dagster/row_count and dagster/column_schema; kpipe/ranges for the next plan.
+        By name: records_read, records_written (absent where another IO manager stored the output and nobody counted),
+        dead_letters, skipped, lag (offsets that waited behind the last slice), duration_s, records_per_s; parts_at_once
+        where a slice was written in several; slices and steps as tables; dead_letter_reasons, rules (records that each
+        rule does not hold for), isolation (what it cost to find the records that the stage fails on), preview and
+        lost_ranges where there are any; dagster/row_count and dagster/column_schema; instance, worker and lease, as far
+        as they are known; kpipe/ranges for the next plan.
     """
     if not reports:
         return {}
@@ -57,6 +63,8 @@ def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
     isolation = {report.slice.whole_id: report.isolation for report in reports if report.isolation is not None}
     if isolation:
         metadata["isolation"] = dg.MetadataValue.table([_isolation(isolation.values())])
+    if (parts := max(report.lanes for report in reports)) > 1:
+        metadata["parts_at_once"] = dg.MetadataValue.int(parts)
     if any(report.slice.ranges for report in reports):
         metadata["slices"] = _slices(reports)
     metadata["steps"] = _steps(reports)
@@ -72,6 +80,9 @@ def metadata_of(reports: Sequence[SliceReport]) -> dict[str, Any]:
             columns=[dg.TableColumn(name, kind) for name, kind in columns]
         )
     metadata["consumer_group"] = dg.MetadataValue.text(last.slice.group)
+    if who is not None:
+        named = {"instance": who.instance, "worker": who.worker, "lease": who.lease}
+        metadata |= {name: dg.MetadataValue.text(value) for name, value in named.items() if value is not None}
     # Read by the next plan, not by people: last.
     metadata[RANGES] = dg.MetadataValue.json(_ranges(reports))
     return metadata

@@ -13,11 +13,14 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import Retry
 from kpipe_platform.errors import OffsetConflictError, PartitionsFailedError, TransientError
 from kpipe_platform.io_managers.feed import StagedFeeds
+from kpipe_platform.io_managers.partition_events import StepEvents, Watch
 from kpipe_platform.io_managers.pipeline import Pipeline, SliceReport
 from kpipe_platform.io_managers.report import describe
 from kpipe_platform.io_managers.stager import Stager, Store
 from kpipe_platform.io_managers.target import Target, find_target
 from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.observability.events import reason_of
 from kpipe_platform.policies.retry import Attempt
 from kpipe_platform.spark.stage_notes import retry_of
 
@@ -43,6 +46,7 @@ class FeedRunner:
     Args:
         staged: The stage and its inputs.
         pipeline: The step's resources.
+        events: Told of the partitions that are worked on.
         topic: Destination topic; None where ``store`` takes the output.
         store: The inner IO manager's store; None where the output goes to Kafka.
         clock: Monotonic seconds; injected for tests.
@@ -53,6 +57,7 @@ class FeedRunner:
         self,
         staged: StagedFeeds,
         pipeline: Pipeline,
+        events: StepEvents,
         *,
         topic: KafkaTopic | None,
         store: Store | None = None,
@@ -61,18 +66,20 @@ class FeedRunner:
     ) -> None:
         self._staged = staged
         self._pipeline = pipeline
+        self._events = events
         self._topics = [feed.topic for feed in staged.feeds.values()]
         self._topic = topic
         self._store = store
         self._clock = clock
         self._sleep = sleep
         self._interruptible = pipeline.interruptible()
+        self._interruptible.meanwhile = events.deliver
 
     def run_all(self, numbers: list[int] | None) -> Taken:
         """Slices over all the given Kafka partitions at once (None: over all of them), in one transaction each."""
         with self._pipeline.source.clients() as clients:
             target = find_target(self._pipeline, clients, self._topics, self._topic)
-            return self._interruptible.run(lambda: self._consecutive(clients, target, numbers))
+            return self._interruptible.run(lambda: self._watched(clients, target, numbers))
 
     def run_each(self, numbers: list[int]) -> Iterator[tuple[int, Taken]]:
         """Each Kafka partition by itself, as many at a time as the scaling allows.
@@ -87,20 +94,36 @@ class FeedRunner:
             workers = min(self._pipeline.scaling.partitions_at_once, len(numbers))
 
             def take(number: int) -> tuple[int, Taken]:
-                return number, self._consecutive(clients, target, [number])
+                return number, self._watched(clients, target, [number])
 
             for future in self._interruptible.run_each([partial(take, number) for number in numbers], workers):
                 yield future.result()
 
-    def _consecutive(self, clients: Clients, target: Target, numbers: list[int] | None) -> Taken:
+    def _watched(self, clients: Clients, target: Target, numbers: list[int] | None) -> Taken:
+        watch = self._events.watch(numbers)
+        taken = self._consecutive(clients, target, numbers, watch)
+        error = taken.error
+        if error is not None and self._interruptible.is_stopped:
+            # What a terminated run's Spark jobs say of their end is not why it ended.
+            watch.ended("the run was terminated")
+        else:
+            watch.ended(None if error is None else reason_of(error))
+        return taken
+
+    def _consecutive(self, clients: Clients, target: Target, numbers: list[int] | None, watch: Watch) -> Taken:
         limits = self._staged.limits
         began = self._clock()
         taken = Taken([])
         slices = 0
         while True:
             slice_reports: list[SliceReport] = []
+
+            def done(report: SliceReport, reports: list[SliceReport] = slice_reports) -> None:
+                reports.append(report)
+                watch.done(report)
+
             try:
-                self._next(clients, target, numbers, slice_reports.append)
+                self._next(clients, target, numbers, watch.planned, done)
             except Exception as error:  # noqa: BLE001  # the partition's, told beside what it has done
                 taken.reports += slice_reports
                 taken.error = error
@@ -118,7 +141,12 @@ class FeedRunner:
                 return taken
 
     def _next(
-        self, clients: Clients, target: Target, numbers: list[int] | None, done: Callable[[SliceReport], None]
+        self,
+        clients: Clients,
+        target: Target,
+        numbers: list[int] | None,
+        planned: Callable[[Slice], None],
+        done: Callable[[SliceReport], None],
     ) -> None:
         """The next slice, tried again after transient failures as the part that failed says."""
         failed: list[Attempt] = []
@@ -128,7 +156,7 @@ class FeedRunner:
             fresh = self._pipeline.source.clients() if failed else nullcontext(clients)
             try:
                 with fresh as asked:
-                    self._one(asked, target, numbers, done, tuple(map(retry_of, failed)))
+                    self._one(asked, target, numbers, planned, done, tuple(map(retry_of, failed)))
             except TransientError as error:
                 self._interruptible.check()
                 # Another run is at work on the partition: trying again would only fence it.
@@ -150,6 +178,7 @@ class FeedRunner:
         clients: Clients,
         target: Target,
         numbers: list[int] | None,
+        planned: Callable[[Slice], None],
         done: Callable[[SliceReport], None],
         retries: tuple[Retry, ...],
     ) -> None:
@@ -162,6 +191,7 @@ class FeedRunner:
             error.attributes.setdefault("part", "source")
             raise
         planned_s = self._clock() - began
+        planned(slice_)
 
         def finished(report: SliceReport) -> None:
             nonlocal began, planned_s

@@ -8,20 +8,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from kpipe_platform.codecs import Codec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import Retry, Segment
 from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
 from kpipe_platform.io_managers.feed import StagedFeeds
 from kpipe_platform.io_managers.isolation import Isolation, refuse_hopeless
-from kpipe_platform.io_managers.pipeline import IsolationCost, Pipeline, SliceReport, Staged
+from kpipe_platform.io_managers.pipeline import IsolationCost, Pipeline, SliceReport, Staged, encoded
 from kpipe_platform.io_managers.target import Target
+from kpipe_platform.kafka.lanes import split
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.components import stops
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.policies.retry import try_again
-from kpipe_platform.spark.convert import is_records, to_form, to_frame
+from kpipe_platform.spark.convert import to_form
 from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.reader import SliceFrames
 from kpipe_platform.spark.stage_notes import RowFault, StageNotes, fault_frame, noting, retry_of
@@ -78,8 +78,14 @@ class Stager:
         Raises:
             KpipeError: Anything that went wrong; what was not told of is unmoved.
         """
-        pipeline, feeds = self._pipeline, self._staged.feeds
-        reads = {name: (feed.topic, pipeline.read(slice_, feed.topic)) for name, feed in feeds.items()}
+        pipeline = self._pipeline
+        lanes = 1 if self._store is not None else pipeline.lanes_of(slice_)
+        if lanes > 1:
+            rest = self._take_lanes(slice_, lanes, done)
+            if rest is None:
+                return
+            slice_ = rest
+        reads = self._read(slice_)
         try:
             try:
                 report = self._write(pipeline, slice_, reads)
@@ -90,8 +96,38 @@ class Stager:
             else:
                 done(report)
         finally:
-            for _, frames in reads.values():
-                frames.release()
+            _release(reads)
+
+    def _read(self, slice_: Slice) -> Reads:
+        feeds = self._staged.feeds
+        return {name: (feed.topic, self._pipeline.read(slice_, feed.topic)) for name, feed in feeds.items()}
+
+    def _take_lanes(self, slice_: Slice, lanes: int, done: Callable[[SliceReport], None]) -> Slice | None:
+        """Write the slice in lanes.
+
+        Returns:
+            What is left of it, to be taken in one transaction; None where nothing is.
+        """
+        parts = split(slice_, lanes)
+        reads = [self._read(lane) for lane in parts]
+        staged: list[Staged] = []
+        try:
+            staged.extend(self._stage(lane, read) for lane, read in zip(parts, reads, strict=True))
+            found = self._pipeline.write_lanes(slice_, staged, self._target)
+        except StageFailedError as error:
+            if not self._isolates or not error.isolable:
+                raise
+            return slice_
+        finally:
+            for part in staged:
+                part.notes.release()
+            for read in reads:
+                _release(read)
+        if found.done is not None:
+            done(found.done)
+        if found.error is not None:
+            raise found.error
+        return found.rest
 
     @property
     def _isolates(self) -> bool:
@@ -231,23 +267,16 @@ class Stager:
             staged.notes.release()
 
 
+def _release(reads: Reads) -> None:
+    for _, frames in reads.values():
+        frames.release()
+
+
 def _places(poison: list[tuple[Slice, RowFault]]) -> list[tuple[str, int, int, str]]:
     return [
         (part.ranges[0].range.topic, part.ranges[0].range.partition, part.ranges[0].range.start, note.to_json())
         for part, note in poison
     ]
-
-
-def encoded(pipeline: Pipeline, staged: Staged, target: Target) -> tuple[Staged, Target, Codec | None]:
-    """A stage's output as a DataFrame for the target's topic, with the codec of its values where it is another."""
-    if target.topic is None:
-        return staged, target, None
-    frame = to_frame(pipeline.engine.spark_session, staged.output, target.topic.value)
-    framed = replace(staged, output=frame)
-    if not is_records(staged.output):
-        return framed, target, None
-    # Records carry their own key, timestamp and encoded value.
-    return framed, replace(target, topic=replace(target.topic, key=None, timestamp=None)), RawCodec()
 
 
 def store_output(pipeline: Pipeline, staged: Staged, target: Target, store: Store | None) -> SliceReport:

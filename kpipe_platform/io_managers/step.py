@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -50,6 +50,7 @@ class Step:
         attempt: 1 for the first try of the step.
         partition_keys: Dagster partitions of the asset in this run; None for an unpartitioned asset.
         instance: Dagster instance, for earlier materialisations.
+        tags: The run's tags, which name the deployment that asked for it.
     """
 
     asset_key: dg.AssetKey
@@ -59,6 +60,7 @@ class Step:
     attempt: int
     partition_keys: tuple[str, ...] | None
     instance: dg.DagsterInstance
+    tags: Mapping[str, str] = field(default_factory=dict, hash=False)
 
     @property
     def id(self) -> StepId:
@@ -111,6 +113,7 @@ def step_of(step_context: StepExecutionContext, group_of: Callable[[dg.AssetKey]
         attempt=step_context.previous_attempt_count + 1,
         partition_keys=_partition_keys(step_context),
         instance=step_context.instance,
+        tags=step_context.run_tags,
     )
 
 

@@ -33,9 +33,21 @@ class Target:
 
 
 def find_target(
-    pipeline: Pipeline, clients: Clients, sources: Iterable[KafkaTopic], topic: KafkaTopic | None
+    pipeline: Pipeline,
+    clients: Clients,
+    sources: Iterable[KafkaTopic],
+    topic: KafkaTopic | None,
+    *,
+    plain: bool = False,
 ) -> Target:
     """Check, and create where declared, the topics that the step writes.
+
+    Args:
+        pipeline: The step's resources.
+        clients: Clients of the source's cluster.
+        sources: The topics that are read.
+        topic: Destination topic; None where another IO manager stores the output.
+        plain: The asset is no ``@kafka_asset``: its stage ran already, once.
 
     Raises:
         ConfigError: A resource is missing, or the clusters differ where one transaction must span them.
@@ -44,6 +56,7 @@ def find_target(
     """
     _check_resources(pipeline, topic)
     names = [source.name for source in sources]
+    _check_lanes(pipeline, topic, names, plain=plain)
     writing = _writing_clients(pipeline, clients)
     try:
         if topic is not None:
@@ -80,6 +93,22 @@ def _check_resources(pipeline: Pipeline, topic: KafkaTopic | None) -> None:
     if dead_letter is not None and dead_letter.connection.settings != writes:
         msg = f"asset {asset}: dead letters are written by the destination's producer, on its cluster"
         raise ConfigError(msg, fix="give KafkaDeadLetterDestination the destination's KafkaConnection")
+
+
+def _check_lanes(pipeline: Pipeline, topic: KafkaTopic | None, sources: list[str], *, plain: bool) -> None:
+    """Refuse a stage of which no parts can be taken, where parts are asked for."""
+    destination = pipeline.destination
+    parts = pipeline.scaling.in_flight_per_partition
+    if parts == 1 or topic is None or destination is None or destination.delivery != "exactly_once" or not sources:
+        return
+    why = "its stage reads several topics, whose records belong together" if len(sources) > 1 else ""
+    if plain:
+        why = "only the stage of a @kafka_asset can be called for each part"
+    if why:
+        msg = f"asset {pipeline.step.asset_key.to_user_string()} is to write {parts} parts of a slice at once: {why}"
+        raise ConfigError(
+            msg, fix="scaling=PartitionScaling(execution_mode=...) without RELAX_ORDERING_WITHIN_PARTITION"
+        )
 
 
 def _writing_clients(pipeline: Pipeline, clients: Clients) -> Clients:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-# Brokers take at most offset.metadata.max.bytes, 4,096 by default; the text below stays under 400.
+# Brokers take at most offset.metadata.max.bytes, 4,096 by default; the text below stays under 450.
 VERSION = 1
 
 
@@ -46,9 +46,13 @@ class CommitMetadata:
         topic_id: Id of the topic when the offset was committed.
         run_id: Dagster run, or another name of who committed.
         slice_id: Names one attempt-independent slice of the run.
-        unit: Transactional id that committed; another one committing later fences this one first.
-        start: First offset of the slice in this partition.
-        counts: Counted records of the whole slice.
+        unit: Transactional id that committed, of a slice in lanes that of the first lane; another one committing later
+            fences this one first.
+        start: First offset of the slice, or of the lane, in this partition.
+        counts: Counted records of the whole slice; in lanes those of all that are committed.
+        lane: Lanes of the slice that are committed.
+        lanes: Lanes that the slice has; 1 for a slice that is written whole.
+        stopped: The lane that is next found that it cannot be written; those behind it end too.
     """
 
     topic_id: str
@@ -57,6 +61,14 @@ class CommitMetadata:
     unit: str
     start: int
     counts: SliceCounts
+    lane: int = 1
+    lanes: int = 1
+    stopped: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        """False where lanes of the slice may still be at work."""
+        return self.lane == self.lanes
 
     def to_text(self) -> str:
         """JSON for the offset's metadata field."""

@@ -19,6 +19,9 @@ from kpipe_platform.kafka.offsets import Partition
 
 # A coordinator that answers says at once whether an offset is pending.
 _DECIDED_S = 2.0
+# A transaction that has just committed holds its offsets for some milliseconds more; one of a killed run holds them
+# until its timeout. The first is waited for, the second is not: the next run aborts it.
+_UNDECIDED_S = 1.5
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,26 @@ def fetch_offsets(
         stored = None if tp.offset < 0 else CommittedOffset(tp.offset, CommitMetadata.from_text(tp.metadata))
         found[(tp.topic, tp.partition)] = stored
     return found
+
+
+def stored_offsets(clients: Clients, group: str, partitions: Sequence[Partition]) -> Offsets:
+    """The group's offsets in one call; where an open transaction holds some, in a second one without waiting for it.
+
+    A run that was killed leaves such a transaction behind, and the run that comes next aborts it: so a tick, and
+    whoever wants to see where the group stands, must go on with the offsets that are stored already.
+
+    Raises:
+        BrokerUnavailableError: No answer within the deadline.
+        AuthorizationFailedError: The group may not be read.
+    """
+    timeout_s = clients.settings.request_timeout_s
+    try:
+        return fetch_offsets(
+            clients, group, partitions, isolation="read_committed", timeout_s=min(_UNDECIDED_S, timeout_s)
+        )
+    except BrokerUnavailableError:
+        # Either nobody answers, which this call will say, or the answer waits for the transaction.
+        return fetch_offsets(clients, group, partitions, isolation="read_uncommitted", timeout_s=timeout_s)
 
 
 def fetch_stored(

@@ -12,7 +12,6 @@ Source: KIP-429, KIP-345, KIP-848.
 from __future__ import annotations
 
 import os
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -32,6 +31,7 @@ from kpipe_platform.kafka.ownership_member import Member
 from kpipe_platform.kafka.ownership_registry import Registry
 from kpipe_platform.kafka.ownership_settings import OwnershipProtocol, OwnershipRebalance, OwnershipSettings
 from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.whereabouts import instance_name, worker_name
 
 __all__ = [
     "ConsumerGroupOwnership",
@@ -113,12 +113,12 @@ class ConsumerGroupOwnership:
     @property
     def instance(self) -> str:
         """Name of this deployment: the ``instance_id``, or the host's name."""
-        return self.settings.instance_id or socket.gethostname()
+        return instance_name(self.settings.instance_id)
 
     @property
     def worker(self) -> str:
         """Name of this process within its deployment."""
-        return f"pid-{os.getpid()}"
+        return worker_name(self.instance)
 
     @property
     def is_closed(self) -> bool:

@@ -35,6 +35,7 @@ class PlanPolicy:
         start: Where a new group begins: ``"earliest"``, ``"latest"``, ``"error"`` or milliseconds since 1970.
         on_lost_offsets: ``"error"``, or ``"skip"`` to begin at the log start and record what was lost.
         max_records: Largest number of offsets of one partition in a slice; None: up to the end.
+        lanes: Lanes that a slice may be written in.
     """
 
     group: str
@@ -42,6 +43,7 @@ class PlanPolicy:
     start: str | int = "earliest"
     on_lost_offsets: Literal["error", "skip"] = "error"
     max_records: int | None = None
+    lanes: int = 1
 
 
 @dataclass(frozen=True)
@@ -114,8 +116,11 @@ class Slice:
         run_id: Who takes the slice.
         slice_id: Name of the slice within the run; the same for every attempt of its tasks.
         ranges: One per Kafka partition, in order.
-        fence: Transactional ids that committed these partitions before under another layout.
+        fence: Transactional ids that committed these partitions before under another layout, or may have been left
+            open by lanes.
         unit: Transactional id of the slice that this one is a part of; None for a whole slice.
+        lane: Which of the lanes this is.
+        lanes: Lanes that are written at the same time; 1 for a slice that is written whole.
     """
 
     group: str
@@ -124,6 +129,8 @@ class Slice:
     ranges: tuple[PlannedRange, ...]
     fence: tuple[str, ...] = ()
     unit: str | None = None
+    lane: int = 0
+    lanes: int = 1
 
     @property
     def is_empty(self) -> bool:
@@ -141,9 +148,14 @@ class Slice:
         return sum(planned.range.span for planned in self.ranges)
 
     @property
-    def transactional_id(self) -> str:
-        """The id under which this slice commits; the same for every slice of the same partitions."""
+    def base_id(self) -> str:
+        """Transactional id of the first lane; the same for every slice of the same partitions."""
         return self.unit or transactional_id(self.group, [planned.range for planned in self.ranges])
+
+    @property
+    def transactional_id(self) -> str:
+        """The id under which this slice, or this lane of it, commits."""
+        return lane_id(self.base_id, self.lane)
 
     @property
     def whole_id(self) -> str:
@@ -183,10 +195,23 @@ class Slice:
         planned = self.ranges[index]
         return self._part((replace(planned, range=replace(planned.range, start=offset, end=offset + 1)),))
 
+    def rest(self, starts: Sequence[int], committed: Sequence[int | None]) -> Slice:
+        """What is left of the slice from some offsets on, one for each range, where the group stands now."""
+        ranges = tuple(
+            replace(
+                p,
+                range=replace(p.range, start=start),
+                committed=stored,
+                lost=p.lost if start == p.range.start else None,
+            )
+            for p, start, stored in zip(self.ranges, starts, committed, strict=True)
+        )
+        return self._part(ranges, self.fence)
+
     def _part(self, ranges: tuple[PlannedRange, ...], fence: tuple[str, ...] = ()) -> Slice:
         first = ranges[0].range
         name = f"{self.whole_id}/{first.partition}.{first.start}-{ranges[-1].range.end}"
-        return replace(self, slice_id=name, ranges=ranges, fence=fence, unit=self.transactional_id)
+        return replace(self, slice_id=name, ranges=ranges, fence=fence, unit=self.base_id)
 
     def __str__(self) -> str:
         return ", ".join(str(planned.range) for planned in self.ranges)
@@ -201,6 +226,16 @@ def transactional_id(group: str, ranges: Iterable[OffsetRange]) -> str:
         return f"{group}.out"
     last = str(ordered[0].partition) if len(numbers) == 1 else "all"
     return f"{group}.{ordered[0].topic}.{last}"
+
+
+def lane_id(base: str, lane: int) -> str:
+    """Transactional id of one lane of a slice."""
+    return f"{base}.lane-{lane}" if lane else base
+
+
+def lane_ids(base: str, lanes: int) -> set[str]:
+    """Transactional ids of the lanes behind the first one."""
+    return {lane_id(base, lane) for lane in range(1, lanes)}
 
 
 def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
@@ -315,7 +350,9 @@ def plan_slice(facts: Iterable[PartitionFacts], policy: PlanPolicy, *, run_id: s
     ranges = tuple(plan_range(f, policy) for f in known)
     own = transactional_id(policy.group, [planned.range for planned in ranges])
     units = {f.committed.metadata.unit for f in known if f.committed and f.committed.metadata}
-    return Slice(policy.group, run_id, slice_id, ranges, tuple(sorted(units - {own, ""})))
+    # A run that was killed in its lanes before any of them committed left no other trace than their transactions.
+    fence = units - {own, ""} | lane_ids(own, policy.lanes)
+    return Slice(policy.group, run_id, slice_id, ranges, tuple(sorted(fence)))
 
 
 def refuse_foreign_members(group: str, members: Iterable[GroupMember]) -> None:

@@ -28,7 +28,7 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
 from kpipe_platform.kafka.groups import fetch_offsets
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.slices import PlannedRange, Slice
 
 logger = logging.getLogger(__name__)
 
@@ -121,38 +121,19 @@ class SliceTransaction:
         """
         if not self._slice.ranges:
             return None
-        found = self._read_committed()
+        found = self.read_committed()
         states = []
         for planned, (offset, stored) in zip(self._slice.ranges, found, strict=True):
-            ours = (
-                stored is not None
-                and stored.run_id == self._slice.run_id
-                and stored.slice_id == self._slice.slice_id
-                and offset == planned.range.end
-            )
+            ours = stored is not None and is_of(stored, self._slice) and offset == planned.range.end
             if not ours and offset != planned.committed:
-                expected = "no offset" if planned.committed is None else f"offset {planned.committed}"
-                where = f"{planned.range.topic}/{planned.range.partition}"
-                by = f" by run {stored.run_id}" if stored is not None else ""
-                msg = (
-                    f"group {self._slice.group} was at {expected} of {where} when this run planned "
-                    f"{planned.range}, and is now at {'no offset' if offset is None else offset}{by}"
-                )
-                raise OffsetConflictError(
-                    msg,
-                    fix="nothing was written by this run; another run took the slice. Run again for what is left",
-                    group=self._slice.group,
-                    topic=planned.range.topic,
-                    partition=planned.range.partition,
-                    expected=planned.committed,
-                    found=offset,
-                )
+                raise conflict(self._slice, planned, offset, stored)
             states.append(stored if ours else None)
         done = [state for state in states if state is not None]
         # All offsets of a slice move in one transaction, so either all are ours or none is.
         return [state.counts for state in done] if len(done) == len(states) else None
 
-    def _read_committed(self) -> list[tuple[int | None, CommitMetadata | None]]:
+    def read_committed(self) -> list[tuple[int | None, CommitMetadata | None]]:
+        """The group's offset of each range, with what stands beside it."""
         places = [(p.range.topic, p.range.partition) for p in self._slice.ranges]
         found = fetch_offsets(
             self._clients,
@@ -181,22 +162,39 @@ class SliceTransaction:
             TransactionTimedOutError: The transaction was open for longer than its timeout.
             BrokerUnavailableError: The outcome is not known; the next run's compare tells.
         """
+        ends = [planned.range.end for planned in self._slice.ranges]
+        self.commit_at(ends, counts, lane=self._slice.lane + 1)
+
+    def commit_at(
+        self, ends: Sequence[int], counts: Sequence[SliceCounts], *, lane: int, stopped: bool = False
+    ) -> None:
+        """Commit with these offsets, one for each range; raises as ``commit``.
+
+        Args:
+            ends: The offsets to store.
+            counts: Counted records of each range.
+            lane: Lanes of the slice that are then committed.
+            stopped: The next lane cannot be written.
+        """
         slice_ = self._slice
         offsets = [
             TopicPartition(
                 planned.range.topic,
                 planned.range.partition,
-                planned.range.end,
+                end,
                 metadata=CommitMetadata(
                     planned.topic_id,
                     slice_.run_id,
                     slice_.slice_id,
-                    slice_.transactional_id,
+                    slice_.base_id,
                     planned.range.start,
                     counted,
+                    lane,
+                    slice_.lanes,
+                    stopped,
                 ).to_text(),
             )
-            for planned, counted in zip(slice_.ranges, counts, strict=True)
+            for planned, end, counted in zip(slice_.ranges, ends, counts, strict=True)
         ]
         group = self._clients.consumer(slice_.group).consumer_group_metadata()
         if offsets:
@@ -265,6 +263,33 @@ class SliceTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def is_of(stored: CommitMetadata, slice_: Slice) -> bool:
+    """Whether an offset was stored by an attempt at this slice."""
+    return stored.run_id == slice_.run_id and stored.slice_id == slice_.slice_id
+
+
+def conflict(
+    slice_: Slice, planned: PlannedRange, offset: int | None, stored: CommitMetadata | None
+) -> OffsetConflictError:
+    """The error of a compare that found another offset than the planned one."""
+    expected = "no offset" if planned.committed is None else f"offset {planned.committed}"
+    where = f"{planned.range.topic}/{planned.range.partition}"
+    by = f" by run {stored.run_id}" if stored is not None else ""
+    msg = (
+        f"group {slice_.group} was at {expected} of {where} when this run planned {planned.range}, and is now at "
+        f"{'no offset' if offset is None else offset}{by}"
+    )
+    return OffsetConflictError(
+        msg,
+        fix="nothing was written by this run; another run took the slice. Run again for what is left",
+        group=slice_.group,
+        topic=planned.range.topic,
+        partition=planned.range.partition,
+        expected=planned.committed,
+        found=offset,
+    )
 
 
 def initialised(

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import CommittedOffset
-from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks
-from kpipe_platform.kafka.slices import PlanPolicy, check_partitions, read_facts, start_of
+from kpipe_platform.kafka.groups import CommittedOffset, stored_offsets
+from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.slices import PlanPolicy, check_partitions, facts_of, read_facts, start_of
 from kpipe_platform.kafka.topics import describe_topics
 
 
@@ -45,7 +45,12 @@ class Waiting:
 
 
 def gather_waiting(
-    clients: Clients, policy: PlanPolicy, topics: Iterable[str], numbers: Iterable[int] | None = None
+    clients: Clients,
+    policy: PlanPolicy,
+    topics: Iterable[str],
+    numbers: Iterable[int] | None = None,
+    *,
+    await_pending: bool = True,
 ) -> list[Waiting]:
     """Ask the brokers where a group stands, in a number of calls that does not grow with the partitions.
 
@@ -54,8 +59,10 @@ def gather_waiting(
         policy: The group, its isolation, and where it begins.
         topics: Topics.
         numbers: Kafka partitions; None: all that the topics have now.
+        await_pending: Whether to wait for offsets that an open transaction holds; False: as `stored_offsets`.
 
     Raises:
+        OffsetsPendingError: Such an offset was waited for in vain.
         TopicNotFoundError: A topic or partition does not exist.
         BrokerUnavailableError: No answer within the deadline.
     """
@@ -68,6 +75,12 @@ def gather_waiting(
     if not wanted:
         return []
     check_partitions(described, wanted)
+    if await_pending:
+        found = read_facts(clients, policy, described, wanted)
+    else:
+        # The group's offset before the log's end: so the end can only be younger.
+        committed = stored_offsets(clients, policy.group, wanted)
+        found = facts_of(clients, policy, described, committed, watermarks(clients, wanted, policy.isolation))
     return [
         Waiting(
             topic=facts.topic,
@@ -77,7 +90,7 @@ def gather_waiting(
             committed=facts.committed,
             offset=next_offset(facts.committed, facts.marks, policy.start, facts.start_offset),
         )
-        for facts in read_facts(clients, policy, described, wanted)
+        for facts in found
     ]
 
 

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 
 import dagster as dg
 
+from kpipe_platform.observability.events import PartitionEvent, PartitionEventKind, log_events, shortened
+
 
 @dataclass(frozen=True)
 class Pause:
@@ -61,7 +63,20 @@ def pause(
     known = paused(instance, group, topic)
     if partition in known:
         return False
-    _store(instance, group, topic, {**known, partition: Pause(int(clock() * 1000), reason)})
+    made = Pause(int(clock() * 1000), reason)
+    _store(instance, group, topic, {**known, partition: made})
+    log_events(
+        [
+            PartitionEvent(
+                PartitionEventKind.PAUSED,
+                topic,
+                partition,
+                group,
+                reason=reason and shortened(reason),
+                at_ms=made.since_ms,
+            )
+        ]
+    )
     return True
 
 
@@ -75,6 +90,7 @@ def resume(instance: dg.DagsterInstance, group: str, topic: str, partition: int)
     if known.pop(partition, None) is None:
         return False
     _store(instance, group, topic, known)
+    log_events([PartitionEvent(PartitionEventKind.RESUMED, topic, partition, group)])
     return True
 
 

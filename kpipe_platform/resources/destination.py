@@ -35,7 +35,9 @@ class KafkaDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
         default=60.0, gt=0, description="how long one record may wait for its acknowledgement, seconds"
     )
     stamp_source: bool = Field(
-        default=True, description="add the header kpipe.source to outputs whose stage keeps _kafka"
+        default=True,
+        description="add the header kpipe.source to outputs whose stage keeps _kafka, and who wrote them: "
+        "kpipe.instance, kpipe.worker and, where partitions are shared, kpipe.lease",
     )
     correlation_header: str | None = Field(
         default=CORRELATION_HEADER,

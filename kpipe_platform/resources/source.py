@@ -12,11 +12,21 @@ from pydantic import Field
 from kpipe_platform.errors import OffsetsPendingError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
+from kpipe_platform.kafka.lanes import settle, unsettled
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, parse_start, watermarks
-from kpipe_platform.kafka.slices import Materialised, PlanPolicy, Slice, gather_facts, plan_slice, transactional_id
+from kpipe_platform.kafka.slices import (
+    Materialised,
+    PlanPolicy,
+    Slice,
+    gather_facts,
+    lane_ids,
+    plan_slice,
+    transactional_id,
+)
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.kafka.transactions import abort_lingering
 from kpipe_platform.resources.connection import KafkaConnection
+from kpipe_platform.resources.ownership import PartitionOwnership
 from kpipe_platform.resources.scaling import PartitionScaling
 
 
@@ -35,6 +45,9 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default="error", description="what to do when retention passed the group's offset"
     )
     scaling: PartitionScaling = PartitionScaling()
+    ownership: PartitionOwnership | None = Field(
+        default=None, description="share the partitions with other deployments; None: this one has all of them"
+    )
 
     def group(self, asset_key: dg.AssetKey) -> str:
         """The consumer group of an asset and of nothing else."""
@@ -48,6 +61,7 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
             start=parse_start(self.start),
             on_lost_offsets=self.on_lost_offsets,
             max_records=(scaling or self.scaling).max_records,
+            lanes=(scaling or self.scaling).in_flight_per_partition,
         )
 
     def clients(self) -> Clients:
@@ -87,8 +101,12 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
             except OffsetsPendingError:
                 # A run that was killed between adding its offsets and its commit; whoever owns the slice now may
                 # abort it, and a run that lives is only fenced.
-                ranges = [OffsetRange(topic, number, 0, 0) for topic, number in wanted]
-                abort_lingering(used.settings, transactional_id(group, ranges))
+                own = transactional_id(group, [OffsetRange(topic, number, 0, 0) for topic, number in wanted])
+                for lingering in (own, *sorted(lane_ids(own, policy.lanes))):
+                    abort_lingering(used.settings, lingering)
+                facts = gather_facts(used, policy, wanted, earlier)
+            while unsettled(stands := {(f.topic, f.partition): f.committed for f in facts}):
+                settle(used.settings, group, stands, run_id=run_id, slice_id=slice_id)
                 facts = gather_facts(used, policy, wanted, earlier)
         return plan_slice(facts, policy, run_id=run_id, slice_id=slice_id)
 

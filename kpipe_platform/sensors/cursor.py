@@ -37,6 +37,7 @@ class Cursor:
         reported: Problems that were logged: by partition what it was.
         after: The partition that was asked for last.
         summary: Of the last tick, for people.
+        told: Partitions whose state was told as an event, and has not changed since: by state.
     """
 
     seen: Mapping[int, Seen] = field(default_factory=dict)
@@ -44,6 +45,7 @@ class Cursor:
     reported: Mapping[int, str] = field(default_factory=dict)
     after: int | None = None
     summary: Mapping[str, Any] = field(default_factory=dict)
+    told: Mapping[str, frozenset[int]] = field(default_factory=dict)
 
     @classmethod
     def from_text(cls, text: str | None) -> Cursor:
@@ -57,6 +59,8 @@ class Cursor:
                 seen_rest_s=None if data["seen_rest_s"] is None else _finite(data["seen_rest_s"]),
                 reported={int(n): str(what) for n, what in data["reported"]},
                 after=None if data["after"] is None else int(data["after"]),
+                # A cursor of the same version that does not have it is of before there were events.
+                told={str(s): frozenset(int(n) for n in numbers) for s, numbers in data.get("told", {}).items()},
                 summary=dict(data["summary"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
@@ -76,9 +80,14 @@ class Cursor:
                 "seen": [[n, seen.start, math.floor(seen.at_s)] for n, seen in oldest[:_REMEMBERED]],
                 "seen_rest_s": min(rest, default=None),
                 "reported": [list(item) for item in sorted(self.reported.items())[:_REMEMBERED]],
+                "told": {state: sorted(numbers)[:_REMEMBERED] for state, numbers in sorted(self.told.items())},
             },
             separators=(",", ":"),
         )
+
+    def room_to_tell(self, kept: int) -> int:
+        """How many partitions more may be told to be in a state, where so many stay in it: what is told is kept."""
+        return max(_REMEMBERED - kept, 0)
 
     @property
     def is_full(self) -> bool:

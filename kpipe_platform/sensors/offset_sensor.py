@@ -14,6 +14,7 @@ from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.sensors.admission import Rules
 from kpipe_platform.sensors.backpressure import Backpressure
 from kpipe_platform.sensors.deadline import Deadline
+from kpipe_platform.sensors.ownership import PartitionShare
 from kpipe_platform.sensors.tick import OffsetTick, Ownership
 
 
@@ -58,7 +59,8 @@ def kafka_offset_sensor(
         retry_max_delay_s: The longest wait, seconds.
         deadline_s: Longest time of a tick's broker calls, seconds; past it the tick is skipped with the reason.
         ownership: What tells which partitions this deployment has: an object with ``owned()``, or a function. Others
-            are not asked for; while it answers None nothing is.
+            are not asked for; while it answers None nothing is. None: as ``KafkaSource(ownership=...)`` says, which
+            is all of them by default.
         minimum_interval_seconds: Time between ticks.
         default_status: Whether the sensor runs at once.
         io_manager_key: The KafkaIOManager that loads the asset's topics; its source is asked.
@@ -92,6 +94,7 @@ def kafka_offset_sensor(
         rules=rules,
         backpressure=backpressure,
         ownership=ownership,
+        share=PartitionShare(target, minimum_interval_seconds),
         deadline=Deadline(deadline_s, f"read the offsets of {shown}"),
         deadline_s=deadline_s,
         io_manager_key=io_manager_key,

@@ -5,17 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kpipe_platform.errors import BrokerUnavailableError
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import Offsets, fetch_offsets
+from kpipe_platform.kafka.groups import Offsets, stored_offsets
 from kpipe_platform.kafka.offsets import Partition, Watermarks, watermarks
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import PartitionFacts, PlanPolicy, facts_of
 from kpipe_platform.kafka.topics import TopicDescription, describe_topics
-
-# A transaction that has just committed holds its offsets for some milliseconds more; one of a killed run holds them
-# until its timeout. The first is waited for, the second is not: the next run aborts it.
-_UNDECIDED_S = 1.5
 
 
 @dataclass(frozen=True)
@@ -92,23 +87,3 @@ def _lag(committed: Offsets, marks: Mapping[Partition, Watermarks]) -> int:
         mark = marks[partition]
         lag += max(mark.end - (mark.log_start if stored is None else stored.offset), 0)
     return lag
-
-
-def stored_offsets(clients: Clients, group: str, partitions: Sequence[Partition]) -> Offsets:
-    """The group's offsets in one call; where an open transaction holds some, in a second one without waiting for it.
-
-    A run that was killed leaves such a transaction behind, and the run that is asked for next aborts it: so a tick
-    must go on with the offsets that are stored already.
-
-    Raises:
-        BrokerUnavailableError: No answer within the deadline.
-        AuthorizationFailedError: The group may not be read.
-    """
-    timeout_s = clients.settings.request_timeout_s
-    try:
-        return fetch_offsets(
-            clients, group, partitions, isolation="read_committed", timeout_s=min(_UNDECIDED_S, timeout_s)
-        )
-    except BrokerUnavailableError:
-        # Either nobody answers, which this call will say, or the answer waits for the transaction.
-        return fetch_offsets(clients, group, partitions, isolation="read_uncommitted", timeout_s=timeout_s)

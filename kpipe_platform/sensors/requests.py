@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import dagster as dg
 from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
@@ -13,13 +13,16 @@ from kpipe_platform.sensors.in_flight import next_attempt
 from kpipe_platform.sensors.tags import ATTEMPT, GROUP, PARTITIONS, RANGE_KEY, RANGES, range_key, ranges_to_text
 
 
-def run_request(instance: dg.DagsterInstance, target: Target, taken: Sequence[Candidate]) -> dg.RunRequest:
+def run_request(
+    instance: dg.DagsterInstance, target: Target, taken: Sequence[Candidate], owner: Mapping[str, str] | None = None
+) -> dg.RunRequest:
     """The request for one run over neighbouring partitions (or over an unpartitioned asset).
 
     Args:
         instance: Dagster instance, for earlier runs of the same ranges.
         target: The asset.
         taken: The partitions, in Dagster's order.
+        owner: Tags that name the deployment that asks; none where partitions are not shared.
     """
     ranges = [planned.range for candidate in taken for planned in candidate.ranges]
     first, last = taken[0].number, taken[-1].number
@@ -32,6 +35,7 @@ def run_request(instance: dg.DagsterInstance, target: Target, taken: Sequence[Ca
         RANGES: ranges_to_text(ranges),
         RANGE_KEY: key,
         ATTEMPT: str(attempt),
+        **(owner or {}),
     }
     if len(taken) > 1:
         tags |= {ASSET_PARTITION_RANGE_START_TAG: str(first), ASSET_PARTITION_RANGE_END_TAG: str(last)}

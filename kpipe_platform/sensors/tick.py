@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import dagster as dg
@@ -12,6 +13,9 @@ import dagster as dg
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers.step import scaling_of
 from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.partitions.owners import tags_of
+from kpipe_platform.partitions.pauses import paused
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.sensors.admission import Candidate, Decision, Rules, decide
@@ -19,13 +23,16 @@ from kpipe_platform.sensors.backpressure import Backpressure
 from kpipe_platform.sensors.candidates import WHOLE, Target, make_candidates, start_of
 from kpipe_platform.sensors.cursor import Cursor, Seen
 from kpipe_platform.sensors.deadline import Deadline
+from kpipe_platform.sensors.events import TickEvents
 from kpipe_platform.sensors.growth import Growth, compare, known_keys
 from kpipe_platform.sensors.in_flight import RunInFlight, runs_in_flight
+from kpipe_platform.sensors.ownership import PartitionShare
 from kpipe_platform.sensors.reading import BrokerView, Downstream, read_brokers, tick_settings
 from kpipe_platform.sensors.report import Problem, problems_of, shown, summary_of, told, unreported
 from kpipe_platform.sensors.requests import run_request
 from kpipe_platform.sensors.resource import source_of
 from kpipe_platform.sensors.topics import topics_read
+from kpipe_platform.sensors.transitions import transitions
 
 logger = logging.getLogger(__name__)
 
@@ -46,21 +53,25 @@ class OffsetTick:
         asset: The asset that is asked for.
         rules: Builds the bounds of a tick from the partitions that may be worked on at once.
         backpressure: The downstream asset that holds the sensor back.
-        ownership: Which partitions are this deployment's; None: all of them.
+        ownership: Which partitions are this deployment's; None: what the source's ``ownership`` says.
+        share: This deployment's part where the source shares its partitions.
         deadline: The deadline of the broker calls.
         deadline_s: The same in seconds.
         io_manager_key: The IO manager that loads the topics.
         clock: Seconds since the epoch.
+        events: Told of the partitions' changes.
     """
 
     asset: dg.AssetsDefinition
     rules: Callable[[int], Rules]
     backpressure: Backpressure | None
     ownership: Ownership | Callable[[], frozenset[Partition] | None] | None
+    share: PartitionShare
     deadline: Deadline
     deadline_s: float
     io_manager_key: str
     clock: Callable[[], float]
+    events: TickEvents = field(default_factory=TickEvents)
 
     def evaluate(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
         """One tick.
@@ -68,6 +79,10 @@ class OffsetTick:
         Raises:
             ConfigError: A definition is wrong: the tick fails, for skipping would hide it.
         """
+        with self.share.deciding():
+            return self._evaluate(context)
+
+    def _evaluate(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
         source = source_of(context, self.io_manager_key)
         target, scaling = self._target(context, source)
         downstream = self._downstream(context, source)
@@ -77,20 +92,43 @@ class OffsetTick:
         # would be asked for again.
         running = runs_in_flight(context.instance, target.key, keys)
         settings = tick_settings(source.connection.settings, self.deadline_s)
+        is_shared = self.ownership is not None or source.ownership is not None
+        observed = scaling.emit_partition_execution_events
+        # Here too: what happened to the ownership is told even while the brokers are away.
+        self._deliver(context, observed)
+
+        def ask() -> BrokerView:
+            if self.ownership is None:
+                # First: it joins in the background, while the brokers are asked.
+                self.share.join(context, source, target, scaling.rebalance_mode, self.events.listener(target.key))
+            return read_brokers(settings, target.policy, target.topics, downstream)
+
         try:
-            view = self.deadline.run(lambda: read_brokers(settings, target.policy, target.topics, downstream))
+            view = self.deadline.run(ask)
             # Last: a partition may have been taken over while the brokers were asked.
-            owned = None if self.ownership is None else owned_by(self.ownership)
+            owned = self._owned(target, view) if is_shared else None
         except ConfigError:
             raise
         except KpipeError as error:
             context.log.warning("tick of group %s skipped: %s", target.group, error)
             return dg.SensorResult(skip_reason=str(error), cursor=context.cursor)
-        if self.ownership is not None and owned is None:
+        if is_shared and owned is None:
             reason = f"group {target.group}: it is not known yet which partitions this deployment owns"
             return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
         growth = None if definition is None else compare(name, keys, view.partitions)
-        return self._decide(context, target, view, growth, running, owned, self.rules(scaling.partitions_at_once))
+        rules = self.rules(scaling.partitions_at_once)
+        result = self._decide(context, target, view, growth, running, owned, rules)
+        self._deliver(context, observed)
+        return result
+
+    def _deliver(self, context: dg.SensorEvaluationContext, observed: bool) -> None:
+        partitioned = self.asset.partitions_def is not None
+        self.events.deliver(context.instance, self.asset.key, partitioned=partitioned, observed=observed)
+
+    def _owned(self, target: Target, view: BrokerView) -> frozenset[Partition] | None:
+        if self.ownership is None:
+            return self.share.owned(target, view.partitions)
+        return owned_by(self.ownership)
 
     def _target(self, context: dg.SensorEvaluationContext, source: KafkaSource) -> tuple[Target, PartitionScaling]:
         key = self.asset.key
@@ -139,7 +177,13 @@ class OffsetTick:
         problems = problems_of(target, candidates, decision, growth)
         summary = summary_of(candidates, decision, growth, view.downstream_lag)
         self._say(context, target, summary, unreported(problems, cursor))
-        requests = [run_request(context.instance, target, taken) for taken in decision.runs]
+        find_pauses = partial(paused, context.instance, target.group)
+        changed = transitions(target, candidates, decision, cursor, find_pauses, clock=self.clock)
+        self.events.emit(changed.saturated)
+        self.events.observe(changed.pauses)
+        owner = self.share.tags() if self.ownership is None else tags_of_owner(self.ownership)
+        requests = [run_request(context.instance, target, taken, owner) for taken in decision.runs]
+        self.share.asked(requests, [[candidate.number for candidate in taken] for taken in decision.runs])
         reason = None
         if not requests:
             reason = "\n".join(filter(None, [f"group {target.group}: {shown(summary)}", told(problems)]))
@@ -150,7 +194,9 @@ class OffsetTick:
             run_requests=requests,
             skip_reason=reason,
             dynamic_partitions_requests=growth.requests() if growth is not None else [],
-            cursor=_remembered(candidates, decision, problems, rules, summary, now_s).to_text(),
+            cursor=replace(
+                _remembered(candidates, decision, problems, rules, summary, now_s), told=changed.told
+            ).to_text(),
         )
 
     def _say(
@@ -166,6 +212,11 @@ class OffsetTick:
 def owned_by(ownership: Ownership | Callable[[], frozenset[Partition] | None]) -> frozenset[Partition] | None:
     """Ask an object with ``owned()``, or a function."""
     return ownership.owned() if isinstance(ownership, Ownership) else ownership()
+
+
+def tags_of_owner(ownership: object) -> dict[str, str]:
+    """The tags of the runs that an owner asks for; none where it does not say who it is."""
+    return tags_of(ownership) if isinstance(ownership, ConsumerGroupOwnership) else {}
 
 
 def _remembered(

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from kpipe_platform.kafka.sizes import record_size
+from kpipe_platform.kafka.whereabouts import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.writer_spec import Rejected, WriterSpec
 
@@ -18,6 +19,9 @@ Headers = list[tuple[str, bytes | None]]
 
 SOURCE_HEADER = "kpipe.source"
 """Header of an output: ``topic/partition/offset`` of the record that it came from."""
+
+STAMP_HEADERS = frozenset([SOURCE_HEADER, INSTANCE_HEADER, WORKER_HEADER, LEASE_HEADER])
+"""Headers of which an output has those of the last hop only; the hop before is in the record there."""
 
 
 class Row(NamedTuple):
@@ -100,16 +104,16 @@ class OutputRows:
         places = [f"{r.topic}/{r.partition}/".encode() for r in ranges]
         # As `kpipe_platform.deadletter.correlation_id` makes it.
         ids = [f"{r.topic}-{r.partition}-".encode() for r in ranges]
-        correlation = self._spec.correlation_header
+        correlation, stamps = self._spec.correlation_header, self._spec.stamps
         for key, value, raw, partition, timestamp, src, offset in zip(keys, values, headers, *columns, strict=True):
             own: Headers = [(h["key"], h["value"]) for h in raw]
             if self._stamped and src is not None:
                 if own:
-                    # One hop back is what a reader asks for; the hop before is in the record there.
-                    own = [h for h in own if h[0] != SOURCE_HEADER]
+                    own = [h for h in own if h[0] not in STAMP_HEADERS]
                 number = b"%d" % offset
                 if correlation is not None and not (raw and any(h[0] == correlation and h[1] for h in own)):
                     own.append((correlation, ids[src] + number))
+                own += stamps
                 own.append((SOURCE_HEADER, places[src] + number))
             yield Row(key, value, own, partition, timestamp, src, offset)
 
@@ -126,6 +130,7 @@ class OutputChecks:
         # The record's own overhead, and the headers that `OutputRows.rows` adds.
         topic = max((len(p.range.topic) for p in spec.slice.ranges), default=0)
         self._added_bytes = 200 + 2 * topic + len(SOURCE_HEADER) + len((spec.correlation_header or "").encode())
+        self._added_bytes += sum(len(name) + len(value) + 10 for name, value in spec.stamps)
 
     def rejected(self, rows: OutputRows) -> dict[Rejected, Fault]:
         """Rows that the topic's settings forbid, with the reason; those known already are left out."""

@@ -53,6 +53,11 @@ class EngineSettings:
             raise ConfigError(msg, fix="set it to 1 or more, or leave it out")
 
     @property
+    def knows_tasks_at_once(self) -> bool:
+        """Whether ``tasks_at_once`` is a fact, and no assumption."""
+        return self.parallelism is not None or (not self.remote and bool(_LOCAL.match(self.master or "local[*]")))
+
+    @property
     def tasks_at_once(self) -> int:
         """How many tasks the engine runs at once, as far as can be known without asking it."""
         if self.parallelism is not None:

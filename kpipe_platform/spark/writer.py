@@ -14,11 +14,12 @@ from pyspark.sql import DataFrame
 
 from kpipe_platform.errors import ConfigError, DestinationRejectedError, KpipeError
 from kpipe_platform.kafka.commit_metadata import SliceCounts
+from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.components import stops
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.spark.failures import classify
 from kpipe_platform.spark.reader import SliceFrames
-from kpipe_platform.spark.stage_notes import StageNotes
+from kpipe_platform.spark.stage_notes import RuleCount, StageNotes
 from kpipe_platform.spark.stops import over_limit, reasons_of, rejected_records, stopped_by_faults, too_many_faults
 from kpipe_platform.spark.writer_rows import count_rows, fault_rows, noted_rows, rule_rows
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
@@ -56,18 +57,7 @@ def write_slice(
         StageFailedError: The stage raised.
         KpipeError: Anything else that went wrong; offsets are unmoved.
     """
-    parts = [] if output is None else [output]
-    for source in frames:
-        parts.append(count_rows(source))
-        if source.can_fault:
-            parts.append(fault_rows(source))
-    if notes is not None:
-        parts += [noted_rows(faults, spec.slice) for faults in notes.faults]
-        parts += [rule_rows(counts) for counts in notes.counts]
-    rows = functools.reduce(DataFrame.unionByName, parts) if parts else None
-    if rows is None:
-        msg = "there is neither an output nor a source to write"
-        raise ConfigError(msg, fix="read from a Kafka topic asset")
+    rows = slice_rows(output, frames, spec.slice, notes)
     first: Outcome | None = None
     for _ in range(_MAX_PASSES):
         outcome = run_pass(rows, spec)
@@ -90,10 +80,32 @@ def write_slice(
             return (
                 outcome
                 if first is None
-                else _merged(first, replace(outcome, counts=_only_dead(outcome)), outcome.status)
+                else merged(first, replace(outcome, counts=_only_dead(outcome)), outcome.status)
             )
     msg = f"{spec.slice}: the destination still refuses records after {_MAX_PASSES} passes"
     raise DestinationRejectedError(msg, fix="see the reasons in the log", reasons=reasons_of(spec.rejected))
+
+
+def slice_rows(
+    output: DataFrame | None, frames: list[SliceFrames], slice_: Slice, notes: StageNotes | None
+) -> DataFrame:
+    """Everything that is to be written or counted of a slice; columns of ``output_rows``.
+
+    Raises:
+        ConfigError: There is nothing.
+    """
+    parts = [] if output is None else [output]
+    for source in frames:
+        parts.append(count_rows(source))
+        if source.can_fault:
+            parts.append(fault_rows(source))
+    if notes is not None:
+        parts += [noted_rows(faults, slice_) for faults in notes.faults]
+        parts += [rule_rows(counts) for counts in notes.counts]
+    if not parts:
+        msg = "there is neither an output nor a source to write"
+        raise ConfigError(msg, fix="read from a Kafka topic asset")
+    return functools.reduce(DataFrame.unionByName, parts)
 
 
 def run_pass(rows: DataFrame, spec: WriterSpec) -> Outcome:
@@ -101,18 +113,26 @@ def run_pass(rows: DataFrame, spec: WriterSpec) -> Outcome:
     spec = replace(spec, started_ms=int(time.time() * 1000))
     if spec.mode != "idempotent":
         rows = rows.repartition(1).sortWithinPartitions("ord", "ord2")
-    rows = rows.drop("ord", "ord2")
+    outcome, *others = outcomes_of(rows.drop("ord", "ord2").mapInArrow(_writer(spec), OUTCOME_SCHEMA), spec.slice)
+    for other in others:
+        outcome = merged(outcome, other)
+    return outcome
+
+
+def outcomes_of(answers: DataFrame, slice_: Slice) -> list[Outcome]:
+    """Run the writers and collect what they tell, in the order of their tasks.
+
+    Raises:
+        StageFailedError: The stage raised.
+        KpipeError: Anything else that Spark failed on.
+    """
     try:
-        answers = rows.mapInArrow(_writer(spec), OUTCOME_SCHEMA).collect()
+        collected = answers.collect()
     except KpipeError:
         raise
     except Exception as error:  # Spark raises its own tree on classic and another on Connect
-        raise classify(error, str(spec.slice)) from error
-    outcomes = [pickle.loads(bytes(answer["outcome"])) for answer in answers]  # noqa: S301  # our own
-    outcome = outcomes[0]
-    for other in outcomes[1:]:
-        outcome = _merged(outcome, other)
-    return outcome  # type: ignore[no-any-return]
+        raise classify(error, str(slice_)) from error
+    return [pickle.loads(bytes(answer["outcome"])) for answer in collected]  # noqa: S301  # our own
 
 
 def evaluate(output: object, where: str) -> None:
@@ -149,7 +169,7 @@ _SEVERITY = (
 )
 
 
-def _merged(one: Outcome, other: Outcome, status: str | None = None) -> Outcome:
+def merged(one: Outcome, other: Outcome, status: str | None = None) -> Outcome:
     """Two outcomes as one; the graver status counts unless one is given."""
     worst = max((one, other), key=lambda o: _SEVERITY.index(o.status))
     none = SliceCounts()
@@ -162,12 +182,17 @@ def _merged(one: Outcome, other: Outcome, status: str | None = None) -> Outcome:
         faults=one.faults + other.faults,
         samples=(one.samples + other.samples)[:10],
         reasons={reason: one.reasons.get(reason, 0) + other.reasons.get(reason, 0) for reason in reasons},
-        rules={**one.rules, **other.rules},
+        rules=_both_rules(one.rules, other.rules),
         rejected={**one.rejected, **other.rejected},
         preview=(one.preview + other.preview)[:10],
         error=worst.error,
         steps_s={step: max(one.steps_s.get(step, 0.0), other.steps_s.get(step, 0.0)) for step in steps},
     )
+
+
+def _both_rules(one: dict[str, RuleCount], other: dict[str, RuleCount]) -> dict[str, RuleCount]:
+    together = {name: one[name] + count for name, count in other.items() if name in one}
+    return {**one, **other, **together}
 
 
 def _only_dead(outcome: Outcome) -> dict[int, SliceCounts]:

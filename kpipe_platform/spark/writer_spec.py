@@ -48,6 +48,8 @@ class WriterSpec:
         only_rejected: Write nothing but these dead letters: a second pass at least once, after a first that wrote
             everything else.
         stamp_source: Add the header ``kpipe.source`` to outputs whose source is known.
+        stamps: Further headers of these outputs, the same for all: who wrote them. They take the place of those that
+            a record brought from an earlier hop.
         correlation_header: Header that carries the correlation id to stamped outputs that lack it; None adds none.
         preview_rows: Outputs to show in the metadata.
         producer: librdkafka producer properties.
@@ -70,6 +72,7 @@ class WriterSpec:
     only_rejected: bool = False
     limit: DeadLetterLimit = NO_LIMIT
     stamp_source: bool = True
+    stamps: tuple[tuple[str, bytes], ...] = ()
     correlation_header: str | None = "correlation-id"
     preview_rows: int = 5
     producer: dict[str, Any] = field(default_factory=dict)

@@ -58,11 +58,16 @@ def run_writer(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[
         outcome = _run(spec, batches)
     except KpipeError as error:
         outcome = Outcome("error", error=error)
-    yield pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]}, schema=_ARROW_OUTCOME)
+    yield told(outcome)
+
+
+def told(outcome: Outcome) -> pa.RecordBatch:
+    """An outcome as the only row that a writer gives back."""
+    return pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]}, schema=_ARROW_OUTCOME)
 
 
 def _run(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Outcome:
-    task = _Task(spec)
+    task = WriterTask(spec)
     if spec.mode == "probe":
         return task.probe(batches)
     if spec.mode == "count":
@@ -72,7 +77,13 @@ def _run(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Outcome:
     return task.write_transactional(batches)
 
 
-class _Task:
+class WriterTask:
+    """The state of one task, and the ways to write.
+
+    Args:
+        spec: What to do.
+    """
+
     def __init__(self, spec: WriterSpec) -> None:
         self.spec = spec
         self.outcome = Outcome("written")
@@ -82,7 +93,8 @@ class _Task:
         self.written: dict[int, int] = {}
         self.read: dict[int, int] = {}
 
-    def _producer_settings(self) -> dict[str, Any]:
+    def producer_settings(self) -> dict[str, Any]:
+        """Librdkafka producer properties, with what the topics take and what the protocol needs."""
         limits = self.spec.record_limits
         # The brokers refuse a whole batch above the topic's limit, innocent records with it, and librdkafka does not
         # split one; 512 bytes are room for the batch's own header.
@@ -106,57 +118,54 @@ class _Task:
     # Modes
 
     def write_transactional(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+        """Write everything, with the offsets, in one transaction."""
         spec = self.spec
         transaction = SliceTransaction(
             spec.settings,
             spec.slice,
             timeout_s=spec.transaction_timeout_s,
-            producer_settings=self._producer_settings(),
+            producer_settings=self.producer_settings(),
         )
         with transaction, self.faults:
-            with self._timed("open"):
+            with self.timed("open"):
                 transaction.open()
                 earlier = transaction.committed_earlier()
             if earlier is not None:
                 return Outcome("committed_earlier", counts=dict(enumerate(earlier)))
             sink = Sink(transaction.producer)
             try:
-                self._consume(batches, sink, transaction)
-                if self._stopped() or self._is_over_limit():
+                self.consume(batches, sink, transaction)
+                if self.stopped() or self._is_over_limit():
                     transaction.abort()
-                    return self._finish(self.outcome.status)
-                if not transaction.is_open:
-                    transaction.begin()
-                with self._timed("write"):
-                    left = sink.flush(spec.delivery_timeout_s)
-                if left:
-                    raise not_delivered(spec.settings, str(spec.slice), left)
-                counts = self._counts()
-                with self._timed("commit"):
+                    return self.finish(self.outcome.status)
+                self.await_acks(sink, transaction)
+                counts = self.counts()
+                with self.timed("commit"):
                     transaction.commit(list(counts.values())[: len(spec.slice.ranges)])
             except GiveUpError:
-                outcome = self._given_up(sink, transaction)
+                outcome = self.given_up(sink, transaction)
                 transaction.abort()
                 return outcome
             except KafkaException as exception:
                 raise transaction.error(exception, "write outputs") from exception
-        return self._finish("committed")
+        return self.finish("committed")
 
     def write_idempotent(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+        """Write everything and move no offsets."""
         spec = self.spec
-        sink = Sink(Producer({**spec.settings.for_librdkafka(), **self._producer_settings()}))
+        sink = Sink(Producer({**spec.settings.for_librdkafka(), **self.producer_settings()}))
         with self.faults:
             try:
-                self._consume(batches, sink, None)
-                with self._timed("write"):
+                self.consume(batches, sink, None)
+                with self.timed("write"):
                     left = sink.flush(spec.delivery_timeout_s)
             except GiveUpError:
-                return self._given_up(sink, None)
+                return self.given_up(sink, None)
             except KafkaException as exception:
                 raise translate(exception, spec.settings, f"write outputs of {spec.slice}") from exception
         if left:
             raise not_delivered(spec.settings, str(spec.slice), left)
-        return self._finish(self.outcome.status if self._stopped() else "written")
+        return self.finish(self.outcome.status if self.stopped() else "written")
 
     def count(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Say what would stop the run, and send nothing: parallel writers cannot take back what they sent."""
@@ -166,14 +175,14 @@ class _Task:
                 self._note_batch(parts)
                 for _ in self._dead_letters(parts):
                     pass
-        return self._finish(self.outcome.status if self._stopped() or self._is_over_limit() else "counted")
+        return self.finish(self.outcome.status if self.stopped() or self._is_over_limit() else "counted")
 
     def probe(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Find every record that the brokers refuse; nothing of it becomes visible."""
         producer = Producer(
             {
                 **self.spec.settings.for_librdkafka(),
-                **self._producer_settings(),
+                **self.producer_settings(),
                 "transactional.id": f"{self.spec.slice.transactional_id}.probe",
             }
         )
@@ -189,18 +198,33 @@ class _Task:
             suspects = [row for row in rows.rows() if row.identity not in self.spec.rejected]
             refused = find_refused(producer, self.spec, suspects, REFUSED_CODES)
             self.outcome.rejected.update({row.identity: fault for row, fault in refused})
-        return self._finish("rejected" if self.outcome.rejected else "error")
+        return self.finish("rejected" if self.outcome.rejected else "error")
 
     # Work
 
-    def _consume(self, batches: Iterable[pa.RecordBatch], sink: Sink, transaction: SliceTransaction | None) -> None:
+    def await_acks(self, sink: Sink, transaction: SliceTransaction) -> None:
+        """Wait for the acknowledgement of everything that was sent.
+
+        Raises:
+            GiveUpError: The brokers refused something.
+            BrokerUnavailableError: Not everything was acknowledged in time.
+        """
+        if not transaction.is_open:
+            transaction.begin()
+        with self.timed("write"):
+            left = sink.flush(self.spec.delivery_timeout_s)
+        if left:
+            raise not_delivered(self.spec.settings, str(self.spec.slice), left)
+
+    def consume(self, batches: Iterable[pa.RecordBatch], sink: Sink, transaction: SliceTransaction | None) -> None:
+        """Send what the rows ask for, and count."""
         for batch in batches:
             began = time.monotonic()
             parts = _by_kind(batch)
             self._note_batch(parts)
             if not self.spec.only_rejected:
                 for topic, row in self._dead_letters(parts):
-                    if self._stopped():
+                    if self.stopped():
                         continue
                     self._begin(transaction)
                     sink.send(topic, row)
@@ -245,7 +269,7 @@ class _Task:
                 self._is_rejected(row, sink)
             return
         self.outcome.rejected.update(self.checks.rejected(rows))
-        if self._stopped() and spec.mode == "transactional":
+        if self.stopped() and spec.mode == "transactional":
             return
         self._begin(transaction)
         kept: Iterable[Row]
@@ -278,7 +302,8 @@ class _Task:
         if transaction is not None and not transaction.is_open:
             transaction.begin()
 
-    def _stopped(self) -> bool:
+    def stopped(self) -> bool:
+        """Whether a record failed so that this pass cannot be the last; the outcome says how."""
         if self.faults.stops:
             self.outcome.status = "faults"
             return True
@@ -293,7 +318,8 @@ class _Task:
         self.outcome.status = "over_limit"
         return True
 
-    def _given_up(self, sink: Sink, transaction: SliceTransaction | None) -> Outcome:
+    def given_up(self, sink: Sink, transaction: SliceTransaction | None) -> Outcome:
+        """What refused sends mean: an outcome where the records are the reason, else the typed error."""
         codes = {error.code() for error in sink.failures}
         letters = sink.failed_topics & {c.topic for c in self.spec.dead_letters if c is not None}
         only_letters = bool(letters) and letters == sink.failed_topics
@@ -303,7 +329,7 @@ class _Task:
                 raise DeadLetterError(
                     f"{msg}: {sink.failures[0].str()}", fix="see the settings of that topic; offsets are unmoved"
                 )
-            return self._finish("broker_rejected")
+            return self.finish("broker_rejected")
         # After a fatal error the queued records fail too, with a code that says less than the first.
         error = next((e for e in sink.failures if e.code() in FENCED_CODES), sink.failures[0])
         what = f"write outputs of {self.spec.slice} to {self.spec.topic}"
@@ -324,7 +350,8 @@ class _Task:
         if missing > 0:
             self.outcome.preview += [PreviewRow(_short(k), _short(v)) for k, v in rows.first(missing)]
 
-    def _counts(self) -> dict[int, SliceCounts]:
+    def counts(self) -> dict[int, SliceCounts]:
+        """What was counted until now, by range."""
         return {
             src: SliceCounts(
                 read=self.read.get(src, 0),
@@ -336,10 +363,11 @@ class _Task:
             for src in range(max(len(self.spec.slice.ranges), 1))
         }
 
-    def _finish(self, status: str) -> Outcome:
+    def finish(self, status: str) -> Outcome:
+        """The outcome with everything that was counted."""
         outcome = self.outcome
         outcome.status = status
-        outcome.counts = self._counts()
+        outcome.counts = self.counts()
         outcome.faults = self.faults.seen
         outcome.samples = self.faults.samples
         outcome.reasons = self.faults.reasons
@@ -348,7 +376,8 @@ class _Task:
             outcome.error = DeadLetterError("the brokers refused a batch, and every record of it alone is taken")
         return outcome
 
-    def _timed(self, step: str) -> _Timer:
+    def timed(self, step: str) -> _Timer:
+        """Adds the time of a ``with`` block to a step."""
         return _Timer(self.steps, step)
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from kpipe_platform.cli.dev import _stopping_signals_interrupt, dev, service_environment
+from kpipe_platform.cli.dev import dev, service_environment
+from kpipe_platform.cli.stop_signals import stop_signals
 from kpipe_platform.errors import EnvironmentSetupError
 from kpipe_platform.jvm.ports import LOOPBACK, free_port, is_free
 
@@ -78,20 +79,20 @@ def test_environment_keeps_what_the_user_set() -> None:
 
 
 class Dev:
-    """`kpipe dev` in a process of its own, on a workspace with an asset that never ends."""
+    """`kpipe dev` in a process of its own, on a workspace of its own: by default with an asset that never ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *options: str, definitions: str = DEFINITIONS, **environment: str) -> None:
         self.port = free_port()
         self.folder = folder
-        (folder / "definitions.py").write_text(DEFINITIONS, encoding="utf-8")
+        (folder / "definitions.py").write_text(definitions, encoding="utf-8")
         (folder / "workspace.yaml").write_text(WORKSPACE, encoding="utf-8")
         self._log = folder / "dev.log"
-        environment = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"}
+        own = {name: value for name, value in os.environ.items() if name != "DAGSTER_HOME"}
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", RUN_DEV, "--no-seed", "--port", str(self.port)],
+                [sys.executable, "-c", RUN_DEV, "--no-seed", "--port", str(self.port), *options],
                 cwd=folder,
-                env={**environment, "PYTHONPATH": str(ROOT)},
+                env={**own, "PYTHONPATH": str(ROOT), **environment},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
@@ -139,7 +140,7 @@ class Dev:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Dev]:
-    instance = Dev(tmp_path)
+    instance = Dev(tmp_path, "--drain-s", "3")
     try:
         instance.until_ready()
         yield instance
@@ -156,13 +157,15 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="looks for proce
 @pytest.mark.broker
 @pytest.mark.slow
 @pytest.mark.timeout(300)
-def test_ctrl_c_in_the_middle_of_a_run_stops_all_of_it(running: Dev) -> None:
+def test_a_run_that_does_not_finish_is_ended_after_the_deadline(running: Dev) -> None:
     running.start_endless_run()
 
     running.process.send_signal(signal.SIGINT)
 
     assert running.process.wait(45.0) == 0, running.log
     running.until(lambda: not running.processes(), 10.0)
+    assert "Waiting up to 3 s for 1 run at work" in running.log
+    assert "Not finished within 3 s. Ending 1 run at work" in running.log
     assert "Stopped." in running.log
     assert is_free(running.port)
     # A run that the history still called running would hold a place in the queue of the next start.
@@ -173,10 +176,21 @@ def test_ctrl_c_in_the_middle_of_a_run_stops_all_of_it(running: Dev) -> None:
 def test_every_way_to_stop_it_is_taken_as_ctrl_c(signum: signal.Signals) -> None:
     before = signal.getsignal(signum)
 
-    with pytest.raises(KeyboardInterrupt), _stopping_signals_interrupt():
+    with pytest.raises(KeyboardInterrupt), stop_signals():
         signal.raise_signal(signum)
 
     assert signal.getsignal(signum) is before
+
+
+def test_a_second_signal_asks_for_haste_and_does_not_break_off_the_clean_up() -> None:
+    with stop_signals() as signals:
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert not signals.hurry
+        signal.raise_signal(signal.SIGTERM)
+        assert (signals.hurry, signals.kill) == (True, False)
+        signal.raise_signal(signal.SIGINT)
+        assert signals.kill
 
 
 @linux_only

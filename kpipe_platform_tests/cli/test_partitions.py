@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 from typer.testing import CliRunner, Result
 
 from kpipe_platform.cli.main import app
+from kpipe_platform.cli.partitions import duration, summary, word
+from kpipe_platform.partitions.pauses import Pause
+from kpipe_platform.partitions.state import PartitionState
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 
@@ -37,7 +41,10 @@ def test_pause_show_and_resume(
         (2, "idle", None, 0, 0),
     ]
     assert "broken producer" in rows[1]["pause"]
-    assert "broken producer" in kpipe("show", "kpipe.a", topic).stdout
+    shown = kpipe("show", "kpipe.a", topic)
+    assert "broken producer" in shown.stdout
+    assert shown.stderr.startswith("1 offsets wait in 1 of 3 partitions, the oldest record for ")
+    assert f"{topic}/1: paused, and 1 offsets wait: kpipe partitions resume" in shown.stderr
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
         instance.create_run_for_job(
             _job(),
@@ -46,6 +53,25 @@ def test_pause_show_and_resume(
         )
     rows = json.loads(kpipe("show", "kpipe.a", topic, "--json").stdout)["partitions"]
     assert [r["state"] for r in rows] == ["idle", "paused", "in flight"]
+    assert [len(r["in_flight"]) for r in rows] == [0, 0, 1]
+    assert rows[1].keys() == {
+        "partition",
+        "state",
+        "assigned",
+        "owner",
+        "draining",
+        "paused",
+        "in_flight",
+        "highest_completed",
+        "log_start",
+        "committed",
+        "end",
+        "lag",
+        "oldest_unprocessed_age_s",
+        "pause",
+    }
+    assert rows[1]["oldest_unprocessed_age_s"] >= 0
+    assert rows[0]["oldest_unprocessed_age_s"] is None
     assert kpipe("resume", "kpipe.a", topic).stdout.splitlines() == [
         f"{topic}/0 was not paused",
         f"{topic}/1 resumed",
@@ -57,6 +83,62 @@ def test_pause_show_and_resume(
     homeless = kpipe("resume", "kpipe.a", topic, DAGSTER_HOME="")
     assert homeless.exit_code == 1
     assert "DAGSTER_HOME" in homeless.stderr
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (None, None),
+        (0.04, "0.0 s"),
+        (9.96, "10.0 s"),
+        (59.9, "59 s"),
+        (61, "1 min 1 s"),
+        (7_500, "2 h 5 min"),
+        (172_800, "2 d 0 h"),
+    ],
+)
+def test_durations_have_two_units_at_most(seconds: float | None, text: str | None) -> None:
+    assert duration(seconds) == text
+
+
+def state(partition: int = 0, **more: Any) -> PartitionState:
+    common: dict[str, Any] = {
+        "assigned": None,
+        "owner": None,
+        "draining": None,
+        "pause": None,
+        "in_flight": (),
+        "highest_completed": 9,
+        "committed": 10,
+        "log_start": 0,
+        "end": 20,
+        "lag": 10,
+        "oldest_unprocessed_age_s": 5.0,
+    }
+    return PartitionState("orders", partition, **(common | more))
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({}, "waiting"),
+        ({"lag": 0}, "idle"),
+        ({"in_flight": ("r",)}, "in flight"),
+        ({"in_flight": ("r",), "pause": Pause(0)}, "paused, in flight"),
+        ({"assigned": True}, "waiting"),
+        ({"assigned": False, "log_start": 15}, "LOST RECORDS, no owner"),
+    ],
+)
+def test_a_state_is_said_in_words(more: dict[str, Any], text: str) -> None:
+    assert word(state(**more)) == text
+
+
+def test_the_summary_names_the_worst_and_is_bounded() -> None:
+    lines = summary([state(0), state(1, oldest_unprocessed_age_s=7_500.0), *(state(n, log_start=15) for n in range(9))])
+    assert lines[0] == "110 offsets wait in 11 of 11 partitions, the oldest record for 2 h 5 min (partition 1)"
+    assert "orders/0: retention deleted offsets [10, 15) unread" in lines[1]
+    assert len(lines) == 7
+    assert lines[-1] == "and 4 more like these"
 
 
 def _job() -> dg.JobDefinition:

@@ -187,6 +187,11 @@ def test_dagster_takes_the_instance_settings(tmp_path: Path, monkeypatch: pytest
     settings, _ = dagster_instance_config(str(tmp_path))
 
     assert set(settings["storage"]) == {"postgres"}
+    in_containers = {name: settings[name] for name in ("run_coordinator", "concurrency")}
+    (tmp_path / "dagster.yaml").write_text(dagster_yaml(cpus=4))
+    settings, _ = dagster_instance_config(str(tmp_path))
+    # The queue is the same one, here and there.
+    assert in_containers == {name: settings[name] for name in in_containers}
     (tmp_path / "dagster.yaml").write_text("storage:\n  postgres:\n    postgres_db: {hots: x}\n")
     with pytest.raises(Exception, match="hots"):
         dagster_instance_config(str(tmp_path))

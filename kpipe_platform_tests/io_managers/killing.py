@@ -17,7 +17,7 @@ from kpipe_platform.testing.broker import EmbeddedBroker
 from .conftest import Orders
 
 
-def kill_at(place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, *, after: int = 0) -> None:
+def kill_at(place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, **how: int) -> None:
     """Materialise partition 0 and kill driver, JVM and workers by SIGKILL when the place is reached.
 
     Args:
@@ -25,17 +25,26 @@ def kill_at(place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, *,
         orders: The topics.
         broker: Where they are.
         folder: For files.
-        after: Pass the place so many times first.
+        how: As for `hanging_at`.
     """
-    with hanging_at(place, orders, broker, folder, after=after):
+    with hanging_at(place, orders, broker, folder, **how):
         pass
 
 
 @contextmanager
 def hanging_at(
-    place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, *, after: int = 0
+    place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, *, after: int = 0, parts: int = 1
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A materialisation of partition 0 that hangs at the place; whatever is left of it in the end is killed."""
+    """A materialisation of partition 0 that hangs at the place; whatever is left of it in the end is killed.
+
+    Args:
+        place: A fault of ``kpipe_platform_tests/faultpoints``.
+        orders: The topics.
+        broker: Where they are.
+        folder: For files.
+        after: Pass the place so many times first.
+        parts: Parts of the slice that are written at the same time.
+    """
     root = Path(kpipe_platform.__file__).parent.parent
     reached = folder / "reached"
     with (folder / "stderr").open("wb") as stderr:
@@ -48,6 +57,7 @@ def hanging_at(
                 orders.source,
                 orders.target,
                 orders.manager.source.group_prefix,
+                str(parts),
             ],
             cwd=root,
             start_new_session=True,

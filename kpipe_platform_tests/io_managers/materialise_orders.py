@@ -1,5 +1,5 @@
 """A process of its own that materialises one partition, to be killed by a test. Arguments: servers, source, target,
-group prefix."""
+group prefix, parts of a slice at once."""
 
 import sys
 
@@ -8,6 +8,7 @@ from dagster._utils.interrupts import setup_interrupt_handlers
 from pyspark.sql import functions as F
 
 from kpipe_platform import (
+    ExecutionMode,
     FaultAction,
     JsonCodec,
     KafkaConnection,
@@ -16,6 +17,7 @@ from kpipe_platform import (
     KafkaIOManager,
     KafkaSource,
     KafkaTopic,
+    PartitionScaling,
     SparkEngine,
     TextCodec,
     kafka_asset,
@@ -25,12 +27,20 @@ from kpipe_platform_tests.io_managers.conftest import ORDER
 
 # As Dagster's own run workers do: SIGTERM interrupts.
 setup_interrupt_handlers()
-servers, source, target, prefix = sys.argv[1:]
+servers, source, target, prefix, parts = sys.argv[1:]
+relaxed = PartitionScaling(
+    execution_mode=ExecutionMode.RELAX_ORDERING_WITHIN_PARTITION, max_in_flight_per_partition=int(parts)
+)
 connection = KafkaConnection(bootstrap_servers=servers)
 orders = kafka_topic_asset(source, value=JsonCodec(ORDER), key=TextCodec(), partitions=1, name="orders")
 
 
-@kafka_asset(source=orders, topic=KafkaTopic(target, value=JsonCodec()), on_fault=FaultAction.DEAD_LETTER)
+@kafka_asset(
+    source=orders,
+    topic=KafkaTopic(target, value=JsonCodec()),
+    on_fault=FaultAction.DEAD_LETTER,
+    scaling=relaxed if int(parts) > 1 else None,
+)
 def enriched(orders):  # type: ignore[no-untyped-def]
     poison = F.raise_error(F.concat(F.lit("poison "), F.col("id"))).cast("string")
     return orders.withColumn("note", F.when(F.col("note") == "poison", poison).otherwise(F.col("note")))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -158,8 +159,14 @@ class TestForms:
         assert one.headers == (
             ("h", b"1"),
             ("correlation-id", f"{orders.source}-0-0".encode()),
+            ("kpipe.instance", first["instance"].encode()),
+            ("kpipe.worker", first["worker"].encode()),
             ("kpipe.source", f"{orders.source}/0/0".encode()),
         )
+        assert first["worker"] == f"pid-{os.getpid()}"
+        [letter, *_] = orders.letters()
+        distribution = letter.json()["distribution"]
+        assert (distribution["instance"], distribution["worker"]) == (first["instance"], first["worker"])
 
     def test_pandas(self, orders: Orders) -> None:
         def stage(orders: pd.DataFrame) -> pd.DataFrame:

@@ -169,8 +169,8 @@ class TestRecordParts:
         found = sorted(orders.outputs(), key=lambda r: r.offset)
         assert [(r.key, r.value) for r in found] == [(r["key"], r["value"]) for r in sent]
         for record, given in zip(found, sent, strict=True):
-            assert list(record.headers[:-2]) == given["headers"]
-            assert record.headers[-2] == ("correlation-id", f"{orders.source}-0-{sent.index(given)}".encode())
+            assert list(record.headers[:-4]) == given["headers"]
+            assert record.headers[-4] == ("correlation-id", f"{orders.source}-0-{sent.index(given)}".encode())
             assert record.headers[-1] == ("kpipe.source", f"{orders.source}/0/{sent.index(given)}".encode())
 
     def test_a_stage_that_drops_kafka_drops_headers_and_key(self, orders: Orders) -> None:

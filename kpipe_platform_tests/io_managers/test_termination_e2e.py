@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import time
 from pathlib import Path
@@ -33,6 +34,10 @@ def test_a_terminated_run(
         assert took < 15, f"{took:.1f} s\n{log[-3000:]}"
         # Spark's own processes end with it.
         wait_until(lambda: not _alive(groups), "the end of its processes", 15)
+    failed = [json.loads(line) for line in log.splitlines() if line.startswith('{"event":"failed"')]
+    assert [(e["partition"], e["start"], e["end"], e["reason"]) for e in failed] == [
+        (0, 0, 21, "the run was terminated")
+    ]
     # Aborted by the run itself: nobody waits for the transaction's timeout.
     assert orders.outputs() == []
     assert orders.committed() is None

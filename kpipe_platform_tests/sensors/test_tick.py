@@ -221,8 +221,13 @@ def test_runs_of_other_assets_are_none_of_its_business(make_sensing: Callable[..
     assert sensing.asked() == ["0"]
 
 
-def test_as_many_partitions_at_once_as_the_scaling_says(make_sensing: Callable[..., Sensing]) -> None:
-    two = PartitionScaling(execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS, max_concurrent_partitions=2)
+@pytest.mark.parametrize(
+    "mode", [ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS, ExecutionMode.RELAX_ORDERING_WITHIN_PARTITION]
+)
+def test_as_many_partitions_at_once_as_the_scaling_says(
+    make_sensing: Callable[..., Sensing], mode: ExecutionMode
+) -> None:
+    two = PartitionScaling(execution_mode=mode, max_concurrent_partitions=2)
     sensing = make_sensing(4, asset_options={"scaling": two})
     for number in range(4):
         sensing.send(1, partition=number)
@@ -232,6 +237,17 @@ def test_as_many_partitions_at_once_as_the_scaling_says(make_sensing: Callable[.
     assert sensing.asked() == []
     sensing.end(runs[0], dg.DagsterEventType.PIPELINE_CANCELED)
     assert sensing.asked() == ["2"]
+
+
+def test_one_partition_after_another_where_their_order_is_preserved(make_sensing: Callable[..., Sensing]) -> None:
+    sensing = make_sensing(3)
+    for number in range(3):
+        sensing.send(1, partition=number)
+    [request] = sensing.tick().run_requests or []
+    run = sensing.queue(QUEUED, tags=dict(request.tags), asset_selection=frozenset([ASSET]))
+    assert sensing.asked() == []
+    sensing.end(run, dg.DagsterEventType.PIPELINE_CANCELED)
+    assert sensing.asked() == ["1"]
 
 
 def test_an_unpartitioned_asset_is_asked_for_whole(make_sensing: Callable[..., Sensing]) -> None:

@@ -110,3 +110,31 @@ def test_an_output_that_only_the_added_headers_make_too_large_is_found_before_se
     assert [fault.kind for fault in found.values()] == ["too_large"]
     fits = spec(topic, limits=TopicLimits(max_message_bytes=size))
     assert OutputChecks(fits).rejected(OutputRows(output, fits)) == {}
+
+
+STAMPS = (("kpipe.instance", b"blue"), ("kpipe.worker", b"host-1/pid-7"), ("kpipe.lease", b"g.owners/m/3"))
+
+
+def test_who_wrote_an_output_stands_beside_its_source_and_takes_the_place_of_an_earlier_hop() -> None:
+    given = [
+        {"key": "kpipe.lease", "value": b"earlier"},
+        {"key": "mine", "value": b"1"},
+        {"key": "kpipe.instance", "value": b"earlier"},
+        {"key": "kpipe.source", "value": b"earlier/0/1"},
+    ]
+    rows = batch({"src": 0, "src_offset": 7, "headers": given}, {"headers": given[:2]})
+    first, second = headers_of(rows, spec(stamps=STAMPS))
+    assert first == [("mine", b"1"), ("correlation-id", b"orders-0-7"), *STAMPS, ("kpipe.source", b"orders/0/7")]
+    assert second == [("kpipe.lease", b"earlier"), ("mine", b"1")], "its source is not known, so neither is its writer"
+    assert dict(headers_of(rows, spec(stamps=STAMPS[:2]))[0]).get("kpipe.lease") is None
+    assert headers_of(batch({"src": 0, "src_offset": 7}), spec(stamp_source=False, stamps=STAMPS)) == [[]]
+
+
+def test_stamps_that_make_an_output_too_large_are_found_before_sending() -> None:
+    long = (("kpipe.lease", b"l" * 5_000),)
+    output = batch({"src": 1, "src_offset": 99, "value": b"v" * 2_000})
+    (headers,) = headers_of(output, spec(stamps=long))
+    limited = spec(stamps=long, limits=TopicLimits(max_message_bytes=record_size(b"k", b"v" * 2_000, headers) - 1))
+    assert [fault.kind for fault in OutputChecks(limited).rejected(OutputRows(output, limited)).values()] == [
+        "too_large"
+    ]

@@ -19,11 +19,11 @@ from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.spark.sink import Sink
 from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_OUTPUT, WriterSpec
-from kpipe_platform.spark.writer_task import _by_kind, _Task
+from kpipe_platform.spark.writer_task import WriterTask, _by_kind
 
 
 @pytest.fixture
-def task() -> _Task:
+def task() -> WriterTask:
     settings = ConnectionSettings(bootstrap_servers="127.0.0.1:9")
     planned = PlannedRange(OffsetRange("orders", 0, 0, 5), "id", 0, 5, None)
     spec = WriterSpec(
@@ -38,7 +38,7 @@ def task() -> _Task:
         codecs=((RawCodec(), RawCodec()),),
         isolation="read_committed",
     )
-    return _Task(spec)
+    return WriterTask(spec)
 
 
 def failed(code: int, *topics: str) -> Sink:
@@ -52,16 +52,16 @@ def failed(code: int, *topics: str) -> Sink:
     ("topics", "part"),
     [(("enriched",), "destination"), (("orders.dlq",), "dead_letter"), (("enriched", "orders.dlq"), "destination")],
 )
-def test_the_part_whose_retry_applies(task: _Task, topics: tuple[str, ...], part: str) -> None:
+def test_the_part_whose_retry_applies(task: WriterTask, topics: tuple[str, ...], part: str) -> None:
     with pytest.raises(KpipeError) as caught:
-        task._given_up(failed(KafkaError._MSG_TIMED_OUT, *topics), None)
+        task.given_up(failed(KafkaError._MSG_TIMED_OUT, *topics), None)
     assert caught.value.attributes["part"] == part
 
 
-def test_a_refused_output_is_looked_for_and_a_refused_dead_letter_stops_the_run(task: _Task) -> None:
-    assert task._given_up(failed(KafkaError.INVALID_RECORD, "enriched"), None).status == "broker_rejected"
+def test_a_refused_output_is_looked_for_and_a_refused_dead_letter_stops_the_run(task: WriterTask) -> None:
+    assert task.given_up(failed(KafkaError.INVALID_RECORD, "enriched"), None).status == "broker_rejected"
     with pytest.raises(DeadLetterError, match=r"orders\.dlq"):
-        task._given_up(failed(KafkaError.INVALID_RECORD, "orders.dlq"), None)
+        task.given_up(failed(KafkaError.INVALID_RECORD, "orders.dlq"), None)
 
 
 def test_a_batch_of_one_kind_is_not_copied() -> None:

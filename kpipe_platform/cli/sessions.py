@@ -1,0 +1,39 @@
+"""Sessions of processes: everything that a service started, whatever process group it made for itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["end_session", "session_members"]
+
+_POLL_S = 0.1
+
+
+def session_members(session: int) -> Iterator[int]:
+    """The processes of a session that still run.
+
+    Without /proc (macOS) there is nothing to look at: the process group, which is ended first, must do.
+    """
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError, IndexError):
+            # After the command in parentheses: state, parent, group, session.
+            state, _, _, its_session = stat.read_text(errors="replace").rpartition(")")[2].split()[:4]
+            if int(its_session) == session and state not in "ZX":
+                yield int(stat.parent.name)
+
+
+def end_session(session: int, deadline_s: float) -> None:
+    """Wait for what is left of a session to end, and end it by force after a deadline."""
+    end = time.monotonic() + deadline_s
+    while members := list(session_members(session)):
+        if time.monotonic() >= end:
+            for pid in members:
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            return
+        time.sleep(_POLL_S)

@@ -1,0 +1,36 @@
+"""From a consumer group back to its asset."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+from kpipe_platform.partitions.runs import GROUP
+
+
+def asset_of_group(instance: dg.DagsterInstance, group: str) -> dg.AssetKey | None:
+    """The asset of a group, as far as the instance tells it: by the last run that a sensor asked for, else by its name.
+
+    A group is ``{prefix}.{asset key joined by .}``, so a name alone may fit several assets; then the one counts whose
+    last materialisation names the group.
+
+    Args:
+        instance: Dagster instance.
+        group: Consumer group.
+    """
+    for run in instance.get_runs(dg.RunsFilter(tags={GROUP: group}), limit=1):
+        if run.asset_selection is not None and len(run.asset_selection) == 1:
+            return next(iter(run.asset_selection))
+    fitting = [key for key in instance.get_asset_keys() if group.endswith("." + ".".join(key.path))]
+    told = {key: _group_of(instance, key) for key in fitting}
+    return next(
+        (key for key in fitting if told[key] == group),
+        fitting[0] if len(fitting) == 1 and told[fitting[0]] is None else None,
+    )
+
+
+def _group_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
+    """The group that the last materialisation names; None where there is none."""
+    event = instance.get_latest_materialization_event(key)
+    materialisation = event.asset_materialization if event is not None else None
+    found = None if materialisation is None else materialisation.metadata.get("consumer_group")
+    return None if found is None else str(found.value)

@@ -1,0 +1,82 @@
+"""Partition execution events as observations of their asset, where an asset wants them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import dagster as dg
+
+from kpipe_platform.observability.events import PartitionEvent
+
+logger = logging.getLogger(__name__)
+
+# Rows of a table in the metadata; Dagster stores the whole of it with every event.
+_TABLE_ROWS = 100
+
+
+def observations_of(
+    events: Sequence[PartitionEvent], asset_key: dg.AssetKey, *, partitioned: bool
+) -> list[dg.AssetObservation]:
+    """One observation for each change of each Dagster partition.
+
+    An asset that reads several topics has one Dagster partition for the same Kafka partition of each, and an
+    unpartitioned asset has one place for all: what happens to them together is one observation with a table.
+
+    The observations carry no data version, and Dagster takes an asset that is materialised for updated by its
+    materialisations only: so they make nothing downstream stale, and start nothing.
+
+    Args:
+        events: What happened.
+        asset_key: The asset.
+        partitioned: Whether the asset has Dagster partitions, by the Kafka partition's number.
+    """
+    together: dict[tuple[str, str | None], list[PartitionEvent]] = {}
+    for event in events:
+        key = str(event.partition) if partitioned and event.partition is not None else None
+        together.setdefault((event.kind.value, key), []).append(event)
+    return [_observation(found, asset_key, key) for (_, key), found in together.items()]
+
+
+def report(instance: dg.DagsterInstance, observations: Sequence[dg.AssetObservation]) -> None:
+    """Store observations outside of a run; a storage that fails is logged, for nothing else may fail by that."""
+    for observation in observations:
+        try:
+            instance.report_runless_asset_event(observation)
+        except Exception:
+            logger.exception("cannot store an observation of %s", observation.asset_key.to_user_string())
+
+
+def _observation(events: list[PartitionEvent], asset_key: dg.AssetKey, key: str | None) -> dg.AssetObservation:
+    first = events[0]
+    metadata: dict[str, Any] = {"event": first.kind.value, "at": dg.MetadataValue.timestamp(first.at_ms / 1000)}
+    if len(events) == 1:
+        told = first.to_dict()
+        metadata |= {name: told[name] for name in ("topic", "partition") if told[name] is not None}
+        if first.start is not None and first.end is not None:
+            metadata |= {
+                "range": f"[{first.start}, {first.end})",
+                "start_offset": first.start,
+                "end_offset": first.end,
+            }
+        metadata |= first.counts
+    else:
+        metadata["partition_count"] = len(events)
+        metadata["partitions"] = dg.MetadataValue.table([_row(event) for event in events[:_TABLE_ROWS]])
+    metadata["group"] = first.group
+    reasons = dict.fromkeys(event.reason for event in events if event.reason)
+    if reasons:
+        metadata["reason"] = "\n".join(reasons)
+    if first.member:
+        metadata["member"] = first.member
+    if first.run_id:
+        metadata["run"] = dg.MetadataValue.dagster_run(first.run_id)
+    where = first.where if len(events) == 1 else f"{len(events)} partitions"
+    return dg.AssetObservation(asset_key, partition=key, description=f"{first.kind.value}: {where}", metadata=metadata)
+
+
+def _row(event: PartitionEvent) -> dg.TableRecord:
+    numbers = {"start": event.start, "end": event.end, **event.counts}
+    known = {name: value for name, value in numbers.items() if value is not None}
+    return dg.TableRecord({"topic": event.topic, "partition": event.partition, **known})

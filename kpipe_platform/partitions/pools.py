@@ -1,0 +1,28 @@
+"""The concurrency pool of each Kafka asset: what a limit in Dagster is set on, and how its runs are recognised."""
+
+from __future__ import annotations
+
+import dagster as dg
+
+__all__ = ["kafka_pool", "pools_of"]
+
+_PREFIX = "kpipe."
+
+
+def kafka_pool(asset_key: dg.AssetKey) -> str:
+    """The pool of an asset, ``kpipe.`` and its key joined by dots. It has no limit until somebody sets one.
+
+    Args:
+        asset_key: The asset.
+    """
+    return _PREFIX + ".".join("_".join(part.split()) for part in asset_key.path)
+
+
+def pools_of(run: dg.DagsterRun) -> list[str]:
+    """The pools of the Kafka assets that a run takes, in order.
+
+    Args:
+        run: The run, as Dagster recorded it.
+    """
+    pools = run.run_op_concurrency.all_pools if run.run_op_concurrency is not None else None
+    return sorted(pool for pool in pools or () if pool.startswith(_PREFIX))

@@ -1,0 +1,68 @@
+"""What the run queue is told of a run. The queue itself: sensors/test_run_queue.py."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import pytest
+import yaml
+from dagster._core.storage.dagster_run import RunOpConcurrency
+
+from kpipe_platform import JsonCodec, KafkaTopic, kafka_asset, kafka_pool, kafka_topic_asset
+from kpipe_platform.cli.dev import dagster_yaml
+from kpipe_platform.partitions.coordinator import slot_of
+
+PAGE = Path(__file__).parents[2] / "docs/guides/concurrency.md"
+ORDERS = kafka_topic_asset("orders", value=JsonCodec("id BIGINT NOT NULL"))
+
+
+def run_of(pools: set[str], **tags: str) -> dg.DagsterRun:
+    """A run as Dagster records it."""
+    names = {f"dagster/{name}": value for name, value in tags.items()}
+    concurrency = RunOpConcurrency(root_key_counts={}, has_unconstrained_root_nodes=True, all_pools=pools)
+    return dg.DagsterRun("job", tags=names, run_op_concurrency=concurrency if pools else None)
+
+
+@pytest.mark.parametrize(
+    ("pools", "tags", "slot"),
+    [
+        ({"kpipe.a"}, {"partition": "3"}, "kpipe.a/3"),
+        ({"kpipe.a", "kpipe.b", "registry"}, {"partition": "3"}, "kpipe.a+kpipe.b/3"),
+        ({"kpipe.a"}, {"asset_partition_range_start": "0", "asset_partition_range_end": "4"}, "kpipe.a/0-4"),
+        ({"kpipe.a"}, {"asset_partition_range_start": "4", "asset_partition_range_end": "4"}, "kpipe.a/4"),
+        ({"kpipe.a"}, {}, "kpipe.a/all"),
+        ({"registry"}, {"partition": "3"}, None),
+        (set(), {"partition": "3"}, None),
+    ],
+)
+def test_the_slot_names_assets_and_partition(pools: set[str], tags: dict[str, str], slot: str | None) -> None:
+    assert slot_of(run_of(pools, **tags)) == slot
+
+
+@pytest.mark.parametrize(
+    ("how", "pool"),
+    [
+        ({}, "kpipe.priced"),
+        ({"key_prefix": "shop"}, "kpipe.shop.priced"),
+        ({"key_prefix": ["shop", "eu"], "name": "other"}, "kpipe.shop.eu.other"),
+        ({"pool": "registry"}, "registry"),
+    ],
+)
+def test_an_asset_has_a_pool_of_its_own(how: dict[str, Any], pool: str) -> None:
+    def priced(orders):  # type: ignore[no-untyped-def]
+        return orders
+
+    made = kafka_asset(source=ORDERS, topic=KafkaTopic("priced", value=JsonCodec()), **how)(priced)
+
+    assert made.op.pool == pool
+    assert "pool" in how or kafka_pool(made.key) == pool
+
+
+def test_the_page_shows_the_settings_that_kpipe_dev_writes() -> None:
+    [text] = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    written = yaml.safe_load(dagster_yaml(cpus=2))
+    shown = yaml.safe_load(text)
+    assert shown == {name: written[name] for name in shown}
