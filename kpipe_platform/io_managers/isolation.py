@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kpipe_platform.errors import DeadLetterLimitError, StageFailedError
-from kpipe_platform.io_managers.pipeline import IsolationCost, SliceReport
+from kpipe_platform.io_managers.staged import IsolationCost, SliceReport
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.spark.stops import too_many_faults

@@ -13,9 +13,10 @@ from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers import ledger
 from kpipe_platform.io_managers.feed import StagedFeeds
 from kpipe_platform.io_managers.partition_events import StepEvents
-from kpipe_platform.io_managers.pipeline import Pipeline, SliceReport, Staged
+from kpipe_platform.io_managers.pipeline import Pipeline
 from kpipe_platform.io_managers.report import describe, metadata_of
 from kpipe_platform.io_managers.runner import FeedRunner, partitions_failed
+from kpipe_platform.io_managers.staged import SliceReport, Staged
 from kpipe_platform.io_managers.stager import store_output
 from kpipe_platform.io_managers.step import kafka_partitions_of
 from kpipe_platform.io_managers.target import find_target

@@ -16,7 +16,8 @@ from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.io_managers.pipeline import Pipeline, SliceReport
+from kpipe_platform.io_managers.pipeline import Pipeline
+from kpipe_platform.io_managers.staged import SliceReport
 from kpipe_platform.io_managers.step import Step, StepId
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.offsets import OffsetRange, Partition

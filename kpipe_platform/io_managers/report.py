@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from kpipe_platform.deadletter import Distribution
-from kpipe_platform.io_managers.pipeline import IsolationCost, SliceReport
+from kpipe_platform.io_managers.staged import IsolationCost, SliceReport
 from kpipe_platform.io_managers.step import RANGES, RULES
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.spark.stage_notes import RuleCount

@@ -14,8 +14,9 @@ from kpipe_platform.deadletter import Retry
 from kpipe_platform.errors import OffsetConflictError, PartitionsFailedError, TransientError
 from kpipe_platform.io_managers.feed import StagedFeeds
 from kpipe_platform.io_managers.partition_events import StepEvents, Watch
-from kpipe_platform.io_managers.pipeline import Pipeline, SliceReport
+from kpipe_platform.io_managers.pipeline import Pipeline
 from kpipe_platform.io_managers.report import describe
+from kpipe_platform.io_managers.staged import SliceReport
 from kpipe_platform.io_managers.stager import Stager, Store
 from kpipe_platform.io_managers.target import Target, find_target
 from kpipe_platform.kafka.clients import Clients

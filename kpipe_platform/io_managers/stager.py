@@ -13,7 +13,8 @@ from kpipe_platform.deadletter import Retry, Segment
 from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
 from kpipe_platform.io_managers.feed import StagedFeeds
 from kpipe_platform.io_managers.isolation import Isolation, refuse_hopeless
-from kpipe_platform.io_managers.pipeline import IsolationCost, Pipeline, SliceReport, Staged, encoded
+from kpipe_platform.io_managers.pipeline import Pipeline, encoded
+from kpipe_platform.io_managers.staged import IsolationCost, SliceReport, Staged
 from kpipe_platform.io_managers.target import Target
 from kpipe_platform.kafka.lanes import split
 from kpipe_platform.kafka.slices import Slice

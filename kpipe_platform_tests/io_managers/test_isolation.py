@@ -10,7 +10,7 @@ import pytest
 
 from kpipe_platform.errors import BrokerUnavailableError, DeadLetterLimitError, StageFailedError, TransientError
 from kpipe_platform.io_managers.isolation import Isolation, chance_of, refuse_hopeless
-from kpipe_platform.io_managers.pipeline import SliceReport
+from kpipe_platform.io_managers.staged import SliceReport
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.slices import PlannedRange, Slice
 from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
