@@ -16,6 +16,10 @@ _TRACEBACK = "Traceback (most recent call last):"
 _PYTHON_LAST = re.compile(r"^([A-Za-z_][\w.]*)(?:: ?(.*))?$", re.DOTALL)
 _PYTHON_FILE = re.compile(r'^  File "([^"]+)"', re.MULTILINE)
 _JAVA_CAUSE = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Error|Exception)): (.*)$", re.MULTILINE)
+# What a Connect client says of a server that did not answer.
+_GRPC = re.compile(
+    r'of RPC that terminated with:\s*status = StatusCode\.(\w+)\s*details = "(.*?)"\s*debug_error', re.DOTALL
+)
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
 _CONTEXT = re.compile(r"\n== .*", re.DOTALL)
 
@@ -71,6 +75,9 @@ def cause_of(error: BaseException) -> Cause:
         )
     if _TRACEBACK in text:
         return _python(text)
+    answer = _GRPC.search(text)
+    if answer is not None:
+        return Cause("java", f"grpc.{answer.group(1)}", answer.group(2))
     condition = _asked(error, "getCondition")
     if condition is not None:
         context = _CONTEXT.search(text)

@@ -31,8 +31,15 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         "lower max_records, or give the engine more memory (spark.driver.memory, spark.executor.memory)",
     ),
     (
+        r"of RPC that terminated with|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED|closed channel|"
+        r"StatusCode\.UNAVAILABLE",
+        EngineUnavailableError,
+        "the Spark Connect server was lost, or was restarted",
+        "see its log (kpipe spark status), start it again if it is gone (kpipe spark start), then run again",
+    ),
+    (
         r"ExecutorLostFailure|SparkContext was shut down|Connection refused|Python worker exited unexpectedly|"
-        r"SESSION_CLOSED|SESSION_NOT_FOUND|INVALID_HANDLE|StatusCode\.UNAVAILABLE|Py4JNetworkError|"
+        r"INVALID_HANDLE|Py4JNetworkError|"
         r"Job aborted due to cancellation|cancelled because|OPERATION_CANCELED|SPARK_JOB_CANCELLED|"
         r"Error while sending or receiving|java\.net\.\w+Exception",
         EngineUnavailableError,

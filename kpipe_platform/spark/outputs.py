@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -24,6 +25,13 @@ STAMP_HEADERS = frozenset([SOURCE_HEADER, INSTANCE_HEADER, WORKER_HEADER, LEASE_
 """Headers of which an output has those of the last hop only; the hop before is in the record there."""
 
 
+ANY_PARTITION, NOW = -1, 0
+"""What ``produce`` takes where a record has no partition or no timestamp of its own."""
+
+Message = tuple[bytes | None, bytes | None, int, int, Headers | None]
+"""One record to write: key, value, partition, timestamp in milliseconds, headers."""
+
+
 class Row(NamedTuple):
     """One record to write.
 
@@ -40,14 +48,12 @@ class Row(NamedTuple):
     src: int | None = None
     src_offset: int | None = None
 
-    def placement(self) -> dict[str, Any]:
-        """Keyword arguments of ``produce`` for what the row decides itself."""
-        chosen = {}
-        if self.partition is not None:
-            chosen["partition"] = self.partition
-        if self.timestamp_ms is not None:
-            chosen["timestamp"] = self.timestamp_ms
-        return chosen
+    @property
+    def message(self) -> Message:
+        """The row as ``Sink.send_all`` takes it."""
+        partition = ANY_PARTITION if self.partition is None else self.partition
+        timestamp = NOW if self.timestamp_ms is None else self.timestamp_ms
+        return self.key, self.value, partition, timestamp, self.headers or None
 
     @property
     def identity(self) -> Rejected:
@@ -61,33 +67,83 @@ class Row(NamedTuple):
 
 
 class OutputRows:
-    """The output rows of one Arrow batch, column-wise until somebody needs rows."""
+    """The output rows of one Arrow batch, column-wise until somebody needs rows.
+
+    Args:
+        batch: Columns as ``spark.writer_rows.output_rows`` makes them; those that no output can have are absent.
+        spec: What to do.
+    """
 
     def __init__(self, batch: pa.RecordBatch, spec: WriterSpec) -> None:
         self.batch = batch
         self._spec = spec
-        self._stamped = spec.stamp_source and batch.column("src").null_count < batch.num_rows
-        headers = batch.column("headers")
-        self._has_headers = len(headers) > 0 and (pc.max(pc.list_value_length(headers)).as_py() or 0) > 0
+        self._columns: dict[str, pa.Array] = dict(zip(batch.schema.names, batch.columns, strict=True))
+        self._stamped = spec.stamp_source and self.has("src_offset")
+        headers = self._columns.get("headers")
+        self._has_headers = headers is not None and (pc.max(pc.list_value_length(headers)).as_py() or 0) > 0
 
-    @property
-    def are_plain(self) -> bool:
-        """True when no row has headers, a timestamp or a partition of its own."""
-        return not bool(self._stamped or self._has_headers or self._is_set("timestamp_ms") or self._is_set("partition"))
+    def has(self, name: str) -> bool:
+        """True when a row has a value in this column."""
+        column = self._columns.get(name)
+        return column is not None and column.null_count < len(column)
 
-    def _is_set(self, name: str) -> bool:
-        column = self.batch.column(name)
-        return bool(column.null_count < len(column))
+    def column(self, name: str) -> pa.Array | None:
+        """The column, where there is one."""
+        return self._columns.get(name)
 
-    def messages(self) -> list[dict[str, Any]]:
-        """Rows as ``produce_batch`` wants them; only where ``are_plain``."""
-        keys = self.batch.column("key").to_pylist()
-        values = self.batch.column("value").to_pylist()
-        return [{"key": k, "value": v} for k, v in zip(keys, values, strict=True)]
+    def messages(self) -> Iterator[Message]:
+        """The rows as ``Sink.send_all`` takes them, with the headers that are added where the source is known."""
+        # Columns that are absent repeat for ever; key and value are always there, and as long as the batch.
+        return zip(
+            self._list("key"),
+            self._list("value"),
+            self._list("partition", ANY_PARTITION),
+            self._list("timestamp_ms", NOW),
+            self._all_headers(),
+            strict=False,
+        )
 
-    def ranges(self) -> list[int]:
-        """Index of each row's range; 0 where the source is not known."""
-        return pc.fill_null(self.batch.column("src"), 0).to_pylist()  # type: ignore[no-any-return]
+    def _list(self, name: str, default: int | None = None) -> Iterable[Any]:
+        column = self._columns.get(name)
+        if column is None:
+            return repeat(default)
+        if default is not None and column.null_count:
+            column = pc.fill_null(column, default)
+        return column.to_pylist()  # type: ignore[no-any-return]
+
+    def _all_headers(self) -> Iterable[Headers | None]:
+        own = self._columns["headers"].to_pylist() if self._has_headers else None
+        if not self._stamped:
+            return repeat(None) if own is None else ([(h["key"], h["value"]) for h in raw] or None for raw in own)
+        return self._stamped_headers(repeat(()) if own is None else own)
+
+    def _stamped_headers(self, own: Iterable[Any]) -> Iterator[Headers | None]:
+        ranges = [p.range for p in self._spec.slice.ranges]
+        places = [f"{r.topic}/{r.partition}/".encode() for r in ranges]
+        # As `kpipe_platform.deadletter.correlation_id` makes it.
+        ids = [f"{r.topic}-{r.partition}-".encode() for r in ranges]
+        correlation, stamps = self._spec.correlation_header, list(self._spec.stamps)
+        for src, offset, raw in zip(self._list("src", 0), self._list("src_offset"), own, strict=False):
+            headers = [(h["key"], h["value"]) for h in raw]
+            if offset is None:
+                yield headers or None
+                continue
+            number = b"%d" % offset
+            if raw:
+                headers = [h for h in headers if h[0] not in STAMP_HEADERS]
+            if correlation is not None and not (raw and any(h[0] == correlation and h[1] for h in headers)):
+                headers.append((correlation, ids[src] + number))
+            headers += stamps
+            headers.append((SOURCE_HEADER, places[src] + number))
+            yield headers
+
+    def ranges(self) -> dict[int, int]:
+        """Rows by index of their range; under 0 where the source is not known."""
+        src = self._columns.get("src")
+        if src is None:
+            return {0: self.batch.num_rows}
+        counted = pc.value_counts(pc.fill_null(src, 0)).to_pylist()
+        return {row["values"]: row["counts"] for row in counted}
 
     def first(self, count: int) -> list[tuple[bytes | None, bytes | None]]:
         """Key and value of the first rows."""
@@ -95,27 +151,12 @@ class OutputRows:
         return list(zip(head.column("key").to_pylist(), head.column("value").to_pylist(), strict=True))
 
     def rows(self) -> Iterator[Row]:
-        """The rows, with source and correlation header added where they are wanted and the source is known."""
-        batch = self.batch
-        headers = batch.column("headers").to_pylist() if self._has_headers else [()] * batch.num_rows
-        columns = [batch.column(n).to_pylist() for n in ("partition", "timestamp_ms", "src", "src_offset")]
-        keys, values = batch.column("key").to_pylist(), batch.column("value").to_pylist()
-        ranges = [p.range for p in self._spec.slice.ranges]
-        places = [f"{r.topic}/{r.partition}/".encode() for r in ranges]
-        # As `kpipe_platform.deadletter.correlation_id` makes it.
-        ids = [f"{r.topic}-{r.partition}-".encode() for r in ranges]
-        correlation, stamps = self._spec.correlation_header, self._spec.stamps
-        for key, value, raw, partition, timestamp, src, offset in zip(keys, values, headers, *columns, strict=True):
-            own: Headers = [(h["key"], h["value"]) for h in raw]
-            if self._stamped and src is not None:
-                if own:
-                    own = [h for h in own if h[0] not in STAMP_HEADERS]
-                number = b"%d" % offset
-                if correlation is not None and not (raw and any(h[0] == correlation and h[1] for h in own)):
-                    own.append((correlation, ids[src] + number))
-                own += stamps
-                own.append((SOURCE_HEADER, places[src] + number))
-            yield Row(key, value, own, partition, timestamp, src, offset)
+        """The rows one by one, for those that need to know them better."""
+        columns = (self._list(name) for name in ("partition", "timestamp_ms", "src_offset"))
+        for (key, value, _, _, headers), partition, timestamp, offset, src in zip(
+            self.messages(), *columns, self._list("src", 0), strict=False
+        ):
+            yield Row(key, value, headers or [], partition, timestamp, None if offset is None else src, offset)
 
 
 class OutputChecks:
@@ -134,7 +175,7 @@ class OutputChecks:
 
     def rejected(self, rows: OutputRows) -> dict[Rejected, Fault]:
         """Rows that the topic's settings forbid, with the reason; those known already are left out."""
-        if not self._is_suspect(rows.batch):
+        if not self._is_suspect(rows):
             return {}
         found: dict[Rejected, Fault] = {}
         for row in rows.rows():
@@ -146,17 +187,18 @@ class OutputChecks:
                 )
         return found
 
-    def _is_suspect(self, batch: pa.RecordBatch) -> bool:
+    def _is_suspect(self, rows: OutputRows) -> bool:
+        batch = rows.batch
         largest = sum((pc.max(pc.binary_length(batch.column(name))).as_py() or 0) for name in ("key", "value"))
-        headers = batch.column("headers")
+        headers = rows.column("headers")
         # All header bytes of the batch bound those of one record.
-        largest += headers.nbytes + self._added_bytes
+        largest += (0 if headers is None else headers.nbytes) + self._added_bytes
         if largest > self._limits.max_message_bytes:
             return True
         if self._limits.compacted and batch.column("key").null_count:
             return True
-        timestamps = batch.column("timestamp_ms")
-        if timestamps.null_count == len(timestamps):
+        timestamps = rows.column("timestamp_ms")
+        if timestamps is None or timestamps.null_count == len(timestamps):
             return False
         earliest, latest = self._bounds()
         low, high = pc.min(timestamps).as_py(), pc.max(timestamps).as_py()

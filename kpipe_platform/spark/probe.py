@@ -73,14 +73,8 @@ def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Coll
     try:
         producer.begin_transaction()
         for row in rows:
-            producer.produce(
-                spec.output_topic,
-                value=row.value,
-                key=row.key,
-                headers=cast(Any, row.headers or None),
-                on_delivery=on_delivery,
-                **row.placement(),
-            )
+            key, value, partition, timestamp, headers = row.message
+            producer.produce(spec.output_topic, value, key, partition, on_delivery, None, timestamp, cast(Any, headers))
         deadline = time.monotonic() + spec.delivery_timeout_s
         while served(lambda: producer.flush(1.0)) and not failures and time.monotonic() < deadline:
             pass

@@ -18,8 +18,15 @@ from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.faults import Component
+from kpipe_platform.spark.cached import drop_cached
 from kpipe_platform.spark.columns import HEADERS_TYPE, is_fault, parsed, value_columns, value_of
 
+# Fewer and larger fetches than the Java client's defaults, which are made for low latency.
+_CONSUMER = {
+    "kafka.max.poll.records": "5000",
+    "kafka.max.partition.fetch.bytes": str(8 * 2**20),
+    "kafka.receive.buffer.bytes": str(2**20),
+}
 # Offsets below which another parallel part costs more than it saves (a task and a shuffle block, about 20 ms).
 _OFFSETS_A_PART = 20_000
 
@@ -37,8 +44,8 @@ class SliceFrames:
     """A slice in Spark, lazily.
 
     Args:
-        decoded: One row a record: src (index of its range in the slice, int), _kafka, v (decoded value), raw and
-            raw_key (bytes of a record that does not decode), fault (component, null for a good record).
+        decoded: One row a record: src (index of its range in the slice, int), _kafka, v (decoded value) and bad (all
+            that a dead letter needs, a struct; null for a good record).
         good: What the stage sees: the value's columns and ``_kafka``.
         can_fault: False where every byte string decodes, so that nobody need look for faults.
         only_range: The range that all rows are of; None where there are several.
@@ -51,17 +58,7 @@ class SliceFrames:
 
     def faults(self) -> DataFrame:
         """Records that do not decode: src, offset, key, value, headers, timestamp_ms, timestamp_type, component."""
-        kafka = F.col("_kafka")
-        return self.decoded.where("fault is not null").select(
-            "src",
-            kafka["offset"].alias("offset"),
-            F.col("raw_key").alias("key"),
-            F.col("raw").alias("value"),
-            kafka["headers"].alias("headers"),
-            F.unix_millis(kafka["timestamp"]).alias("timestamp_ms"),
-            kafka["timestamp_type"].alias("timestamp_type"),
-            F.col("fault").alias("component"),
-        )
+        return self.decoded.where("bad is not null").select("src", "bad.*")
 
     def counts(self) -> DataFrame:
         """Records read by range: src (int), records (bigint)."""
@@ -109,17 +106,17 @@ class SliceFrames:
 
     def totals(self) -> tuple[int, int]:
         """Number of records, and of those that do not decode."""
-        row = self.decoded.agg(F.count(F.lit(1)), F.count("fault")).collect()[0]
+        row = self.decoded.agg(F.count(F.lit(1)), F.count("bad")).collect()[0]
         return row[0], row[1]
 
     def sample(self, count: int) -> list[tuple[int, int]]:
         """Index of the range, and offset, of up to so many good records, chosen at random."""
-        rows = self.decoded.where("fault is null").select("src", "_kafka.offset").orderBy(F.rand()).limit(count)
+        rows = self.decoded.where("bad is null").select("src", "_kafka.offset").orderBy(F.rand()).limit(count)
         return [(row[0], row[1]) for row in rows.collect()]
 
     def release(self) -> None:
         """Drop the cached rows."""
-        self.decoded.unpersist()
+        drop_cached(self.decoded)
 
 
 def _within(ranges: Iterable[OffsetRange]) -> Column:
@@ -142,6 +139,7 @@ def read_options(
         ends.setdefault(r.topic, {})[str(r.partition)] = r.end
     assign = {topic: [int(number) for number in numbers] for topic, numbers in starts.items()}
     return {
+        **_CONSUMER,
         **{f"kafka.{name}": value for name, value in settings.for_java().items()},
         # The Java client reads uncommitted by default, unlike librdkafka: one setting for plan and read.
         "kafka.isolation.level": isolation,
@@ -245,20 +243,29 @@ def decode_rows(rows: DataFrame, codecs: TopicCodecs, *, src: Column, only_range
     if bad_key is not None:
         fault = F.when(bad_key, F.lit(Component.DECODE_KEY.value)).otherwise(fault)
     can_fault = bad_key is not None or bad_value is not None
-    decoded = staged.withColumn("fault", fault)
-    # The bytes are kept only where they are needed again, for the dead letter.
-    keep = F.when(F.col("fault").isNotNull(), F.col("data")) if can_fault else F.lit(None).cast("binary")
-    # A text key that does not decode must still leave as its original bytes.
-    key = F.when(F.col("fault").isNotNull(), F.col("key")) if can_fault else F.lit(None).cast("binary")
-    decoded = decoded.select(
-        "src",
-        "_kafka",
-        value_of(codecs.value, F.col("parsed")).alias("v"),
-        keep.alias("raw"),
-        key.alias("raw_key"),
-        "fault",
-    ).persist(StorageLevel.MEMORY_AND_DISK)
-    good = decoded.where("fault is null") if can_fault else decoded
+    # One struct that is null in good rows, so that the search for dead letters need read no other cached column. A
+    # text key that does not decode must still leave as its original bytes.
+    kafka = F.col("_kafka")
+    letter = F.struct(
+        kafka["offset"].alias("offset"),
+        F.col("key"),
+        F.col("data").alias("value"),
+        kafka["headers"].alias("headers"),
+        F.unix_millis(kafka["timestamp"]).alias("timestamp_ms"),
+        kafka["timestamp_type"].alias("timestamp_type"),
+        F.col("fault").alias("component"),
+    )
+    decoded = (
+        staged.withColumn("fault", fault)
+        .select(
+            "src",
+            "_kafka",
+            value_of(codecs.value, F.col("parsed")).alias("v"),
+            F.when(F.col("fault").isNotNull(), letter).alias("bad"),
+        )
+        .persist(StorageLevel.MEMORY_AND_DISK)
+    )
+    good = decoded.where("bad is null") if can_fault else decoded
     good = good.select(*value_columns(codecs.value, value), "_kafka")
     return SliceFrames(decoded, good, can_fault, only_range)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,15 +11,15 @@ from dataclasses import dataclass, field
 import pyspark
 from pyspark.sql import SparkSession
 
-from kpipe_platform.errors import ConfigError, EngineUnavailableError
+from kpipe_platform.errors import ConfigError
 from kpipe_platform.jvm.jars import spark_connector_jars
 from kpipe_platform.jvm.java import find_java
+from kpipe_platform.spark.connect_sessions import attach, local_tasks
 
 logger = logging.getLogger(__name__)
 
-# Tasks at once that are assumed of an engine that cannot be asked: a cluster or a Connect server.
-_REMOTE_PARALLELISM = 4
-_LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
+# Tasks at once that are assumed of an engine that does not say.
+ASSUMED_TASKS = 4
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,8 @@ class EngineSettings:
         remote: A Spark Connect server, ``sc://host:port``.
         app_name: Name in Spark's UI.
         config: Spark settings.
-        parallelism: Tasks that the engine runs at once; None: the cores of a local master, else 4.
+        parallelism: Tasks that the engine runs at once; None: the cores of a local master, what a Connect server says,
+            else 4.
     """
 
     master: str | None = None
@@ -53,20 +53,11 @@ class EngineSettings:
             raise ConfigError(msg, fix="set it to 1 or more, or leave it out")
 
     @property
-    def knows_tasks_at_once(self) -> bool:
-        """Whether ``tasks_at_once`` is a fact, and no assumption."""
-        return self.parallelism is not None or (not self.remote and bool(_LOCAL.match(self.master or "local[*]")))
-
-    @property
-    def tasks_at_once(self) -> int:
-        """How many tasks the engine runs at once, as far as can be known without asking it."""
+    def known_tasks_at_once(self) -> int | None:
+        """How many tasks the engine runs at once, where that is known without asking it."""
         if self.parallelism is not None:
             return self.parallelism
-        local = _LOCAL.match(self.master or "local[*]") if not self.remote else None
-        if local is None:
-            return _REMOTE_PARALLELISM
-        cores = local.group(1) or "1"
-        return (os.cpu_count() or 1) if cores == "*" else int(cores)
+        return None if self.remote else local_tasks(self.master or "local[*]")
 
 
 # What a slice of a topic needs of Spark; a user's own settings go before.
@@ -75,6 +66,8 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     # 200 shuffle partitions suit a warehouse, not a slice.
     "spark.sql.shuffle.partitions": "8",
+    # Compressing a slice's cached rows costs more than it saves: they are read once or twice, and are mostly structs.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
@@ -82,13 +75,19 @@ _DEFAULTS = {
     "spark.driver.bindAddress": "127.0.0.1",
     # The default keeps a driver of a small job at 1 GB; a persisted slice of a million records needs more.
     "spark.driver.memory": "2g",
+    # A slice is a batch job: throughput counts, not pauses.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 # Settings of a driver that a Connect client does not have.
 _CLASSIC_ONLY = ("spark.ui.", "spark.driver.")
 
 
-def get_session(settings: EngineSettings) -> SparkSession:
+def get_session(settings: EngineSettings, holder: object = None) -> SparkSession:
     """The session of this process for these settings; started when there is none.
+
+    Args:
+        settings: Which Spark.
+        holder: Who needs it, until `connect_sessions.detach`; for a Connect server only.
 
     Raises:
         EnvironmentSetupError: Java or the connector jars are missing.
@@ -98,7 +97,9 @@ def get_session(settings: EngineSettings) -> SparkSession:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if settings.remote:
-        return _connect(settings)
+        config = {**_DEFAULTS, **settings.config}
+        of_a_session = {name: value for name, value in config.items() if not name.startswith(_CLASSIC_ONLY)}
+        return attach(settings, of_a_session, holder)
     return _classic(settings)
 
 
@@ -111,7 +112,7 @@ def _classic(settings: EngineSettings) -> SparkSession:
     if "spark.jars" not in config and "spark.jars.packages" not in config:
         jars = spark_connector_jars(pyspark.__version__)
         config["spark.jars"] = ",".join(str(jar) for jar in jars)
-    if not _LOCAL.match(master):
+    if local_tasks(master) is None:
         for name in ("spark.driver.host", "spark.driver.bindAddress"):
             if name not in settings.config:
                 del config[name]
@@ -122,23 +123,4 @@ def _classic(settings: EngineSettings) -> SparkSession:
     logger.info("starting Spark %s on %s", pyspark.__version__, master)
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
-    return session
-
-
-def _connect(settings: EngineSettings) -> SparkSession:
-    config = {
-        name: value for name, value in {**_DEFAULTS, **settings.config}.items() if not name.startswith(_CLASSIC_ONLY)
-    }
-    builder = SparkSession.builder.remote(settings.remote or "").appName(settings.app_name)
-    for name, value in config.items():
-        builder = builder.config(name, value)
-    try:
-        session: SparkSession = builder.getOrCreate()
-        session.version  # noqa: B018  # the first call that reaches the server
-    except ImportError as error:
-        msg = f"the Spark Connect client needs a package that is missing: {error}"
-        raise ConfigError(msg, fix="pip install 'kpipe-platform[connect]'") from error
-    except Exception as error:
-        msg = f"the Spark Connect server at {settings.remote} does not answer: {str(error).splitlines()[0]}"
-        raise EngineUnavailableError(msg, fix="start it, or correct SparkEngine(remote=...)") from error
     return session

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Any, cast
+from collections.abc import Callable, Iterable
 
-from confluent_kafka import KafkaError, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Message as Report
 
-from kpipe_platform.kafka.calls import served
-from kpipe_platform.spark.outputs import Row
+from kpipe_platform.kafka.calls import kafka_error, served
+from kpipe_platform.spark.outputs import Message
 
 # How long the writer waits for room in librdkafka's queue before it looks for failures again, seconds.
 _QUEUE_WAIT_S = 0.02
@@ -26,40 +27,32 @@ class Sink:
         self.failures: list[KafkaError] = []
         self.failed_topics: set[str] = set()
 
-    def on_delivery(self, error: KafkaError | None, message: Message) -> None:
+    def on_delivery(self, error: KafkaError | None, report: Report) -> None:
         """Called for failed deliveries only (``delivery.report.only.error``)."""
         if error is not None:
             self.failures.append(error)
-            self.failed_topics.add(message.topic() or "")
+            self.failed_topics.add(report.topic() or "")
 
-    def send(self, topic: str, row: Row) -> None:
-        """Queue one record, waiting for room while the queue is full."""
-        while True:
-            try:
-                self.producer.produce(
-                    topic,
-                    value=row.value,
-                    key=row.key,
-                    headers=cast(Any, row.headers or None),
-                    on_delivery=self.on_delivery,
-                    **row.placement(),
-                )
-            except BufferError:
-                self.poll(_QUEUE_WAIT_S)
-            else:
-                return
+    def send_all(self, topic: str, messages: Iterable[Message]) -> None:
+        """Queue records, waiting for room while the queue is full.
 
-    def send_plain(self, topic: str, messages: list[dict[str, Any]]) -> None:
-        """Queue records that have neither headers, nor a timestamp, nor a partition of their own."""
-        while messages:
-            if self.producer.produce_batch(topic, messages, on_delivery=self.on_delivery) == len(messages):
-                return
-            messages = [m for m in messages if "_error" in m]
-            for message in messages:
-                error = message.pop("_error")
-                if error.code() != KafkaError._QUEUE_FULL:
-                    self.failures.append(error)
-            self.poll(_QUEUE_WAIT_S)
+        Raises:
+            GiveUpError: A delivery failed, or a record cannot be queued.
+        """
+        produce: Callable[..., None] = self.producer.produce
+        on_delivery = self.on_delivery
+        for key, value, partition, timestamp, headers in messages:
+            while True:
+                try:
+                    # By position: passing names takes as long as all the rest of the call.
+                    produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
+                    break
+                except BufferError:
+                    self.poll(_QUEUE_WAIT_S)
+                except KafkaException as exception:
+                    self.failures.append(kafka_error(exception))
+                    self.failed_topics.add(topic)
+                    raise GiveUpError from exception
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Serve delivery reports; stop the work at the first failure."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from kpipe_platform.deadletter.parts import Retry
 from kpipe_platform.policies.faults import Component, Fault, FaultAction
 from kpipe_platform.policies.retry import Attempt
+from kpipe_platform.spark.cached import drop_cached
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,7 +55,7 @@ class StageNotes:
     def release(self) -> None:
         """Drop the cached rows."""
         while self.cached:
-            self.cached.pop().unpersist()
+            drop_cached(self.cached.pop())
 
 
 def current_notes() -> StageNotes | None:

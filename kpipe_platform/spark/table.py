@@ -59,9 +59,9 @@ def latest_by_key(
     )
     frames = decode_rows(latest, codecs, src=F.lit(0))
     if frames.can_fault:
-        bad = frames.decoded.where("fault is not null").select("_kafka.partition", "_kafka.offset", "raw").head(1)
+        bad = frames.decoded.where("bad is not null").select("_kafka.partition", "bad.offset", "bad.value").head(1)
         if bad:
-            found = codecs.value.explain(bytes(bad[0]["raw"] or b""))
+            found = codecs.value.explain(bytes(bad[0]["value"] or b""))
             msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {found.message}"
             raise RecordFaultError(msg, fix="mend the record: write the key again", topic=topic)
     return frames.good

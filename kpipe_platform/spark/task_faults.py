@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-
-import pyarrow as pa
+from typing import Any
 
 from kpipe_platform.deadletter import Segment, build_dead_letter
 from kpipe_platform.errors import DeadLetterError
@@ -54,28 +54,32 @@ class FaultRows:
         lost = sum(self.dead_lettered.values()) + sum(self.skipped.values())
         return not self._spec.limit.allows(lost, records)
 
-    def undecoded(self, part: pa.RecordBatch) -> Iterator[tuple[str, Row]]:
-        """Dead letters of the records in a batch that do not decode; none where the action asks for none."""
-        for row in part.to_pylist():
-            planned = self._spec.slice.ranges[row["src"]].range
-            record = KafkaRecord(
-                topic=planned.topic,
-                partition=planned.partition,
-                offset=row["src_offset"],
-                timestamp_ms=row["timestamp_ms"],
-                timestamp_type=_TIMESTAMP_TYPES.get(row["timestamp_type"]),  # type: ignore[arg-type]
-                key=row["key"],
-                value=row["value"],
-                headers=tuple((h["key"], h["value"]) for h in row["headers"]),
-            )
-            yield from self._take(row["src"], RowFault(self._decode_fault(row, record)), record)
+    def undecoded(self, note: Mapping[str, Any], key: bytes | None, value: bytes | None) -> Iterator[tuple[str, Row]]:
+        """The dead letter of a record that does not decode; none where the action asks for none.
 
-    def noted(self, part: pa.RecordBatch) -> Iterator[tuple[str, Row]]:
-        """Dead letters of the records in a batch that the stage set aside; each source record once."""
-        for src, offset, note in zip(*(part.column(n).to_pylist() for n in ("src", "src_offset", "note")), strict=True):
-            if not self._is_first(src, offset):
-                continue
-            found = RowFault.from_json(note)
+        Args:
+            note: What ``spark.writer_rows.fault_rows`` says of it.
+            key: Its key.
+            value: Its value.
+        """
+        planned = self._spec.slice.ranges[note["src"]].range
+        record = KafkaRecord(
+            topic=planned.topic,
+            partition=planned.partition,
+            offset=note["offset"],
+            timestamp_ms=note["timestamp_ms"],
+            timestamp_type=_TIMESTAMP_TYPES.get(note["timestamp_type"]),  # type: ignore[arg-type]
+            key=key,
+            value=value,
+            headers=tuple((h["key"], _bytes(h["value"])) for h in note["headers"]),
+        )
+        yield from self._take(note["src"], RowFault(self._decode_fault(note, record)), record)
+
+    def noted(self, note: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
+        """The dead letter of a record that the stage set aside; each source record once."""
+        src, offset = note["src"], note["offset"]
+        if self._is_first(src, offset):
+            found = RowFault.from_json(note["note"])
             yield from self._take(src, found, partial(self._fetched, src, offset), offset=offset)
 
     def rejected_output(self, row: Row, fault: Fault) -> Iterator[tuple[str, Row]]:
@@ -164,9 +168,9 @@ class FaultRows:
             reason = "others"
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
 
-    def _decode_fault(self, row: dict[str, object], record: KafkaRecord) -> Fault:
-        component = Component(row["note"])
-        key_codec, value_codec = self._spec.codecs[row["src"]]  # type: ignore[call-overload]
+    def _decode_fault(self, note: Mapping[str, Any], record: KafkaRecord) -> Fault:
+        component = Component(note["component"])
+        key_codec, value_codec = self._spec.codecs[note["src"]]
         codec, data = (key_codec, record.key) if component is Component.DECODE_KEY else (value_codec, record.value)
         found = codec.explain(data or b"")
         return Fault(component, found.kind, "DecodeFault", found.message, int(time.time() * 1000), field=found.field)
@@ -180,3 +184,7 @@ class FaultRows:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)

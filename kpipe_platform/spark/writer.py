@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import pickle
 import time
@@ -21,7 +20,7 @@ from kpipe_platform.spark.failures import classify
 from kpipe_platform.spark.reader import SliceFrames
 from kpipe_platform.spark.stage_notes import RuleCount, StageNotes
 from kpipe_platform.spark.stops import over_limit, reasons_of, rejected_records, stopped_by_faults, too_many_faults
-from kpipe_platform.spark.writer_rows import count_rows, fault_rows, noted_rows, rule_rows
+from kpipe_platform.spark.writer_rows import count_rows, fault_rows, noted_rows, rule_rows, together
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
 from kpipe_platform.spark.writer_task import OUTCOME_SCHEMA, run_writer
 
@@ -105,7 +104,7 @@ def slice_rows(
     if not parts:
         msg = "there is neither an output nor a source to write"
         raise ConfigError(msg, fix="read from a Kafka topic asset")
-    return functools.reduce(DataFrame.unionByName, parts)
+    return together(parts)
 
 
 def run_pass(rows: DataFrame, spec: WriterSpec) -> Outcome:

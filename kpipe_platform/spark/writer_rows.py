@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -15,7 +17,7 @@ from kpipe_platform.spark.columns import (
     encoded_value,
 )
 from kpipe_platform.spark.reader import SliceFrames
-from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_FAULT, KIND_NOTED, KIND_OUTPUT, KIND_RULE
+from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_FAULT, KIND_NOTED, KIND_RULE
 
 
 def output_rows(output: DataFrame, slice_: Slice, codec: Codec, *, key: str | None, timestamp: str | None) -> DataFrame:
@@ -30,9 +32,10 @@ def output_rows(output: DataFrame, slice_: Slice, codec: Codec, *, key: str | No
             write.
 
     Columns:
-        kind (tinyint), src (int, null where unknown), src_offset (bigint, likewise), key, value (binary), headers
-        (array, never null), partition (int, nullable), timestamp_ms (bigint, nullable), timestamp_type (int, null),
-        note (string, null), ord and ord2 (bigint): the order within the slice.
+        key, value (binary); note (binary, null: JSON of what is no output, see ``fault_rows``); ord and ord2 (bigint):
+        the order within the slice. And, only where an output can have them, since each column costs the shuffle and
+        the writer as much as the next: src_offset (bigint), src (int; absent where the slice has one range), headers
+        (array, never null), partition (int, nullable), timestamp_ms (bigint, nullable).
 
     Raises:
         ConfigError: The columns do not fit the codec or the topic.
@@ -45,31 +48,43 @@ def output_rows(output: DataFrame, slice_: Slice, codec: Codec, *, key: str | No
     timestamp = timestamp or ("timestamp" if "timestamp" in own else None)
     null = F.lit(None)
     row_id = F.monotonically_increasing_id()
-    headers: Column = F.array().cast(HEADERS_TYPE)
-    if "headers" in own:
-        headers = F.coalesce(F.col("headers").cast(HEADERS_TYPE), headers)
-    elif kept:
-        headers = F.coalesce(F.col("_kafka.headers"), headers)
-    return output.select(
-        F.lit(KIND_OUTPUT).cast("tinyint").alias("kind"),
-        (_range_of(slice_, F.col("_kafka.topic"), F.col("_kafka.partition")) if kept else null)
-        .cast("int")
-        .alias("src"),
-        (F.col("_kafka.offset") if kept else null).cast("bigint").alias("src_offset"),
+    columns = [
         (as_key(F.col(key), column_type(output, key)) if key else null.cast("binary")).alias("key"),
         value.alias("value"),
-        headers.alias("headers"),
-        (F.col("partition") if "partition" in own else null).cast("int").alias("partition"),
-        (
-            as_timestamp_ms(F.col(timestamp), column_type(output, timestamp), timestamp)
-            if timestamp
-            else null.cast("bigint")
-        ).alias("timestamp_ms"),
-        null.cast("int").alias("timestamp_type"),
-        null.cast("string").alias("note"),
+        null.cast("binary").alias("note"),
         (F.col("_kafka.offset") if kept else row_id).cast("bigint").alias("ord"),
         row_id.alias("ord2"),
-    )
+    ]
+    if kept:
+        columns.append(F.col("_kafka.offset").cast("bigint").alias("src_offset"))
+        if len(slice_.ranges) != 1:
+            place = _range_of(slice_, F.col("_kafka.topic"), F.col("_kafka.partition"))
+            columns.append(place.cast("int").alias("src"))
+    if kept or "headers" in own:
+        headers = F.col("headers").cast(HEADERS_TYPE) if "headers" in own else F.col("_kafka.headers")
+        columns.append(F.coalesce(headers, F.array().cast(HEADERS_TYPE)).alias("headers"))
+    if "partition" in own:
+        columns.append(F.col("partition").cast("int").alias("partition"))
+    if timestamp:
+        moment = as_timestamp_ms(F.col(timestamp), column_type(output, timestamp), timestamp)
+        columns.append(moment.alias("timestamp_ms"))
+    return output.select(*columns)
+
+
+def together(parts: Sequence[DataFrame]) -> DataFrame:
+    """Rows of several kinds as one frame: with the columns of the first, which the others have or do without.
+
+    A column that is missing is null, but headers are an empty array: null arrays make Spark's Arrow writer quadratic.
+    """
+    first, *others = parts
+    for part in others:
+        missing = {
+            field.name: (F.array() if field.name == "headers" else F.lit(None)).cast(field.dataType)
+            for field in first.schema.fields
+            if field.name not in part.columns
+        }
+        first = first.union(part.withColumns(missing).select(*first.columns))
+    return first
 
 
 def _range_of(slice_: Slice, topic: Column, partition: Column) -> Column:
@@ -81,71 +96,52 @@ def _range_of(slice_: Slice, topic: Column, partition: Column) -> Column:
 
 
 def fault_rows(frames: SliceFrames) -> DataFrame:
-    """Records that do not decode, with the columns of ``output_rows``."""
-    return frames.faults().select(
-        F.lit(KIND_FAULT).cast("tinyint").alias("kind"),
-        "src",
-        F.col("offset").alias("src_offset"),
-        "key",
-        "value",
-        "headers",
-        F.lit(None).cast("int").alias("partition"),
-        "timestamp_ms",
-        F.col("timestamp_type").cast("int").alias("timestamp_type"),
-        F.col("component").alias("note"),
-        F.col("offset").alias("ord"),
-        F.col("offset").alias("ord2"),
+    """Records that do not decode: key and value as they are, ord, ord2, and the rest as JSON in ``note``."""
+    return _noted(
+        frames.faults(),
+        KIND_FAULT,
+        ("src", "offset", "headers", "timestamp_ms", "timestamp_type", "component"),
+        order=F.col("offset"),
+        key=F.col("key"),
+        value=F.col("value"),
     )
 
 
 def noted_rows(faults: DataFrame, slice_: Slice) -> DataFrame:
-    """Records that the stage set aside (``StageNotes.faults``), with the columns of ``output_rows``."""
-    return _bare_rows(
-        faults,
-        KIND_NOTED,
-        src=_range_of(slice_, F.col("topic"), F.col("partition")),
-        src_offset=F.col("offset"),
-        note=F.col("note"),
-        order=F.col("offset"),
-    )
+    """Records that the stage set aside (``StageNotes.faults``), as JSON in ``note``."""
+    src = _range_of(slice_, F.col("topic"), F.col("partition")).cast("int").alias("src")
+    return _noted(faults.select(src, "offset", "note"), KIND_NOTED, ("src", "offset", "note"), order=F.col("offset"))
 
 
 def count_rows(frames: SliceFrames) -> DataFrame:
-    """Records read by range, with the columns of ``output_rows``; the count stands in src_offset."""
-    return _bare_rows(
-        frames.counts(),
-        KIND_COUNT,
-        src=F.col("src"),
-        src_offset=F.col("records"),
-        note=F.lit(None).cast("string"),
-        order=None,
-    )
+    """Records read by range, as JSON in ``note``."""
+    return _noted(frames.counts(), KIND_COUNT, ("src", "records"))
 
 
 def rule_rows(counts: DataFrame) -> DataFrame:
-    """What rules found (``StageNotes.counts``), with the columns of ``output_rows``."""
-    null = F.lit(None)
-    return _bare_rows(counts, KIND_RULE, src=null, src_offset=null, note=F.col("note"), order=None)
+    """What rules found (``StageNotes.counts``), as JSON in ``note``."""
+    return _noted(counts, KIND_RULE, ("note",))
 
 
-def _bare_rows(
-    frame: DataFrame, kind: int, *, src: Column, src_offset: Column, note: Column, order: Column | None
+def _noted(
+    frame: DataFrame,
+    kind: int,
+    names: Sequence[str],
+    *,
+    order: Column | None = None,
+    key: Column | None = None,
+    value: Column | None = None,
 ) -> DataFrame:
-    """Rows without a record, with the columns of ``output_rows``."""
-    null = F.lit(None)
+    """Rows that are no outputs: key, value, note, ord, ord2."""
+    null = F.lit(None).cast("binary")
     # Before every offset, so that the writer knows the count before it writes.
-    order = F.lit(-1) if order is None else order
+    order = (F.lit(-1) if order is None else order).cast("bigint")
+    # Binary values become base64.
+    note = F.to_json(F.struct(F.lit(kind).alias("kind"), *names), {"ignoreNullFields": "false"})
     return frame.select(
-        F.lit(kind).cast("tinyint").alias("kind"),
-        src.cast("int").alias("src"),
-        src_offset.cast("bigint").alias("src_offset"),
-        null.cast("binary").alias("key"),
-        null.cast("binary").alias("value"),
-        F.array().cast(HEADERS_TYPE).alias("headers"),
-        null.cast("int").alias("partition"),
-        null.cast("bigint").alias("timestamp_ms"),
-        null.cast("int").alias("timestamp_type"),
-        note.cast("string").alias("note"),
-        order.cast("bigint").alias("ord"),
-        order.cast("bigint").alias("ord2"),
+        (null if key is None else key).alias("key"),
+        (null if value is None else value).alias("value"),
+        note.cast("binary").alias("note"),
+        order.alias("ord"),
+        order.alias("ord2"),
     )

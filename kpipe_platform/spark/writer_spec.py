@@ -17,9 +17,9 @@ from kpipe_platform.policies.faults import Fault, FaultAction
 from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
 from kpipe_platform.spark.stage_notes import RuleCount
 
-KIND_OUTPUT, KIND_FAULT, KIND_COUNT, KIND_NOTED, KIND_RULE = 0, 1, 2, 3, 4
-"""Kinds of rows: an output; a record that does not decode, with its bytes; records read, a row a range; a record
-that the stage set aside, by its coordinates; what one rule found."""
+KIND_FAULT, KIND_COUNT, KIND_NOTED, KIND_RULE = 1, 2, 3, 4
+"""Kinds of rows that are no outputs: a record that does not decode, with its bytes; records read, a row a range; a
+record that the stage set aside, by its coordinates; what one rule found."""
 
 Rejected = tuple[int, int] | str
 """What the destination will not take: (index of the range, offset) of the source record, or, where the stage

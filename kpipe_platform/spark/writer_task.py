@@ -6,13 +6,14 @@ one outcome, and the driver decides.
 
 from __future__ import annotations
 
+import json
 import pickle
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from confluent_kafka import KafkaException, Producer
 
 from kpipe_platform.deadletter import Segment
@@ -29,7 +30,6 @@ from kpipe_platform.spark.writer_spec import (
     KIND_COUNT,
     KIND_FAULT,
     KIND_NOTED,
-    KIND_OUTPUT,
     KIND_RULE,
     Outcome,
     PreviewRow,
@@ -171,10 +171,10 @@ class WriterTask:
         """Say what would stop the run, and send nothing: parallel writers cannot take back what they sent."""
         with self.faults:
             for batch in batches:
-                parts = _by_kind(batch)
-                self._note_batch(parts)
-                for _ in self._dead_letters(parts):
-                    pass
+                self._note_segments()
+                for aside in parted(batch)[1]:
+                    for _ in self._dead_letters(aside):
+                        pass
         return self.finish(self.outcome.status if self.stopped() or self._is_over_limit() else "counted")
 
     def probe(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
@@ -191,10 +191,7 @@ class WriterTask:
         except KafkaException as exception:
             raise translate(exception, self.spec.settings, "look for refused records") from exception
         for batch in batches:
-            part = _by_kind(batch).get(KIND_OUTPUT)
-            if part is None:
-                continue
-            rows = OutputRows(part, self.spec)
+            rows = OutputRows(parted(batch)[0], self.spec)
             suspects = [row for row in rows.rows() if row.identity not in self.spec.rejected]
             refused = find_refused(producer, self.spec, suspects, REFUSED_CODES)
             self.outcome.rejected.update({row.identity: fault for row, fault in refused})
@@ -220,46 +217,41 @@ class WriterTask:
         """Send what the rows ask for, and count."""
         for batch in batches:
             began = time.monotonic()
-            parts = _by_kind(batch)
-            self._note_batch(parts)
-            if not self.spec.only_rejected:
-                for topic, row in self._dead_letters(parts):
+            self._note_segments()
+            outputs, others = parted(batch)
+            for aside in others:
+                for topic, row in self._dead_letters(aside):
                     if self.stopped():
                         continue
                     self._begin(transaction)
-                    sink.send(topic, row)
-            if KIND_OUTPUT in parts:
-                self._write_outputs(parts[KIND_OUTPUT], sink, transaction)
+                    sink.send_all(topic, [row.message])
+            if outputs.num_rows:
+                self._write_outputs(outputs, sink, transaction)
             sink.poll()
             self.steps["write"] += time.monotonic() - began
 
-    def _note_batch(self, parts: Mapping[int, pa.RecordBatch]) -> None:
-        if not self.faults.segments:
-            self.faults.segments = self._segments()
+    def _dead_letters(self, aside: Aside) -> Iterator[tuple[str, Row]]:
+        """Count what is no output, and make the dead letter that it asks for."""
         if self.spec.only_rejected:
             return
-        if KIND_COUNT in parts:
-            counted = parts[KIND_COUNT]
-            for src, count in zip(
-                counted.column("src").to_pylist(), counted.column("src_offset").to_pylist(), strict=True
-            ):
-                self.read[src] = self.read.get(src, 0) + count
-        if KIND_RULE in parts:
-            for text in parts[KIND_RULE].column("note").to_pylist():
-                found = RuleCount.from_json(text)
-                self.outcome.rules[found.rule] = found
+        note = aside.note
+        kind = note["kind"]
+        if kind == KIND_COUNT:
+            self.read[note["src"]] = self.read.get(note["src"], 0) + note["records"]
+        elif kind == KIND_RULE:
+            found = RuleCount.from_json(note["note"])
+            self.outcome.rules[found.rule] = found
+        elif kind == KIND_FAULT:
+            yield from self.faults.undecoded(note, aside.key, aside.value)
+        elif kind == KIND_NOTED:
+            yield from self.faults.noted(note)
 
-    def _dead_letters(self, parts: Mapping[int, pa.RecordBatch]) -> Iterator[tuple[str, Row]]:
-        if KIND_FAULT in parts:
-            yield from self.faults.undecoded(parts[KIND_FAULT])
-        if KIND_NOTED in parts:
-            yield from self.faults.noted(parts[KIND_NOTED])
-
-    def _segments(self) -> tuple[Segment, ...]:
+    def _note_segments(self) -> None:
         """What the slice went through before its first row came here, and what it is in now."""
-        now = int(time.time() * 1000)
-        started = self.spec.started_ms or now
-        return Segment("run", started, max(now - started, 0)), Segment("write", now)
+        if not self.faults.segments:
+            now = int(time.time() * 1000)
+            started = self.spec.started_ms or now
+            self.faults.segments = (Segment("run", started, max(now - started, 0)), Segment("write", now))
 
     def _write_outputs(self, part: pa.RecordBatch, sink: Sink, transaction: SliceTransaction | None) -> None:
         spec = self.spec
@@ -272,21 +264,13 @@ class WriterTask:
         if self.stopped() and spec.mode == "transactional":
             return
         self._begin(transaction)
-        kept: Iterable[Row]
         if not spec.rejected and not self.outcome.rejected:
-            if rows.are_plain:
-                sink.send_plain(spec.output_topic, rows.messages())
-                self._note_written(rows.ranges())
-                self._note_preview(rows)
-                return
-            kept = rows.rows()
+            sink.send_all(spec.output_topic, rows.messages())
+            self._note_written(rows.ranges())
         else:
             kept = [row for row in rows.rows() if not self._is_rejected(row, sink)]
-        written: list[int] = []
-        for row in kept:
-            sink.send(spec.output_topic, row)
-            written.append(row.src or 0)
-        self._note_written(written)
+            sink.send_all(spec.output_topic, (row.message for row in kept))
+            self._note_written(Counter(row.src or 0 for row in kept))
         self._note_preview(rows)
 
     def _is_rejected(self, row: Row, sink: Sink) -> bool:
@@ -294,7 +278,7 @@ class WriterTask:
         if fault is None:
             return row.identity in self.outcome.rejected
         for topic, letter in self.faults.rejected_output(row, fault):
-            sink.send(topic, letter)
+            sink.send_all(topic, [letter.message])
         return True
 
     @staticmethod
@@ -341,9 +325,9 @@ class WriterTask:
 
     # Accounts
 
-    def _note_written(self, sources: Iterable[int]) -> None:
-        for src in sources:
-            self.written[src] = self.written.get(src, 0) + 1
+    def _note_written(self, ranges: Mapping[int, int]) -> None:
+        for src, count in ranges.items():
+            self.written[src] = self.written.get(src, 0) + count
 
     def _note_preview(self, rows: OutputRows) -> None:
         missing = self.spec.preview_rows - len(self.outcome.preview)
@@ -392,13 +376,22 @@ class _Timer:
         self._steps[self._step] += time.monotonic() - self._began
 
 
-def _by_kind(batch: pa.RecordBatch) -> dict[int, pa.RecordBatch]:
-    """The rows of each kind that the batch has; most batches have one, and are not copied."""
-    column = batch.column("kind")
-    kinds: list[int] = pc.unique(column).to_pylist()
-    if len(kinds) == 1:
-        return {kinds[0]: batch}
-    return {kind: batch.filter(pc.equal(column, kind)) for kind in kinds}
+class Aside(NamedTuple):
+    """A row that is no output: what it is, and the key and value of a record that does not decode."""
+
+    note: dict[str, Any]
+    key: bytes | None
+    value: bytes | None
+
+
+def parted(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Aside]]:
+    """The outputs of a batch, not copied where there is nothing else, and its other rows."""
+    note = batch.column("note")
+    if note.null_count == len(note):
+        return batch, []
+    others = batch.filter(note.is_valid())
+    columns = (others.column(name).to_pylist() for name in ("note", "key", "value"))
+    return batch.filter(note.is_null()), [Aside(json.loads(n), k, v) for n, k, v in zip(*columns, strict=True)]
 
 
 def _short(data: bytes | None) -> str | None:

@@ -18,8 +18,8 @@ from kpipe_platform.kafka.topics import TopicLimits
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.spark.sink import Sink
-from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_OUTPUT, WriterSpec
-from kpipe_platform.spark.writer_task import WriterTask, _by_kind
+from kpipe_platform.spark.writer_spec import KIND_FAULT, WriterSpec
+from kpipe_platform.spark.writer_task import Aside, WriterTask, parted
 
 
 @pytest.fixture
@@ -64,12 +64,19 @@ def test_a_refused_output_is_looked_for_and_a_refused_dead_letter_stops_the_run(
         task.given_up(failed(KafkaError.INVALID_RECORD, "orders.dlq"), None)
 
 
-def test_a_batch_of_one_kind_is_not_copied() -> None:
-    one = pa.RecordBatch.from_pydict({"kind": pa.array([KIND_OUTPUT] * 3, pa.int8()), "n": [1, 2, 3]})
-    assert _by_kind(one)[KIND_OUTPUT] is one
-    two = pa.RecordBatch.from_pydict({"kind": pa.array([KIND_COUNT, KIND_OUTPUT], pa.int8()), "n": [1, 2]})
-    assert {kind: part.column("n").to_pylist() for kind, part in _by_kind(two).items()} == {
-        KIND_COUNT: [1],
-        KIND_OUTPUT: [2],
-    }
-    assert _by_kind(one.slice(0, 0)) == {}
+def test_a_batch_of_outputs_alone_is_not_copied() -> None:
+    none = pa.array([None] * 3, pa.binary())
+    one = pa.RecordBatch.from_pydict({"key": none, "value": none, "note": none, "n": [1, 2, 3]})
+    assert parted(one) == (one, [])
+    assert parted(one)[0] is one
+    mixed = pa.RecordBatch.from_pydict(
+        {
+            "key": pa.array([b"k", None], pa.binary()),
+            "value": pa.array([b"v", b"w"], pa.binary()),
+            "note": pa.array([b'{"kind":1,"src":0}', None], pa.binary()),
+        }
+    )
+    outputs, others = parted(mixed)
+    assert outputs.column("value").to_pylist() == [b"w"]
+    assert others == [Aside({"kind": KIND_FAULT, "src": 0}, b"k", b"v")]
+    assert parted(one.slice(0, 0))[1] == []

@@ -1,0 +1,209 @@
+"""One Spark Connect server for a developer's machine, which outlives the command that started it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.jvm.folders import state_dir
+from kpipe_platform.jvm.identity import PidFile
+from kpipe_platform.jvm.ports import established, is_free
+from kpipe_platform.jvm.state_folder import StateFolder
+from kpipe_platform.spark.connect_server import ConnectServer, spark_version
+
+__all__ = ["EngineOptions", "EngineService", "EngineStatus"]
+
+USUAL_PORT = 15002
+_STOP_DEADLINE_S = 15.0
+
+
+@dataclass(frozen=True)
+class EngineOptions:
+    """How to start the server.
+
+    Attributes:
+        master: Where its jobs run.
+        port: Its port; by default 15002, or another one when that is taken.
+        settings: Spark settings that win over the defaults.
+    """
+
+    master: str = "local[*]"
+    port: int | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EngineStatus:
+    """What is known about the server.
+
+    Attributes:
+        state: ``crashed`` when it does not run though nobody stopped it.
+        remote: Its address, for ``SparkEngine(remote=...)``; None until clients can attach.
+        master: Where its jobs run.
+        pid: Its process id; None when it does not run.
+        log: Its log file.
+        clients: Processes that are attached; None where this machine does not say (macOS).
+        spark_version: Version of the installed pyspark, which is the server's.
+    """
+
+    state: Literal["running", "starting", "crashed", "stopped"]
+    remote: str | None = None
+    master: str | None = None
+    pid: int | None = None
+    log: str | None = None
+    clients: int | None = None
+    spark_version: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same as plain values, for JSON."""
+        return asdict(self)
+
+
+class EngineService:
+    """Starts, finds again and stops the server of one state folder.
+
+    Args:
+        folder: Where it remembers the server; ``spark`` in the state folder by default.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or state_dir() / "spark"
+        self._state = StateFolder(self.folder, "Spark Connect server")
+        self._pid_file = PidFile(self.folder / "server.pid")
+
+    def status(self) -> EngineStatus:
+        """Look whether the server's process runs."""
+        state = self._state.read()
+        if state is None:
+            return EngineStatus("stopped", spark_version=spark_version())
+        identity = self._pid_file.running()
+        remote = state["remote"]
+        log = str(self.folder / "server.log")
+        if identity is None:
+            return EngineStatus("crashed", remote, state["master"], log=log, spark_version=spark_version())
+        clients = None if remote is None else established(int(remote.rpartition(":")[2]))
+        found: Literal["running", "starting"] = "starting" if remote is None else "running"
+        return EngineStatus(found, remote, state["master"], identity.pid, log, clients, spark_version())
+
+    def start(
+        self, options: EngineOptions, *, progress: Callable[[str], None] | None = None
+    ) -> tuple[EngineStatus, bool]:
+        """Start the server and leave it running.
+
+        Args:
+            options: How to start it.
+            progress: Called with a line of text for each step; details are indented.
+
+        Returns:
+            The status, and whether this call started it; False when it was running already.
+
+        Raises:
+            ConfigError: It runs already, otherwise than asked for; or a setting that it decides itself.
+            EngineUnavailableError: It did not become ready.
+            EnvironmentSetupError: Java, packages, jars or the port are missing.
+        """
+        with self._state.locked():
+            status = self.status()
+            if status.state == "running":
+                _refuse_if_different(status, options)
+                return status, False
+            self._launch(options, detached=True, progress=progress)
+            return self.status(), True
+
+    @contextmanager
+    def running(
+        self, options: EngineOptions, *, progress: Callable[[str], None] | None = None
+    ) -> Iterator[ConnectServer]:
+        """Run the server for as long as the block; `status` and `stop` of other processes see it too.
+
+        Args:
+            options: How to start it.
+            progress: Called with a line of text for each step; details are indented.
+        """
+        with self._state.locked():
+            status = self.status()
+            if status.state == "running":
+                msg = f"A Spark Connect server runs already at {status.remote}."
+                raise ConfigError(msg, fix="stop it first: kpipe spark stop")
+            server = self._launch(options, detached=False, progress=progress)
+        try:
+            yield server
+        finally:
+            server.stop()
+            self._state.clear()
+
+    def is_wanted(self) -> bool:
+        """Tell whether the server was started and nobody has asked to stop it."""
+        state = self._state.read()
+        return state is not None and not state["stopping"]
+
+    def stop(self) -> bool:
+        """Stop the server; slices at work on it fail, with offsets unmoved.
+
+        Returns:
+            Whether there was one.
+        """
+        with self._state.locked():
+            found = self._state.read() is not None
+            self._clear()
+            return found
+
+    def _launch(
+        self, options: EngineOptions, *, detached: bool, progress: Callable[[str], None] | None
+    ) -> ConnectServer:
+        self._clear()
+        port = options.port
+        if port is None and is_free(USUAL_PORT):
+            port = USUAL_PORT
+        server = ConnectServer(
+            self.folder,
+            master=options.master,
+            port=port,
+            settings=options.settings,
+            detached=detached,
+            progress=progress,
+        )
+        # Written first, so that a start that is broken off can be cleaned up.
+        self._write(options.master, None)
+        try:
+            server.start()
+        except BaseException:
+            self._state.clear()
+            raise
+        self._write(options.master, server.remote)
+        return server
+
+    def _clear(self) -> None:
+        # What is left of a server that crashed, or whose start was broken off.
+        state = self._state.read()
+        if state is None:
+            return
+        # Said first, because a command in the foreground would take its server's end for a crash.
+        self._write(state["master"], state["remote"], stopping=True)
+        identity = self._pid_file.running()
+        if identity is not None:
+            identity.stop(_STOP_DEADLINE_S)
+        self._pid_file.remove()
+        shutil.rmtree(self.folder / "local", ignore_errors=True)
+        self._state.clear()
+
+    def _write(self, master: str, remote: str | None, *, stopping: bool = False) -> None:
+        self._state.write({"master": master, "remote": remote, "stopping": stopping})
+
+
+def _refuse_if_different(status: EngineStatus, options: EngineOptions) -> None:
+    wanted: list[str] = []
+    if options.master != status.master:
+        wanted.append(f"master {options.master}, not {status.master}")
+    if options.port is not None and not str(status.remote).endswith(f":{options.port}"):
+        wanted.append(f"port {options.port}, not {status.remote}")
+    if options.settings:
+        wanted.append("settings, which only a start takes")
+    if wanted:
+        msg = f"A Spark Connect server runs already at {status.remote}; you want {'; '.join(wanted)}."
+        raise ConfigError(msg, fix="stop it first: kpipe spark stop")
