@@ -37,6 +37,7 @@ def kafka_asset(
     scaling: PartitionScaling | None = None,
     max_slices: int | None = 1,
     max_duration_s: float | None = None,
+    linger_s: float | None = None,
     io_manager_key: str | None = None,
     io_manager_def: object | None = None,
     ins: Mapping[str, dg.AssetIn] | None = None,
@@ -66,7 +67,9 @@ def kafka_asset(
         partitioned: False: one materialisation takes a slice of every Kafka partition, in one transaction.
         scaling: Bounds of a slice and of a range run; None: the source's.
         max_slices: Consecutive slices of one run at most; None: until caught up.
-        max_duration_s: Take no further slice after this long, seconds.
+        max_duration_s: Take no further slice after this long, seconds; also ends a wait for new records.
+        linger_s: After it has caught up, a run waits for new records and takes them as they come; it ends when none
+            came for this long, seconds. None: it ends when it has caught up. Needs ``max_slices`` above 1, or None.
         io_manager_key: IO manager of the output; None: ``kafka_io_manager`` where ``topic`` is given.
         io_manager_def: The IO manager itself.
         ins: AssetIn for other inputs, for example ``table_input()``.
@@ -83,11 +86,11 @@ def kafka_asset(
         ConfigError: The function lacks a source's parameter, or an argument makes no sense.
     """
     sources = [source] if isinstance(source, dg.SourceAsset | dg.AssetsDefinition) else list(source)
-    _check(sources, topic, io_manager_key, io_manager_def, max_slices, max_duration_s)
+    _check(sources, topic, io_manager_key, io_manager_def)
+    limits = _limits(max_slices, max_duration_s, linger_s)
     if isolate and len(sources) > 1:
         msg = "@kafka_asset(isolate=True) has several sources, and parts of them do not belong together"
         raise ConfigError(msg, fix="leave isolate out, or read one source")
-    limits = RunLimits(max_slices, max_duration_s)
     isolates = len(sources) == 1 if isolate is None else isolate
     bounds = {"ratio": max_dead_letter_ratio, "minimum": minimum_dead_letters}
     bounds = {name: value for name, value in bounds.items() if value is not None}
@@ -169,8 +172,6 @@ def _check(
     topic: KafkaTopic | None,
     io_manager_key: str | None,
     io_manager_def: object | None,
-    max_slices: int | None,
-    max_duration_s: float | None,
 ) -> None:
     if not sources:
         msg = "@kafka_asset has no source"
@@ -183,12 +184,22 @@ def _check(
     if io_manager_def is not None and not isinstance(io_manager_def, StoresOffsets):
         msg = f"@kafka_asset's io_manager_def is {type(io_manager_def).__name__}, which does not store offsets"
         raise OffsetsNotStoredError(msg, fix="wrap it: OffsetCommittingIOManager(inner=...)")
+
+
+def _limits(max_slices: int | None, max_duration_s: float | None, linger_s: float | None) -> RunLimits:
     if max_slices is not None and max_slices < 1:
         msg = f"@kafka_asset(max_slices={max_slices})"
         raise ConfigError(msg, fix="set it to 1 or more; None takes slices until caught up")
     if max_duration_s is not None and max_duration_s <= 0:
         msg = f"@kafka_asset(max_duration_s={max_duration_s})"
         raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
+    if linger_s is not None and linger_s <= 0:
+        msg = f"@kafka_asset(linger_s={linger_s})"
+        raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
+    if linger_s is not None and max_slices == 1:
+        msg = f"@kafka_asset(linger_s={linger_s}) waits for further slices, and takes one"
+        raise ConfigError(msg, fix="set max_slices=None, or to more than 1")
+    return RunLimits(max_slices, max_duration_s, linger_s)
 
 
 def _check_parameters(

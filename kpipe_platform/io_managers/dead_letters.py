@@ -115,7 +115,7 @@ def open_table(manager: KafkaIOManager, declared: DeadLetterTable, asset_key: dg
             ranges,
             isolation=isolation,
             group=manager.source.group(asset_key),
-            parts=manager.spark.settings.tasks_at_once,
+            parts=manager.spark.tasks_at_once,
         )
     return OpenTable(ranges, frame)
 

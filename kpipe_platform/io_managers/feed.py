@@ -5,6 +5,7 @@ The stage is called once a slice, so the input is the promise to read, not the r
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,10 +36,20 @@ class RunLimits:
     Args:
         max_slices: At most this many; None: until caught up.
         max_duration_s: Take no further slice after this long, seconds; None: no limit.
+        linger_s: Wait for new records for this long after the last ones, seconds; None: end when caught up.
     """
 
     max_slices: int | None = 1
     max_duration_s: float | None = None
+    linger_s: float | None = None
+
+    def end_of(self, began: float) -> float:
+        """The moment after which no further slice is taken, by the clock of ``began``."""
+        return math.inf if self.max_duration_s is None else began + self.max_duration_s
+
+    def are_reached(self, slices: int) -> bool:
+        """Whether so many slices are all that is to be taken."""
+        return self.max_slices is not None and slices >= self.max_slices
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
                 TopicCodecs(topic.key_codec, topic.value),
                 isolation=self.source.isolation,
                 group=self.source.group(context.asset_key),
-                parallelism=self.spark.settings.tasks_at_once,
+                parallelism=self.spark.tasks_at_once,
             )
         return to_form(table, form, topic.value)
 

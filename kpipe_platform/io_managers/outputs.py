@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import dagster as dg
+from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.events import DagsterEvent
 
 from kpipe_platform.codecs.topic import KafkaTopic
@@ -15,10 +16,12 @@ from kpipe_platform.io_managers.feed import StagedFeeds
 from kpipe_platform.io_managers.partition_events import StepEvents
 from kpipe_platform.io_managers.pipeline import Pipeline
 from kpipe_platform.io_managers.report import describe, metadata_of
-from kpipe_platform.io_managers.runner import FeedRunner, partitions_failed
+from kpipe_platform.io_managers.runner import FeedRunner
 from kpipe_platform.io_managers.staged import SliceReport, Staged
 from kpipe_platform.io_managers.stager import store_output
 from kpipe_platform.io_managers.step import kafka_partitions_of
+from kpipe_platform.io_managers.taken import partitions_failed
+from kpipe_platform.io_managers.tally import Tally
 from kpipe_platform.io_managers.target import find_target
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.observability.events import reason_of
@@ -53,39 +56,52 @@ def emit_feeds(
 
 def _emit_taken(context: dg.OutputContext, runner: FeedRunner, pipeline: Pipeline) -> Iterator[Any]:
     step = pipeline.step
-    if step.partition_keys is None:
-        taken = runner.run_all(None)
-        _log(context, taken.reports)
-        if taken.error is not None:
-            if taken.reports:
-                yield _materialisation(context, None, taken.reports, pipeline)
-            raise taken.error
-        context.add_output_metadata(metadata_of(taken.reports, pipeline.distribution))
-        return
-    numbers = kafka_partitions_of(step, list)
-    done: dict[int, list[SliceReport]] = {}
     failed: dict[int, Exception] = {}
-    for number, taken in runner.run_each(numbers):
-        _log(context, taken.reports)
-        if taken.error is not None:
-            failed[number] = taken.error
-            context.log.error("partition %s: %s", number, taken.error)
-            if taken.reports:
-                # What it committed before it failed stays, and Dagster's second copy of the offsets follows it.
-                yield _materialisation(context, str(number), taken.reports, pipeline)
-        else:
-            done[number] = taken.reports
-    for number, reports in sorted(done.items()):
+    try:
+        if step.partition_keys is None:
+            yield from _emit_all(context, runner, pipeline)
+            return
+        numbers = kafka_partitions_of(step, list)
+        done: dict[int, Tally] = {}
+        for number, taken in runner.run_each(numbers):
+            _log(context, taken.tally)
+            if taken.error is not None:
+                failed[number] = taken.error
+                context.log.error("partition %s: %s", number, taken.error)
+                if taken.tally.slices:
+                    # What it committed before it failed stays, and Dagster's second copy of the offsets follows it.
+                    yield _materialisation(context, str(number), taken.tally, pipeline)
+            else:
+                done[number] = taken.tally
+    except (DagsterExecutionInterruptedError, KeyboardInterrupt):
+        # A run that is terminated has committed slices all the same, one that lingers perhaps thousands.
+        for place, taken in sorted(runner.taken.items(), key=lambda item: item[0] or 0):
+            if taken.tally.slices and place not in failed:
+                _log(context, taken.tally)
+                yield _materialisation(context, None if place is None else str(place), taken.tally, pipeline)
+        raise
+    for number, tally in sorted(done.items()):
         if failed:
-            yield _materialisation(context, str(number), reports, pipeline)
+            yield _materialisation(context, str(number), tally, pipeline)
         elif len(numbers) == 1:
-            context.add_output_metadata(metadata_of(reports, pipeline.distribution))
+            context.add_output_metadata(metadata_of(tally, pipeline.distribution))
         else:
             context.step_context.add_asset_metadata(
-                metadata_of(reports, pipeline.distribution), asset_key=step.asset_key, partition_key=str(number)
+                metadata_of(tally, pipeline.distribution), asset_key=step.asset_key, partition_key=str(number)
             )
     if failed:
         raise partitions_failed(failed, sorted(done))
+
+
+def _emit_all(context: dg.OutputContext, runner: FeedRunner, pipeline: Pipeline) -> Iterator[Any]:
+    """Slices over all partitions together, of an asset without partitions."""
+    taken = runner.run_all(None)
+    _log(context, taken.tally)
+    if taken.error is not None:
+        if taken.tally.slices:
+            yield _materialisation(context, None, taken.tally, pipeline)
+        raise taken.error
+    context.add_output_metadata(metadata_of(taken.tally, pipeline.distribution))
 
 
 def emit_plain(
@@ -129,8 +145,9 @@ def emit_plain(
         read.watch.done(report)
         read.watch.ended()
         read.events.deliver()
-    _log(context, [report])
-    context.add_output_metadata(metadata_of([report], pipeline.distribution))
+    tally = Tally.of([report])
+    _log(context, tally)
+    context.add_output_metadata(metadata_of(tally, pipeline.distribution))
 
 
 def _end(reads: Sequence[ledger.OpenRead], error: BaseException) -> None:
@@ -175,17 +192,19 @@ def _joined(pipeline: Pipeline, reads: Sequence[ledger.OpenRead]) -> Slice:
 
 
 def _materialisation(
-    context: dg.OutputContext, partition: str | None, reports: Sequence[SliceReport], pipeline: Pipeline
+    context: dg.OutputContext, partition: str | None, tally: Tally, pipeline: Pipeline
 ) -> DagsterEvent:
-    metadata = metadata_of(reports, pipeline.distribution)
+    metadata = metadata_of(tally, pipeline.distribution)
     event = dg.AssetMaterialization(asset_key=context.asset_key, partition=partition, metadata=metadata)
     return DagsterEvent.asset_materialization(context.step_context, event)
 
 
-def _log(context: dg.OutputContext, reports: Sequence[SliceReport]) -> None:
-    for report in reports:
-        facts = describe(report)
-        context.log.info(
-            "%s: read %s, written %s, dead letters %s, skipped %s, in %s s",
-            *(facts[name] for name in ("slice", "read", "written", "dead_letters", "skipped", "seconds")),
-        )
+def _log(context: dg.OutputContext, tally: Tally) -> None:
+    """One line, however many slices: Dagster stores each line of its log as an event."""
+    if not tally.slices:
+        return
+    facts = describe(tally)
+    context.log.info(
+        "%s: read %s, written %s, dead letters %s, skipped %s, in %s s",
+        *(facts[name] for name in ("slice", "read", "written", "dead_letters", "skipped", "seconds")),
+    )

@@ -151,7 +151,8 @@ class Watch:
         self._slice: Slice | None = None
         self._starts: dict[Partition, int] = {}
         self._ends: dict[Partition, int] = {}
-        self._reports: list[SliceReport] = []
+        self._totals: dict[Partition, SliceCounts] = {}
+        self._counted_output = True
         self._over = False
 
     def planned(self, slice_: Slice) -> None:
@@ -170,7 +171,10 @@ class Watch:
     def done(self, report: SliceReport) -> None:
         """A slice, or a part of one, is committed."""
         with self._lock:
-            self._reports.append(report)
+            self._counted_output = self._counted_output and report.counted_output
+            for planned, counts in zip(report.slice.ranges, report.counts, strict=True):
+                place = (planned.range.topic, planned.range.partition)
+                self._totals[place] = self._totals.get(place, SliceCounts()) + counts
             self._ends |= {(p.range.topic, p.range.partition): p.range.end for p in report.slice.ranges}
 
     def ended(self, failure: str | None = None) -> None:
@@ -213,16 +217,10 @@ class Watch:
 
     def _counts(self, place: Partition) -> dict[str, int]:
         """Counted records that were committed here; none where nothing was."""
-        of = [
-            counts
-            for report in self._reports
-            for planned, counts in zip(report.slice.ranges, report.counts, strict=True)
-            if (planned.range.topic, planned.range.partition) == place
-        ]
-        if not of:
+        total = self._totals.get(place)
+        if total is None:
             return {}
-        total = sum(of, SliceCounts())
-        written = {"written": total.written} if all(report.counted_output for report in self._reports) else {}
+        written = {"written": total.written} if self._counted_output else {}
         return {"read": total.read, **written, "dead_letters": total.dead_lettered, "skipped": total.skipped}
 
 

@@ -23,8 +23,8 @@ from kpipe_platform.io_managers.target import Target
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.groups import committed_offsets
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.kafka.offsets import OffsetRange, Partition
+from kpipe_platform.kafka.slices import Materialised, PlannedRange, Slice
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
 from kpipe_platform.partitions.owners import distribution_of, headers_of
@@ -85,8 +85,21 @@ class Pipeline:
 
     # Plan and read
 
-    def plan(self, clients: Clients, topics: Iterable[KafkaTopic], numbers: Iterable[int] | None) -> Slice:
+    def plan(
+        self,
+        clients: Clients,
+        topics: Iterable[KafkaTopic],
+        numbers: Iterable[int] | None,
+        *,
+        earlier: Callable[[Partition], Materialised | None] | None = None,
+    ) -> Slice:
         """Plan the next slice over the given Kafka partitions of each topic; None: over all of them.
+
+        Args:
+            clients: Clients of the source's cluster.
+            topics: The topics.
+            numbers: Kafka partitions.
+            earlier: Where a partition was left, for a group without an offset; None: what Dagster holds.
 
         Raises:
             KpipeError: One of the plan's refusals.
@@ -103,7 +116,7 @@ class Pipeline:
             partitions,
             run_id=self.step.run_id,
             slice_id=uuid.uuid4().hex[:16],
-            earlier=self.step.earlier,
+            earlier=earlier or self.step.earlier,
             scaling=self.scaling,
             clients=clients,
         )
@@ -114,7 +127,7 @@ class Pipeline:
         Raises:
             KpipeError: The session cannot be had, or lacks the Kafka connector.
         """
-        tasks = self.engine.settings.tasks_at_once
+        tasks = self.engine.tasks_at_once
         destination = self.destination
         if destination is not None and destination.delivery == "at_least_once":
             # Writers that work on parts of one partition at the same time would not keep its order.
@@ -185,12 +198,12 @@ class Pipeline:
         wanted = self.scaling.in_flight_per_partition
         if wanted == 1 or self.destination is None or self.destination.delivery != "exactly_once":
             return 1
-        settings = self.engine.settings
-        if not settings.knows_tasks_at_once:
+        tasks = self.engine.known_tasks_at_once
+        if tasks is None:
             msg = f"asset {self.step.asset_key.to_user_string()} writes parts of a slice at the same time, and it is "
             msg += "not known how many tasks the engine runs at once"
             raise ConfigError(msg, fix="SparkEngine(parallelism=...): the cores of its executors")
-        return max(min(wanted, settings.tasks_at_once, slice_.span // _OFFSETS_A_LANE), 1)
+        return max(min(wanted, tasks, slice_.span // _OFFSETS_A_LANE), 1)
 
     def write_lanes(self, whole: Slice, lanes: Sequence[Staged], target: Target) -> LanesReport:
         """Write the lanes of a slice at the same time, each with its dead letters and offsets in a transaction.

@@ -3,47 +3,44 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from kpipe_platform.deadletter import Distribution
-from kpipe_platform.io_managers.staged import IsolationCost, SliceReport
+from kpipe_platform.io_managers.staged import IsolationCost
 from kpipe_platform.io_managers.step import RANGES, RULES
-from kpipe_platform.kafka.commit_metadata import SliceCounts
+from kpipe_platform.io_managers.tally import Tally
 from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.writer_spec import PreviewRow
 
 _Cell = str | int | float | bool | None
-# Rows of a table in the metadata; Dagster stores the whole of it with every event.
-_TABLE_ROWS = 100
-_PREVIEW_ROWS = 5
 _CELL_CHARACTERS = 120
 
 
-def metadata_of(reports: Sequence[SliceReport], who: Distribution | None = None) -> dict[str, Any]:
-    """Metadata of one materialisation that took these slices, in order.
+def metadata_of(tally: Tally, who: Distribution | None = None) -> dict[str, Any]:
+    """Metadata of one materialisation that took these slices.
 
     Args:
-        reports: The slices.
+        tally: The slices.
         who: Which deployment and which process took them.
 
     Returns:
         By name: records_read, records_written (absent where another IO manager stored the output and nobody counted),
-        dead_letters, skipped, lag (offsets that waited behind the last slice), duration_s, records_per_s; parts_at_once
-        where a slice was written in several; slices and steps as tables; dead_letter_reasons, rules (records that each
-        rule does not hold for), isolation (what it cost to find the records that the stage fails on), preview and
-        lost_ranges where there are any; dagster/row_count and dagster/column_schema; instance, worker and lease, as far
-        as they are known; kpipe/ranges for the next plan.
+        dead_letters, skipped, lag (offsets that waited behind the last slice), duration_s, records_per_s; slices_taken
+        where there are several; latency_p50_ms and latency_p95_ms, produce to commit, where the run followed the
+        stream; parts_at_once where a slice was written in several; slices (the last 100) and steps as tables;
+        dead_letter_reasons, rules (records that each rule does not hold for), isolation (what it cost to find the
+        records that the stage fails on), preview and lost_ranges where there are any; dagster/row_count and
+        dagster/column_schema; instance, worker and lease, as far as they are known; kpipe/ranges for the next plan.
     """
-    if not reports:
+    last = tally.last
+    if last is None:
         return {}
-    last = reports[-1]
-    total = sum((report.total for report in reports), SliceCounts())
-    duration_s = sum(report.duration_s for report in reports)
+    total, duration_s = tally.total, tally.duration_s
     metadata: dict[str, Any] = {"records_read": dg.MetadataValue.int(total.read)}
-    if all(report.counted_output for report in reports):
+    if tally.counted_output:
         metadata["records_written"] = dg.MetadataValue.int(total.written)
         metadata["dagster/row_count"] = dg.MetadataValue.int(total.written)
     metadata |= {
@@ -53,99 +50,82 @@ def metadata_of(reports: Sequence[SliceReport], who: Distribution | None = None)
         "duration_s": dg.MetadataValue.float(round(duration_s, 3)),
         "records_per_s": dg.MetadataValue.float(round(total.read / duration_s, 1) if duration_s else 0.0),
     }
-    reasons = _reasons(reports)
+    if tally.slices > 1:
+        metadata["slices_taken"] = dg.MetadataValue.int(tally.slices)
+    for name, percent in (("latency_p50_ms", 50), ("latency_p95_ms", 95)):
+        latency_ms = tally.latencies.percentile(percent)
+        if latency_ms is not None:
+            metadata[name] = dg.MetadataValue.int(latency_ms)
+    reasons = _reasons(tally.reasons)
     if reasons:
         metadata["dead_letter_reasons"] = dg.MetadataValue.md(markdown_table(("records", "reason"), reasons))
-    rules = _rules(reports)
-    if rules:
-        metadata[RULES] = dg.MetadataValue.table(rules)
-    # Each part of a slice holds what was spent until then, so its last part holds all of it.
-    isolation = {report.slice.whole_id: report.isolation for report in reports if report.isolation is not None}
-    if isolation:
-        metadata["isolation"] = dg.MetadataValue.table([_isolation(isolation.values())])
-    if (parts := max(report.lanes for report in reports)) > 1:
-        metadata["parts_at_once"] = dg.MetadataValue.int(parts)
-    if any(report.slice.ranges for report in reports):
-        metadata["slices"] = _slices(reports)
-    metadata["steps"] = _steps(reports)
-    rows = [row for report in reports for row in report.preview][:_PREVIEW_ROWS]
-    if rows:
-        metadata["preview"] = dg.MetadataValue.md(preview(rows))
-    lost = [str(planned.lost) for report in reports for planned in report.slice.ranges if planned.lost]
-    if lost:
-        metadata["lost_ranges"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in lost))
-    columns = next((report.columns for report in reversed(reports) if report.columns), ())
-    if columns:
+    if tally.rules:
+        metadata[RULES] = dg.MetadataValue.table(_rules(tally.rules))
+    if (cost := tally.isolation) is not None:
+        metadata["isolation"] = dg.MetadataValue.table([_isolation(cost)])
+    if tally.lanes > 1:
+        metadata["parts_at_once"] = dg.MetadataValue.int(tally.lanes)
+    if tally.rows:
+        metadata["slices"] = _slices(tally)
+    metadata["steps"] = _steps(tally)
+    if tally.preview:
+        metadata["preview"] = dg.MetadataValue.md(preview(tally.preview))
+    if tally.lost:
+        metadata["lost_ranges"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in tally.lost))
+    if tally.columns:
         metadata["dagster/column_schema"] = dg.TableSchema(
-            columns=[dg.TableColumn(name, kind) for name, kind in columns]
+            columns=[dg.TableColumn(name, kind) for name, kind in tally.columns]
         )
     metadata["consumer_group"] = dg.MetadataValue.text(last.slice.group)
     if who is not None:
         named = {"instance": who.instance, "worker": who.worker, "lease": who.lease}
         metadata |= {name: dg.MetadataValue.text(value) for name, value in named.items() if value is not None}
     # Read by the next plan, not by people: last.
-    metadata[RANGES] = dg.MetadataValue.json(_ranges(reports))
+    metadata[RANGES] = dg.MetadataValue.json(_ranges(tally))
     return metadata
 
 
-def _rules(reports: Sequence[SliceReport]) -> list[dg.TableRecord]:
-    found: dict[str, RuleCount] = {}
-    for report in reports:
-        for name, count in report.rules.items():
-            found[name] = count + found[name] if name in found else count
+def _rules(found: Mapping[str, RuleCount]) -> list[dg.TableRecord]:
     return [
         dg.TableRecord({"rule": c.rule, "action": c.action, "checked": c.checked, "failed": c.failed})
         for c in sorted(found.values(), key=lambda c: (-c.failed, c.rule))
     ]
 
 
-def _isolation(costs: Collection[IsolationCost]) -> dg.TableRecord:
-    return dg.TableRecord(
-        {
-            "records": sum(cost.records for cost in costs),
-            "stage_calls": sum(cost.calls for cost in costs),
-            "seconds": round(sum(cost.duration_s for cost in costs), 3),
-        }
-    )
+def _isolation(cost: IsolationCost) -> dg.TableRecord:
+    return dg.TableRecord({"records": cost.records, "stage_calls": cost.calls, "seconds": round(cost.duration_s, 3)})
 
 
-def _slices(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
+def _slices(tally: Tally) -> dg.TableMetadataValue:
     rows: list[dict[str, _Cell]] = [
         {
-            "topic": planned.range.topic,
-            "partition": planned.range.partition,
-            "start": planned.range.start,
-            "end": planned.range.end,
-            "read": counts.read,
-            "written": counts.written if report.counted_output else -1,
-            "dead_letters": counts.dead_lettered,
-            "skipped": counts.skipped,
-            "lag": planned.backlog,
-            "seconds": round(report.duration_s, 3),
+            "topic": row.planned.range.topic,
+            "partition": row.planned.range.partition,
+            "start": row.planned.range.start,
+            "end": row.planned.range.end,
+            "read": row.counts.read,
+            "written": row.counts.written,
+            "dead_letters": row.counts.dead_lettered,
+            "skipped": row.counts.skipped,
+            "lag": row.planned.backlog,
+            "seconds": round(row.duration_s, 3),
         }
-        for report in reports
-        for planned, counts in zip(report.slice.ranges, report.counts, strict=True)
+        for row in tally.rows
     ]
-    busy = [row for row in rows if row["start"] != row["end"]]
-    if busy and len(busy) < len(rows):
-        # Partitions that had nothing new would hide those that had.
-        rows = busy
     if len({row["topic"] for row in rows}) == 1:
         # A narrow table is read whole in the UI's overview.
         for row in rows:
             del row["topic"]
-    if not all(report.counted_output for report in reports):
+    if not tally.counted_output:
         for row in rows:
             del row["written"]
-    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows[-_TABLE_ROWS:]])
+    return dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
 
 
-def _steps(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
-    seconds = {
-        s: sum(report.steps_s.get(s, 0.0) for report in reports) for s in ("plan", "open", "write", "store", "commit")
-    }
+def _steps(tally: Tally) -> dg.TableMetadataValue:
+    seconds = {s: tally.steps_s.get(s, 0.0) for s in ("plan", "open", "write", "store", "commit")}
     # What the writer did not spend, Spark spent: its stages run before the writer's task, or feed it.
-    seconds["spark"] = max(sum(report.duration_s for report in reports) - sum(seconds.values()), 0.0)
+    seconds["spark"] = max(tally.duration_s - sum(seconds.values()), 0.0)
     meaning = {
         "plan": "watermarks, committed offsets, checks",
         "spark": "read, decode and run the stage",
@@ -162,24 +142,15 @@ def _steps(reports: Sequence[SliceReport]) -> dg.TableMetadataValue:
     return dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
 
 
-def _ranges(reports: Sequence[SliceReport]) -> list[dict[str, Any]]:
+def _ranges(tally: Tally) -> list[dict[str, Any]]:
     """First start and last end of each partition: the second copy of the group's offsets."""
-    found: dict[tuple[str, int], dict[str, Any]] = {}
-    for report in reports:
-        for planned in report.slice.ranges:
-            r = planned.range
-            item = found.setdefault(
-                (r.topic, r.partition), {"topic": r.topic, "partition": r.partition, "start": r.start}
-            )
-            item.update(end=r.end, topic_id=planned.topic_id)
-    return list(found.values())
+    return [
+        {"topic": topic, "partition": number, "start": moved.start, "end": moved.end, "topic_id": moved.topic_id}
+        for (topic, number), moved in tally.moved.items()
+    ]
 
 
-def _reasons(reports: Sequence[SliceReport]) -> list[tuple[str, str]]:
-    total: dict[str, int] = {}
-    for report in reports:
-        for reason, count in report.reasons.items():
-            total[reason] = total.get(reason, 0) + count
+def _reasons(total: Mapping[str, int]) -> list[tuple[str, str]]:
     ordered = sorted(total.items(), key=lambda item: (-item[1], item[0]))
     return [(f"{count:,}", reason) for reason, count in ordered[:20]]
 
@@ -224,14 +195,15 @@ def _cell(text: str | None) -> str:
     return short.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
 
 
-def describe(report: SliceReport) -> Mapping[str, Any]:
-    """One log line's facts."""
-    total = report.total
+def describe(tally: Tally) -> Mapping[str, Any]:
+    """One log line's facts, of one slice or of all that a run took."""
+    total = tally.total
+    names = [f"{topic}/{number} [{moved.start}, {moved.end})" for (topic, number), moved in tally.moved.items()]
     return {
-        "slice": str(report.slice),
+        "slice": ", ".join(names) + (f" in {tally.slices} slices" if tally.slices > 1 else ""),
         "read": total.read,
         "written": total.written,
         "dead_letters": total.dead_lettered,
         "skipped": total.skipped,
-        "seconds": round(report.duration_s, 2),
+        "seconds": round(tally.duration_s, 2),
     }
