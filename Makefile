@@ -1,6 +1,6 @@
 # All of these set up what they need, once: see scripts/setup.
 .DEFAULT_GOAL := help
-.PHONY: help run dev test check format bench setup clean distclean
+.PHONY: help run dev test check format bench bench-check setup clean distclean
 
 BIN := .venv/bin
 # Port of the Dagster UI of `make dev`.
@@ -13,7 +13,7 @@ BENCH_ARGS ?=
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## "; print "usage: make TARGET\n" } \
-		/^[a-z]+:.*## / { printf "  %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+		/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## A year of flights through Kafka, Spark and Dagster, exactly once, with a summary
 	@sh scripts/setup run
@@ -39,9 +39,13 @@ format: ## Format the code, and mend what Ruff can mend
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: ## Measure kpipe beside Structured Streaming; figures go to build/bench.json
+bench: ## Measure kpipe beside what one would use instead (QUICK=1: in minutes); figures go to build/bench.json
 	@sh scripts/setup run
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+bench-check: ## A quick run beside the committed baseline; fails where a ratio dropped past noise
+	@sh scripts/setup run
+	@$(BIN)/python -m benchmarks --quick --check $(BENCH_ARGS)
 
 setup: ## Only set up: packages, jars, browser
 	@sh scripts/setup test

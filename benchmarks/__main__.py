@@ -5,12 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from dagster._utils.warnings import BetaWarning
 from rich.console import Console
 
+from benchmarks.baseline import BaselineError, compare, read_baseline, show_comparison, write_baseline
 from benchmarks.cases import CASES
 from benchmarks.machine import describe_machine
 from benchmarks.measure import Bench, Case, Tell, measure
@@ -19,15 +22,17 @@ from benchmarks.topics import await_groups
 from kpipe_platform.testing.broker import EmbeddedBroker
 
 ROOT = Path(__file__).parents[1]
-QUICK_RECORDS, FULL_RECORDS = 200_000, 1_000_000
+BASELINE = ROOT / "benchmarks/baseline.json"
+QUICK_RECORDS, FULL_RECORDS = 100_000, 1_000_000
 QUICK_TURNS, FULL_TURNS = 3, 5
+QUICK_WARM_UP, FULL_WARM_UP = 1, 2
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line; ``QUICK=1`` in the environment is ``--quick``."""
     quick = os.environ.get("QUICK", "") not in ("", "0")
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="kpipe beside Structured Streaming")
-    parser.add_argument("--quick", action="store_true", default=quick, help="fewer records and turns")
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="kpipe beside what one would use instead")
+    parser.add_argument("--quick", action="store_true", default=quick, help="fewer records, turns and variants")
     parser.add_argument("--records", type=int, help=f"source records: {FULL_RECORDS:,}, quick {QUICK_RECORDS:,}")
     parser.add_argument("--repetitions", type=int, help=f"measured turns: {FULL_TURNS}, quick {QUICK_TURNS}")
     parser.add_argument("--case", action="append", choices=[case.name for case in CASES], help="only this one")
@@ -35,10 +40,15 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--page",
         type=Path,
-        help="page whose table is refreshed: docs/benchmarks.md for all cases in full size, else none",
+        help="page whose figures are refreshed: docs/benchmarks.md for all cases in full size, else none",
     )
+    parser.add_argument("--check", action="store_true", help="fail where a ratio is worse than in the baseline")
+    parser.add_argument("--write-baseline", action="store_true", help="make this run the baseline")
+    parser.add_argument("--baseline", type=Path, default=BASELINE, help="where the baseline is")
     chosen = parser.parse_args(arguments)
     full_size = not (chosen.quick or chosen.records or chosen.repetitions or chosen.case)
+    if chosen.write_baseline and (chosen.case or not chosen.quick):
+        parser.error("--write-baseline needs --quick and all cases: it is what quick runs are compared with")
     chosen.records = chosen.records or (QUICK_RECORDS if chosen.quick else FULL_RECORDS)
     chosen.repetitions = chosen.repetitions or (QUICK_TURNS if chosen.quick else FULL_TURNS)
     if chosen.page is None and full_size:
@@ -52,10 +62,11 @@ def run(bench: Bench, cases: Sequence[Case], tell: Tell) -> dict[str, Any]:
     await_groups(bench.bootstrap_servers)
     results = []
     for case in cases:
-        tell(f"{case.name}: {case.title}; preparing {bench.records:,} records")
+        tell(f"{case.name}: {case.title}; preparing")
         with case.open(bench) as contest:
             results.append(measure(contest, tell))
-    return as_json(machine, {"records": bench.records, "turns": bench.turns}, results)
+    settings = {"records": bench.records, "turns": bench.turns, "quick": bench.quick}
+    return as_json(machine, settings, results)
 
 
 def publish(report: Mapping[str, Any], chosen: argparse.Namespace, console: Console) -> int:
@@ -68,21 +79,51 @@ def publish(report: Mapping[str, Any], chosen: argparse.Namespace, console: Cons
     if chosen.page is not None:
         refresh_page(report, chosen.page)
         console.print(f"and in {chosen.page}")
+    if chosen.write_baseline:
+        write_baseline(report, chosen.baseline)
+        console.print(f"and in {chosen.baseline}, which later runs are compared with")
     return 0
+
+
+def check(report: Mapping[str, Any], baseline: Mapping[str, Any], chosen: argparse.Namespace, console: Console) -> int:
+    """Compare with the baseline; 1 where a figure is worse, or missing, or the two cannot be compared."""
+    try:
+        # Of a part of the cases only what they measured is looked at; a figure that did not count failed before.
+        comparisons = compare(baseline, report, list(report["ratios"]) if chosen.case else None)
+    except BaselineError as error:
+        console.print(f"[red]{error}[/red]")
+        return 1
+    show_comparison(comparisons, console)
+    return int(any(each.fails for each in comparisons))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmarks; returns the exit code."""
     chosen = options(arguments)
     console = Console()
+    # Backfill policies are beta in Dagster, which it says of every asset that is made.
+    warnings.simplefilter("ignore", BetaWarning)
+    baseline: Mapping[str, Any] = {}
+    if chosen.check:
+        try:
+            # Before the minutes of measuring, not after them.
+            baseline = read_baseline(chosen.baseline)
+        except BaselineError as error:
+            console.print(f"[red]{error}[/red]")
+            return 1
 
     def tell(line: str) -> None:
         console.print(line, highlight=False)
 
     cases = [case for case in CASES if not chosen.case or case.name in chosen.case]
     with EmbeddedBroker(progress=tell) as broker:
-        report = run(Bench(broker.bootstrap_servers, chosen.records, chosen.repetitions), cases, tell)
-    return publish(report, chosen, console)
+        warm_up = QUICK_WARM_UP if chosen.quick else FULL_WARM_UP
+        bench = Bench(broker.bootstrap_servers, chosen.records, chosen.repetitions, warm_up, chosen.quick)
+        report = run(bench, cases, tell)
+    code = publish(report, chosen, console)
+    if chosen.check:
+        code = check(report, baseline, chosen, console) or code
+    return code
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, Protocol
 
 Problems = list[str]
 Tell = Callable[[str], None]
+Better = Literal["bigger", "smaller"]
 
 
 @dataclass(frozen=True)
@@ -22,12 +23,14 @@ class Run:
         records: Source records that it took.
         problems: Looks at what the run wrote, outside of the timing; what is wrong with it, one text each.
         steps: Seconds by step, where the contestant knows them.
+        beside: Further figures of the run by name, for example MiB of memory.
     """
 
     seconds: float
     records: int
     problems: Callable[[], Problems]
     steps: Mapping[str, float] = field(default_factory=dict)
+    beside: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def records_per_s(self) -> float:
@@ -47,11 +50,25 @@ class Contestant(Protocol):
 
 @dataclass(frozen=True)
 class Ratio:
-    """A figure: records a second of one contestant over those of another, in the same turn."""
+    """A figure: one contestant over another, in the same turn.
+
+    Args:
+        key: Its name in the report.
+        over: The contestant above the line.
+        under: The one below it.
+        of: What is divided: records a second, or time a record.
+        better: Which values are the good ones.
+    """
 
     key: str
     over: str
     under: str
+    of: Literal["rate", "time"] = "rate"
+    better: Better = "bigger"
+
+    def value(self, over_per_s: float, under_per_s: float) -> float:
+        """The figure of a turn in which the two did so many records a second."""
+        return over_per_s / under_per_s if self.of == "rate" else under_per_s / over_per_s
 
 
 @dataclass(frozen=True)
@@ -64,6 +81,7 @@ class Contest:
         ratios: The figures.
         turns: Repetitions that are measured.
         warm_up_turns: Repetitions before, which do not count: the JVM's compiler settles over several runs.
+        unit: What is counted a second.
     """
 
     name: str
@@ -71,6 +89,7 @@ class Contest:
     ratios: Sequence[Ratio]
     turns: int
     warm_up_turns: int
+    unit: str = "records"
 
 
 class Case(Protocol):
@@ -91,13 +110,20 @@ class Bench:
         bootstrap_servers: The broker.
         records: Source records of a full-size case.
         turns: Repetitions that are measured.
-        warm_up_turns: Repetitions before them.
+        warm_up_turns: Repetitions before them, in the first case.
+        quick: Leave out what a quick look does not need.
     """
 
     bootstrap_servers: str
     records: int
     turns: int
     warm_up_turns: int = 2
+    quick: bool = False
+
+    @property
+    def short_warm_up(self) -> int:
+        """Repetitions before the measured ones in a later case: the compiler has seen most of the code by then."""
+        return min(self.warm_up_turns, 1)
 
 
 @dataclass(frozen=True)
@@ -119,17 +145,29 @@ class Result:
 
     Args:
         case: Its name.
+        unit: What is counted a second.
         ratios: Figures that count.
+        better: Which of their values are the good ones, by figure.
         rates: Records a second of each turn by contestant.
         steps: Median seconds by step and contestant.
+        beside: Further figures by name and contestant, of the first measured turn: later ones find processes that
+            keep the memory of the runs before.
         problems: What was wrong with what a contestant wrote; figures of such contestants are left out of ``ratios``.
     """
 
     case: str
+    unit: str = "records"
     ratios: dict[str, Spread] = field(default_factory=dict)
+    better: dict[str, Better] = field(default_factory=dict)
     rates: dict[str, list[float]] = field(default_factory=dict)
     steps: dict[str, dict[str, float]] = field(default_factory=dict)
+    beside: dict[str, dict[str, float]] = field(default_factory=dict)
     problems: dict[str, Problems] = field(default_factory=dict)
+
+
+def shown(rate: float) -> str:
+    """A rate as people read it: whole numbers, or two decimals of a small one."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:,.2f}"
 
 
 def stopwatch() -> Callable[[], float]:
@@ -145,7 +183,7 @@ def measure(contest: Contest, tell: Tell) -> Result:
         contest: What to measure.
         tell: Called with a line for each run.
     """
-    result = Result(contest.name)
+    result = Result(contest.name, contest.unit)
     steps: dict[str, list[Mapping[str, float]]] = {}
     for turn in range(contest.warm_up_turns + contest.turns):
         order = list(contest.contestants)
@@ -158,16 +196,21 @@ def measure(contest: Contest, tell: Tell) -> Result:
             measured = turn - contest.warm_up_turns + 1
             what = f"turn {measured}/{contest.turns}" if measured > 0 else "warm-up"
             verdict = f"WRONG: {found[0]}" if found else "right"
-            tell(f"{contest.name} {what}: {contestant.name} {run.records_per_s:,.0f} records a second, {verdict}")
+            rate = f"{shown(run.records_per_s)} {contest.unit} a second"
+            tell(f"{contest.name} {what}: {contestant.name} {rate}, {verdict}")
             if measured > 0:
                 result.rates.setdefault(contestant.name, []).append(run.records_per_s)
                 steps.setdefault(contestant.name, []).append(run.steps)
+            if measured == 1:
+                for name, value in run.beside.items():
+                    result.beside.setdefault(name, {})[contestant.name] = value
     result.problems = {name: problems for name, problems in result.problems.items() if problems}
     result.steps = {name: _medians(runs) for name, runs in steps.items() if runs[0]}
     for ratio in contest.ratios:
         if not result.problems.keys() & {ratio.over, ratio.under}:
             turns = zip(result.rates[ratio.over], result.rates[ratio.under], strict=True)
-            result.ratios[ratio.key] = Spread.of([over / under for over, under in turns])
+            result.ratios[ratio.key] = Spread.of([ratio.value(over, under) for over, under in turns])
+            result.better[ratio.key] = ratio.better
     return result
 
 

@@ -1,4 +1,4 @@
-"""The records of the JSON cases: orders of 141 bytes, some of them not JSON, and what must become of each."""
+"""The records of the cases: orders of 141 bytes, some of them not JSON, and what must become of each."""
 
 from __future__ import annotations
 
@@ -60,6 +60,11 @@ class Orders:
         )
         tail = f'","ts":{_FIRST_TS + number}}}'
         return (head + "x" * (VALUE_BYTES - len(head) - len(tail)) + tail).encode()
+
+    @staticmethod
+    def headers(number: int) -> list[tuple[str, str | bytes | None]]:
+        """The two headers of a record, where a case wants some."""
+        return [("trace-id", f"{number:016x}".encode()), ("tenant", b"benchmarks")]
 
     def enriched(self, number: int) -> dict[str, object]:
         """What the enrichment must make of a good record."""

@@ -1,4 +1,4 @@
-"""What a run found: ``build/bench.json``, a table for the terminal, and one for docs/benchmarks.md."""
+"""What a run found: ``build/bench.json``, tables for the terminal, and the figures of docs/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -12,51 +12,45 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.measure import Result
+from benchmarks.chart import bars
+from benchmarks.measure import Result, shown
 
 BEGIN = "<!-- figures: written by make bench -->"
 END = "<!-- end of figures -->"
 
-_NEW_PAGE = f"""# Benchmarks
-
-`make bench` measures kpipe beside what you would pick instead: the same broker, the same records, the same output, one
-warm Spark session for both sides. The sides take turns, and each figure is the ratio of records a second within a turn;
-1.0 means equally fast. It counts only where the topics hold every record once, in order. `make bench QUICK=1` takes
-fewer records; everything it found is in `build/bench.json`.
-
-kpipe's side is a whole materialisation, exactly once and with dead letters; Structured Streaming's is at least once and
-leaves out what does not decode.
-
-- `json_1p`: the stage selects columns, so the outputs are the same bytes on both sides.
-- `json_1p_with_source`: the stage keeps `_kafka`, so kpipe adds the header `kpipe.source` to each output.
-- `json_1p_over_lz4`: as `json_1p`, with Structured Streaming's sink set to lz4 and larger batches, which are kpipe's
-  defaults and not Spark's.
-
-{BEGIN}
-{END}
-"""
+SPREAD = ("min", "median", "max")
 
 
 def as_json(machine: Mapping[str, Any], settings: Mapping[str, Any], results: Sequence[Result]) -> dict[str, Any]:
     """The content of bench.json.
 
     Returns:
-        ``ratios`` (min, median, max by figure), ``absolute`` (records a second of each turn, by case and contestant),
-        ``steps`` (median seconds, likewise), ``problems`` (why a figure is missing), ``machine`` and ``settings``.
+        ``ratios`` (by figure: min, median, max, ``better``: bigger or smaller, and what stands beside it by
+        contestant, for example ``worker_rss_mib``), ``absolute`` (records a second of each turn, by case and
+        contestant), ``units`` (what is counted instead of records, by case), ``steps`` (median seconds, by case and
+        contestant), ``problems`` (why a figure is missing), ``machine`` and ``settings``.
     """
     return {
         "machine": dict(machine),
         "settings": dict(settings),
-        "ratios": {key: _rounded(asdict(spread), 3) for result in results for key, spread in result.ratios.items()},
+        "ratios": {key: _ratio(result, key) for result in results for key in result.ratios},
         "absolute": {
-            result.case: {name: [round(rate) for rate in rates] for name, rates in result.rates.items()}
+            result.case: {name: [_rate(rate) for rate in rates] for name, rates in result.rates.items()}
             for result in results
         },
+        "units": {result.case: result.unit for result in results if result.unit != "records"},
         "steps": {
-            result.case: {name: _rounded(steps, 3) for name, steps in result.steps.items()} for result in results
+            result.case: {name: _rounded(steps, 3) for name, steps in result.steps.items()}
+            for result in results
+            if result.steps
         },
         "problems": {result.case: result.problems for result in results if result.problems},
     }
+
+
+def _ratio(result: Result, key: str) -> dict[str, Any]:
+    beside = {name: _rounded(by_contestant, 1) for name, by_contestant in result.beside.items()}
+    return {**_rounded(asdict(result.ratios[key]), 3), "better": result.better[key], **beside}
 
 
 def write_json(report: Mapping[str, Any], path: Path) -> None:
@@ -67,72 +61,101 @@ def write_json(report: Mapping[str, Any], path: Path) -> None:
 
 def show(report: Mapping[str, Any], console: Console) -> None:
     """Print the figures, the rates and the steps."""
-    figures = Table("figure", "min", "median", "max", title="Ratios, bigger is better")
-    for key, spread in report["ratios"].items():
-        figures.add_row(key, *(f"{spread[name]:.2f}" for name in ("min", "median", "max")))
-    rates = Table("case", "contestant", "records a second, each turn", "median", title="Absolute")
-    for case, contestants in report["absolute"].items():
-        for name, each in contestants.items():
-            rates.add_row(case, name, " ".join(f"{rate:,}" for rate in each), f"{statistics.median(each):,.0f}")
+    figures = Table("figure", *SPREAD, "better", title="Ratios")
+    for key, ratio in report["ratios"].items():
+        figures.add_row(key, *(f"{ratio[name]:.2f}" for name in SPREAD), ratio["better"])
+    rates = Table("case", "contestant", "a second, each turn", "median", "of", title="Absolute")
+    for case, name, each, unit in _rates(report):
+        rates.add_row(case, name, " ".join(map(shown, each)), shown(statistics.median(each)), unit)
     steps = Table("case", "contestant", "median seconds by step", title="Where the time goes")
-    for case, contestants in report["steps"].items():
-        for name, each in contestants.items():
-            steps.add_row(case, name, "  ".join(f"{step} {seconds:.2f}" for step, seconds in each.items()))
-    for table in (figures, rates, steps):
-        console.print(table)
-    for case, contestants in report["problems"].items():
-        for name, problems in contestants.items():
-            console.print(f"[red]{case}: the figures of {name} do not count: {problems[0]}[/red]")
+    for case, name, each in _by_contestant(report["steps"]):
+        steps.add_row(case, name, "  ".join(f"{step} {seconds:.2f}" for step, seconds in each.items()))
+    beside = Table("figure", "beside", "by contestant", title="Beside the ratios")
+    for key, name, each in _beside(report):
+        beside.add_row(key, name, "  ".join(f"{contestant}: {value:,.0f}" for contestant, value in each.items()))
+    for table in (figures, rates, steps, beside):
+        if table.row_count:
+            console.print(table)
+    for case, name, problems in _by_contestant(report["problems"]):
+        console.print(f"[red]{case}: the figures of {name} do not count: {problems[0]}[/red]")
 
 
 def refresh_page(report: Mapping[str, Any], page: Path) -> None:
-    """Put the figures between the markers of docs/benchmarks.md; make the page where there is none.
+    """Put the figures between the markers of docs/benchmarks.md, and their picture beside it.
 
     Raises:
         ValueError: The page has no markers.
     """
-    text = page.read_text(encoding="utf-8") if page.exists() else _NEW_PAGE
+    text = page.read_text(encoding="utf-8")
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
         msg = f"{page} lacks the markers {BEGIN} and {END}"
         raise ValueError(msg)
-    page.parent.mkdir(parents=True, exist_ok=True)
-    page.write_text(f"{before}{BEGIN}\n\n{_markdown(report)}\n{END}{after}", encoding="utf-8")
+    picture = page.with_suffix(".svg")
+    picture.write_text(bars(report["ratios"]), encoding="utf-8")
+    page.write_text(f"{before}{BEGIN}\n\n{_markdown(report, picture.name)}\n{END}{after}", encoding="utf-8")
 
 
-def _markdown(report: Mapping[str, Any]) -> str:
+def _markdown(report: Mapping[str, Any], picture: str) -> str:
     machine, settings = report["machine"], report["settings"]
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     lines = [
         f"{settings['records']:,} records, {settings['turns']} turns, on {machine['cores']} cores of {machine['cpu']}, "
         f"{machine['memory_gib']} GiB, Python {machine['python']}, Java {machine['java']}, {versions}.",
         "",
-        "| figure | min | median | max |",
-        "|---|---:|---:|---:|",
+        f"![Ratios, smallest to largest, on a logarithmic scale]({picture})",
+        "",
+        "| figure | min | median | max | better |",
+        "|---|---:|---:|---:|---|",
         *(
-            f"| `{key}` | {spread['min']:.2f} | {spread['median']:.2f} | {spread['max']:.2f} |"
-            for key, spread in report["ratios"].items()
+            f"| `{key}` | {' | '.join(f'{ratio[name]:.2f}' for name in SPREAD)} | {ratio['better']} |"
+            for key, ratio in report["ratios"].items()
         ),
         "",
-        "| case | contestant | records a second, median | of the turns |",
-        "|---|---|---:|---|",
+        "| case | contestant | a second, median | of the turns | of |",
+        "|---|---|---:|---|---|",
         *(
-            f"| `{case}` | {name} | {statistics.median(rates):,.0f} | {min(rates):,} to {max(rates):,} |"
-            for case, contestants in report["absolute"].items()
-            for name, rates in contestants.items()
-        ),
-        "",
-        "| case | contestant | seconds by step, median |",
-        "|---|---|---|",
-        *(
-            f"| `{case}` | {name} | {', '.join(f'{step} {seconds:.2f}' for step, seconds in steps.items())} |"
-            for case, contestants in report["steps"].items()
-            for name, steps in contestants.items()
+            f"| `{case}` | {name} | {middle} | {shown(min(each))} to {shown(max(each))} | {unit} |"
+            for case, name, each, unit in _rates(report)
+            for middle in [shown(statistics.median(each))]
         ),
         "",
     ]
-    return "\n".join(lines)
+    beside = [
+        f"| `{key}` | {name} | {', '.join(f'{contestant}: {value:,.0f}' for contestant, value in each.items())} |"
+        for key, name, each in _beside(report)
+    ]
+    if beside:
+        lines += ["| figure | beside it | by contestant |", "|---|---|---|", *beside, ""]
+    lines += ["| case | contestant | seconds by step, median |", "|---|---|---|"]
+    lines += [
+        f"| `{case}` | {name} | {', '.join(f'{step} {seconds:.2f}' for step, seconds in steps.items())} |"
+        for case, name, steps in _by_contestant(report["steps"])
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _rates(report: Mapping[str, Any]) -> list[tuple[str, str, Any, str]]:
+    units = report["units"]
+    return [(case, name, each, units.get(case, "records")) for case, name, each in _by_contestant(report["absolute"])]
+
+
+def _by_contestant(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, Any]]:
+    return [(case, name, each) for case, contestants in found.items() for name, each in contestants.items()]
+
+
+def _beside(report: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, float]]]:
+    return [
+        (key, name, value)
+        for key, ratio in report["ratios"].items()
+        for name, value in ratio.items()
+        if isinstance(value, Mapping)
+    ]
+
+
+def _rate(rate: float) -> float:
+    return round(rate) if rate >= 100 else round(rate, 3)
 
 
 def _rounded(values: Mapping[str, float], digits: int) -> dict[str, float]:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyspark.sql import SparkSession
@@ -15,16 +15,22 @@ from rich.console import Console
 
 from benchmarks.__main__ import FULL_RECORDS, FULL_TURNS, QUICK_RECORDS, ROOT, options, publish, run
 from benchmarks.cases import CASES
-from benchmarks.measure import Bench, Contest, Problems, Ratio, Run, measure
+from benchmarks.checks import copied_problems, dead_letter_problems, enriched_problems
+from benchmarks.measure import Bench, Better, Contest, Problems, Ratio, Run, measure
 from benchmarks.orders import FIELDS, VALUE_BYTES, Orders
-from benchmarks.report import BEGIN, END, refresh_page
-from benchmarks.topics import dead_letter_problems, enriched_problems
+from benchmarks.report import BEGIN, END, as_json, refresh_page
 from kpipe_platform import JsonCodec
 from kpipe_platform.codecs import DecodeFault
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 
 WARM_UP_TURNS = 2
+# All but warm_cold, which is tried by itself: a second Spark takes a quarter of a minute to start.
+RATIOS = {
+    *("json_1p", "json_1p_with_source", "json_1p_over_lz4", "json_4p", "json_4p_range", "raw_1p", "raw_4p"),
+    *("headers", "json_1p_loop", "at_least_once_4p", "one_record", "tick_1000", "slice_growth"),
+}
+SMALLER_IS_BETTER = {"one_record", "tick_1000", "slice_growth"}
 MACHINE_KEYS = {"cores", "cpu", "memory_gib", "load_before", "system", "python", "java", "versions"}
 
 
@@ -39,16 +45,19 @@ class Fake:
     name: str
     seconds: Sequence[float]
     problems: Callable[[], Problems] = right
+    beside: Sequence[float] = ()
     turns: list[int] = field(default_factory=list)
 
     def run(self, turn: int) -> Run:
         self.turns.append(turn)
         taken = self.seconds[turn - WARM_UP_TURNS] if turn >= WARM_UP_TURNS else 1_000.0
-        return Run(taken, 100, self.problems, {"write": taken / 2})
+        beside = {"rss_mib": self.beside[turn]} if self.beside else {}
+        return Run(taken, 100, self.problems, {"write": taken / 2}, beside)
 
 
-def contest(*contestants: Fake, turns: int = 3) -> Contest:
-    ratio = Ratio("race", contestants[0].name, contestants[1].name)
+def contest(*contestants: Fake, turns: int = 3, of: Literal["rate", "time"] = "rate") -> Contest:
+    better: Better = "bigger" if of == "rate" else "smaller"
+    ratio = Ratio("race", contestants[0].name, contestants[1].name, of=of, better=better)
     return Contest("race", contestants, (ratio,), turns, WARM_UP_TURNS)
 
 
@@ -61,20 +70,29 @@ def nothing(_line: str) -> None:
 
 @pytest.mark.broker
 @pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(600)
 def test_a_tiny_run_finds_every_record_right_and_reports_all(
     kafka_broker: EmbeddedBroker, spark: SparkSession, tmp_path: Path
 ) -> None:
     del spark  # started before the benchmarks' own engine asks for one
     lines: list[str] = []
 
-    report = run(Bench(kafka_broker.bootstrap_servers, records=2_000, turns=1, warm_up_turns=0), CASES, lines.append)
+    bench = Bench(kafka_broker.bootstrap_servers, records=2_000, turns=1, warm_up_turns=0)
+    report = run(bench, [case for case in CASES if case.name != "warm_cold"], lines.append)
 
     assert report["problems"] == {}
     assert set(report["machine"]) == MACHINE_KEYS
-    assert report["settings"] == {"records": 2_000, "turns": 1}
-    assert set(report["ratios"]) == {"json_1p", "json_1p_with_source", "json_1p_over_lz4"}
-    for spread in report["ratios"].values():
-        assert 0 < spread["min"] == spread["median"] == spread["max"]
+    assert report["settings"] == {"records": 2_000, "turns": 1, "quick": False}
+    assert set(report["ratios"]) == RATIOS
+    for ratio in report["ratios"].values():
+        assert 0 < ratio["min"] <= ratio["median"] <= ratio["max"]
+    assert {key for key, ratio in report["ratios"].items() if ratio["better"] == "smaller"} == SMALLER_IS_BETTER
+    assert report["units"] == {"tick_1000": "ticks"}
+    growth = report["ratios"]["slice_growth"]
+    for name in ("worker_rss_mib", "driver_rss_mib", "jvm_rss_mib"):
+        assert set(growth[name]) == {"20", "200", "2000", "20000"}
+        assert all(10 < mib < 8_000 for mib in growth[name].values())
     rates = report["absolute"]["json_1p"]
     assert set(rates) == {
         "kpipe",
@@ -87,11 +105,27 @@ def test_a_tiny_run_finds_every_record_right_and_reports_all(
     assert set(report["steps"]["json_1p"]["kpipe"]) == {"plan", "spark", "open", "write", "commit", "dagster"}
     assert any("structured_streaming" in line and "right" in line for line in lines)
 
-    page, output = tmp_path / "docs/benchmarks.md", tmp_path / "build/bench.json"
+    page, output = tmp_path / "benchmarks.md", tmp_path / "build/bench.json"
+    page.write_text(f"{BEGIN}\n{END}\n")
     chosen = options(["--output", str(output), "--page", str(page)])
     assert publish(report, chosen, Console(file=io.StringIO())) == 0
     assert json.loads(output.read_text()) == report
     assert "| `json_1p` | kpipe |" in page.read_text()
+    assert "| `slice_growth` | worker_rss_mib | 20: " in page.read_text()
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_a_cold_run_is_right_and_counts_its_start(kafka_broker: EmbeddedBroker, spark: SparkSession) -> None:
+    del spark
+    (case,) = (case for case in CASES if case.name == "warm_cold")
+
+    report = run(Bench(kafka_broker.bootstrap_servers, records=1, turns=1, warm_up_turns=0), [case], nothing)
+
+    assert report["problems"] == {}
+    assert report["ratios"]["warm_cold"]["min"] > 1.5
+    assert report["ratios"]["warm_cold"]["better"] == "bigger"
 
 
 @pytest.mark.broker
@@ -115,8 +149,37 @@ def test_a_topic_that_is_not_as_it_should_be_is_found_out(
         f"{topic}: 1 records are missing",
         f"{topic}: 1 records are out of order",
         f"{topic}: 1 records are there again",
-        f"{topic}: 1 records have another key or value than they should",
-        f"{topic}: 2 records are no good order",
+        f"{topic}: 1 records have another key, value or headers than they should",
+        f"{topic}: 2 records are no order that should be there",
+    ]
+
+
+@pytest.mark.broker
+def test_a_copy_that_is_not_what_it_was_is_found_out(
+    kafka_broker: EmbeddedBroker, kafka_topic: TopicFactory, produce: Produce
+) -> None:
+    orders, servers = Orders(1_000), kafka_broker.bootstrap_servers
+    topic = kafka_topic("copied")
+
+    def copy(number: int, **changes: Any) -> dict[str, Any]:
+        headers = orders.headers(number)
+        return {"key": orders.customer(number), "value": orders.value(number), "headers": headers, **changes}
+
+    # From two partitions, each in its order.
+    even, odd = list(range(0, 1_000, 2)), list(range(1, 1_000, 2))
+    produce(topic, [copy(number) for number in [*even[:100], *odd[:300], *even[100:], *odd[300:]]])
+    assert copied_problems(servers, topic, orders, 2, headers=True) == []
+    # Of one partition they would not be: at each change from even to odd and back.
+    assert copied_problems(servers, topic, orders, 1, headers=True) == [f"{topic}: 3 records are out of order"]
+    assert copied_problems(servers, topic, orders, 2) == [
+        f"{topic}: 1,000 records have another key, value or headers than they should"
+    ]
+
+    produce(topic, [copy(7), copy(999, key="other"), {"value": b"no order"}, {"value": b"order 1000 is no JSON"}])
+    assert sorted(copied_problems(servers, topic, orders, 2, headers=True)) == [
+        f"{topic}: 1 records have another key, value or headers than they should",
+        f"{topic}: 2 records are no order that should be there",
+        f"{topic}: 2 records are there again",
     ]
 
 
@@ -127,8 +190,9 @@ def test_every_bad_order_must_be_dead_lettered_once(
     orders = Orders(2_000)
     topic = kafka_topic("letters")
 
-    def letter(offset: int) -> dict[str, Any]:
-        return {"value": b"{}", "headers": [("__connect.errors.offset", str(offset).encode())]}
+    def letter(offset: int, partition: int = 0) -> dict[str, Any]:
+        where = {"__connect.errors.offset": offset, "__connect.errors.partition": partition}
+        return {"value": b"{}", "headers": [(name, str(value).encode()) for name, value in where.items()]}
 
     produce(topic, [letter(999), letter(1_999)])
     assert dead_letter_problems(kafka_broker.bootstrap_servers, topic, orders) == []
@@ -136,6 +200,12 @@ def test_every_bad_order_must_be_dead_lettered_once(
     produce(topic, [letter(999)])
     (problem,) = dead_letter_problems(kafka_broker.bootstrap_servers, topic, orders)
     assert problem == f"{topic}: 3 dead letters of 2 records, where 2 orders are bad"
+
+    # Order 999 of four partitions is the 250th of the last one.
+    topic = kafka_topic("letters")
+    produce(topic, [letter(249, 3), letter(499, 3)])
+    assert dead_letter_problems(kafka_broker.bootstrap_servers, topic, orders, 4) == []
+    assert dead_letter_problems(kafka_broker.bootstrap_servers, topic, orders) != []
 
 
 # ------------------------------------------------------------------------------------------------ measuring
@@ -151,6 +221,26 @@ def test_ratios_are_taken_turn_by_turn_and_the_warm_up_does_not_count() -> None:
     assert (spread.min, spread.median, spread.max) == (0.5, 1.0, 2.0)
     assert result.steps["ours"] == {"write": 1.0}
     assert ours.turns == theirs.turns == list(range(WARM_UP_TURNS + 3))
+
+
+def test_time_over_time_is_smaller_where_the_first_is_faster() -> None:
+    ours, theirs = Fake("ours", [1.0, 2.0, 4.0]), Fake("theirs", [2.0, 2.0, 2.0])
+
+    result = measure(contest(ours, theirs, of="time"), nothing)
+
+    spread = result.ratios["race"]
+    assert (spread.min, spread.median, spread.max) == (0.5, 1.0, 2.0)
+    assert as_json({}, {}, [result])["ratios"]["race"]["better"] == "smaller"
+
+
+def test_what_stands_beside_a_ratio_is_of_the_first_measured_turn() -> None:
+    small = Fake("10", [1.0] * 2, beside=(900, 900, 120.04, 300))
+    large = Fake("100", [1.0] * 2, beside=(900, 900, 140, 300))
+
+    result = measure(contest(large, small, turns=2), nothing)
+
+    ratio = as_json({}, {}, [result])["ratios"]["race"]
+    assert ratio == {"min": 1, "median": 1, "max": 1, "better": "bigger", "rss_mib": {"100": 140, "10": 120.0}}
 
 
 def test_contestants_take_turns_in_alternating_order() -> None:
@@ -188,6 +278,7 @@ def test_figures_that_do_not_count_fail_the_run_and_leave_the_page_alone(tmp_pat
     report = {
         "ratios": {},
         "absolute": {"race": {"ours": [100]}},
+        "units": {},
         "steps": {},
         "problems": {"race": {"ours": ["turn 1: out: 1 records are missing"]}},
     }
@@ -225,8 +316,12 @@ def report_of(median: float) -> dict[str, Any]:
     return {
         "machine": machine,
         "settings": {"records": 1_000, "turns": 3},
-        "ratios": {"race": {"min": 1.0, "median": median, "max": 9.0}},
-        "absolute": {"race": {"ours": [3_000, 1_000, 2_000]}},
+        "ratios": {
+            "race": {"min": 1.0, "median": median, "max": 9.0, "better": "bigger"},
+            "wait": {"min": 0.5, "median": 0.6, "max": 0.7, "better": "smaller", "rss_mib": {"10": 99.5}},
+        },
+        "absolute": {"race": {"ours": [3_000, 1_000, 2_000]}, "wait": {"ours": [1.25]}},
+        "units": {"wait": "ticks"},
         "steps": {"race": {"ours": {"write": 0.5}}},
         "problems": {},
     }
@@ -242,8 +337,12 @@ def test_the_page_is_refreshed_between_its_markers_only(tmp_path: Path) -> None:
     text = page.read_text()
     assert text.startswith(f"before\n{BEGIN}\n")
     assert text.endswith(f"{END}\nafter\n")
-    assert "| `race` | 1.00 | 2.50 | 9.00 |" in text
-    assert "| `race` | ours | 2,000 | 1,000 to 3,000 |" in text
+    assert "| `race` | 1.00 | 2.50 | 9.00 | bigger |" in text
+    assert "| `race` | ours | 2,000 | 1,000 to 3,000 | records |" in text
+    assert "| `wait` | ours | 1.25 | 1.25 to 1.25 | ticks |" in text
+    assert "| `wait` | rss_mib | 10: 100 |" in text
+    assert "](benchmarks.svg)" in text
+    assert (tmp_path / "benchmarks.svg").is_file()
     assert "old" not in text
     assert "1.50" not in text
 

@@ -1,0 +1,38 @@
+"""Four partitions of JSON at least once, beside a Spark batch job with Spark's own Kafka sink."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import kpipe_platform as kp
+from benchmarks.cases.json_4p import PARTITIONS
+from benchmarks.kpipe import Kpipe
+from benchmarks.measure import Bench, Contest, Ratio
+from benchmarks.orders import Orders
+from benchmarks.spark_alone import SparkBatch
+from benchmarks.topics import filled
+from benchmarks.work import JsonEnrich
+
+
+class AtLeastOnce4p:
+    """The figure ``at_least_once_4p``."""
+
+    name = "at_least_once_4p"
+    title = "JSON enrich, 4 partitions, at least once, over Spark batch and its Kafka sink"
+
+    @contextmanager
+    def open(self, bench: Bench) -> Iterator[Contest]:
+        orders, servers = Orders(bench.records), bench.bootstrap_servers
+        with filled(servers, orders, partitions=PARTITIONS) as source:
+            engine, work = kp.SparkEngine(), JsonEnrich(servers, source, orders, PARTITIONS)
+            yield Contest(
+                self.name,
+                (
+                    Kpipe("kpipe", work, engine, delivery="at_least_once"),
+                    SparkBatch("spark_batch", work, engine.spark_session),
+                ),
+                (Ratio("at_least_once_4p", "kpipe", "spark_batch"),),
+                bench.turns,
+                bench.short_warm_up,
+            )

@@ -1,0 +1,38 @@
+"""The smallest slice: a whole materialisation of one record, beside one record through Structured Streaming."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import kpipe_platform as kp
+from benchmarks.kpipe import Kpipe
+from benchmarks.measure import Bench, Contest, Ratio
+from benchmarks.orders import Orders
+from benchmarks.spark_alone import StructuredStreaming
+from benchmarks.topics import filled
+from benchmarks.work import JsonEnrich
+
+
+class OneRecord:
+    """The figure ``one_record``: seconds over seconds, so smaller is better."""
+
+    name = "one_record"
+    title = "time of one record on a warm session, over Structured Streaming"
+
+    @contextmanager
+    def open(self, bench: Bench) -> Iterator[Contest]:
+        orders, servers = Orders(1), bench.bootstrap_servers
+        with filled(servers, orders) as source:
+            engine, work = kp.SparkEngine(), JsonEnrich(servers, source, orders)
+            yield Contest(
+                self.name,
+                (
+                    Kpipe("kpipe", work, engine),
+                    StructuredStreaming("structured_streaming", work, engine.spark_session),
+                ),
+                (Ratio("one_record", "kpipe", "structured_streaming", of="time", better="smaller"),),
+                # They take less than a second each, and a hiccup is a large part of that.
+                2 * bench.turns,
+                bench.warm_up_turns,
+            )

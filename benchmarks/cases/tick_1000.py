@@ -1,0 +1,123 @@
+"""A tick of the offset sensor over many partitions, beside one over few."""
+
+from __future__ import annotations
+
+import json
+import logging
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import dagster as dg
+from pyspark.sql import DataFrame
+
+import kpipe_platform as kp
+from benchmarks.measure import Bench, Contest, Problems, Ratio, Run, stopwatch
+from benchmarks.orders import FIELDS, Orders
+from benchmarks.topics import filled
+
+_FEW, _MANY = 10, 1_000
+_TICKS_A_RUN = 5
+
+
+class Tick1000:
+    """The figure ``tick_1000``: seconds over seconds, so smaller is better."""
+
+    name = "tick_1000"
+    title = "time of a sensor tick over 1,000 partitions, over 10"
+
+    @contextmanager
+    def open(self, bench: Bench) -> Iterator[Contest]:
+        with ExitStack() as stack:
+            # No instance in memory: a sensor finds its partitions through a reference to its instance.
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kpipe-bench-"))
+            instance = stack.enter_context(dg.DagsterInstance.local_temp(folder))
+
+            def ticks(partitions: int) -> Ticks:
+                servers = bench.bootstrap_servers
+                source = stack.enter_context(filled(servers, Orders(partitions), partitions=partitions))
+                return Ticks(f"partitions_{partitions}", servers, source, partitions, instance)
+
+            few, many = ticks(_FEW), ticks(_MANY)
+            ratio = Ratio("tick_1000", many.name, few.name, of="time", better="smaller")
+            yield Contest(self.name, (few, many), (ratio,), 2 * bench.turns, bench.warm_up_turns, unit="ticks")
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No line on the terminal for each tick; Dagster makes a logger of its own for each, which no level reaches."""
+    before = logging.root.manager.disable
+    logging.disable(logging.INFO)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
+class Ticks:
+    """Some ticks over a topic with a new record in each partition; the runs that they ask for are not started.
+
+    Args:
+        name: Key in the report.
+        bootstrap_servers: The broker.
+        source: The topic.
+        partitions: Its partitions; a run may take all of them.
+        instance: The Dagster instance; the partitions are registered there.
+    """
+
+    def __init__(
+        self, name: str, bootstrap_servers: str, source: str, partitions: int, instance: dg.DagsterInstance
+    ) -> None:
+        self.name = name
+        self._source = source
+        self._partitions = partitions
+        self._instance = instance
+        kp.register_kafka_partitions(instance, source, range(partitions))
+        connection = kp.KafkaConnection(bootstrap_servers=bootstrap_servers)
+        self._manager = kp.KafkaIOManager(
+            source=kp.KafkaSource(connection=connection, group_prefix=source),
+            destination=kp.KafkaDestination(connection=connection),
+            # Never started: a tick has no use for Spark.
+            spark=kp.SparkEngine(),
+        )
+        orders = kp.kafka_topic_asset(source, name="orders", value=kp.JsonCodec(FIELDS))
+
+        @kp.kafka_asset(
+            source=orders,
+            topic=kp.KafkaTopic(f"{source}.out", key="customer"),
+            scaling=kp.PartitionScaling(execution_mode=kp.ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS),
+            backfill_policy=dg.BackfillPolicy.single_run(),
+        )
+        def copied(orders: DataFrame) -> DataFrame:
+            return orders
+
+        self._sensor = kp.kafka_offset_sensor(copied, partitions_per_run=_MANY)
+        self._definitions = dg.Definitions(
+            assets=[orders, copied], sensors=[self._sensor], resources={"kafka_io_manager": self._manager}
+        )
+
+    def run(self, turn: int) -> Run:
+        del turn  # nothing is written
+        with _quiet():
+            elapsed = stopwatch()
+            ticks = [self._tick() for _ in range(_TICKS_A_RUN)]
+            seconds = elapsed()
+        return Run(seconds, _TICKS_A_RUN, lambda: [text for tick in ticks for text in self._problems(tick)])
+
+    def _tick(self) -> list[dg.RunRequest]:
+        with dg.build_sensor_context(
+            instance=self._instance,
+            instance_ref=self._instance.get_ref(),
+            definitions=self._definitions,
+            resources={"kafka_io_manager": self._manager},
+        ) as context:
+            return list(self._sensor.evaluate_tick(context).run_requests or [])
+
+    def _problems(self, requests: list[dg.RunRequest]) -> Problems:
+        asked: dict[str, list[int]] = {}
+        for request in requests:
+            asked |= json.loads(request.tags["kpipe/ranges"])[self._source]
+        expected = {str(number): [0, 1] for number in range(self._partitions)}
+        if asked == expected:
+            return []
+        return [f"{self._source}: a tick asked for {len(asked):,} partitions of {self._partitions:,}"]

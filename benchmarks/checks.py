@@ -1,0 +1,138 @@
+"""What must be in the topics after a run: every record once, in its order, with the right key and value."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+
+from confluent_kafka import Message
+
+from benchmarks.measure import Problems
+from benchmarks.orders import Orders
+from benchmarks.topics import read
+
+ERROR_OFFSET = "__connect.errors.offset"
+ERROR_PARTITION = "__connect.errors.partition"
+
+Found = tuple[int, bool] | None
+"""The order that a record is of, and whether it is as it should be; None: of no order that should be there."""
+
+# A value of `Orders.value`, whether it is JSON or not.
+_NUMBER = re.compile(rb'(?:\{"order_id":|order )(\d+)')
+
+
+def enriched_problems(bootstrap_servers: str, topic: str, orders: Orders, partitions: int = 1) -> Problems:
+    """What is wrong with a topic that must hold every good order enriched, once, in order and with its key.
+
+    Args:
+        bootstrap_servers: The broker.
+        topic: The topic.
+        orders: What was in its source.
+        partitions: Partitions of the source; the order holds within each.
+    """
+
+    def look(message: Message) -> Found:
+        value = _object(message.value())
+        number = value.get("order_id")
+        if not isinstance(number, int) or not 0 <= number < orders.count or orders.is_bad(number):
+            return None
+        return number, value == orders.enriched(number) and message.key() == orders.customer(number).encode()
+
+    expected = orders.count - orders.bad
+    return _problems(topic, read(bootstrap_servers, topic), orders.count, expected, partitions, look)
+
+
+def copied_problems(
+    bootstrap_servers: str, topic: str, orders: Orders, partitions: int = 1, *, headers: bool = False
+) -> Problems:
+    """What is wrong with a topic that must hold every order as it was, once, in order.
+
+    Args:
+        bootstrap_servers: The broker.
+        topic: The topic.
+        orders: What was in its source.
+        partitions: Partitions of the source; the order holds within each.
+        headers: Whether the orders had the headers of ``Orders.headers``, or none.
+    """
+
+    def look(message: Message) -> Found:
+        match = _NUMBER.match(message.value() or b"")
+        number = -1 if match is None else int(match[1])
+        if not 0 <= number < orders.count:
+            return None
+        return number, (
+            message.value() == orders.value(number)
+            and message.key() == orders.customer(number).encode()
+            and (message.headers() or []) == (orders.headers(number) if headers else [])
+        )
+
+    return _problems(topic, read(bootstrap_servers, topic), orders.count, orders.count, partitions, look)
+
+
+def _problems(
+    topic: str,
+    messages: Iterable[Message],
+    count: int,
+    expected: int,
+    partitions: int,
+    look: Callable[[Message], Found],
+) -> Problems:
+    seen = bytearray(count)
+    wrong: dict[str, int] = {}
+    last: dict[tuple[int | None, int], int] = {}
+
+    def note(what: str) -> None:
+        wrong[what] = wrong.get(what, 0) + 1
+
+    for message in messages:
+        found = look(message)
+        if found is None:
+            note("are no order that should be there")
+            continue
+        number, is_right = found
+        if not is_right:
+            note("have another key, value or headers than they should")
+        # What came from one partition and went to one partition has kept its order.
+        lane = (message.partition(), number % partitions)
+        if seen[number]:
+            note("are there again")
+        elif number < last.get(lane, -1):
+            note("are out of order")
+        seen[number] = 1
+        last[lane] = number
+    missing = expected - sum(seen)
+    if missing:
+        wrong["are missing"] = missing
+    return [f"{topic}: {times:,} records {what}" for what, times in wrong.items()]
+
+
+def _object(data: bytes | None) -> dict[str, object]:
+    try:
+        found = json.loads(data or b"")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def dead_letter_problems(bootstrap_servers: str, topic: str, orders: Orders, partitions: int = 1) -> Problems:
+    """What is wrong with a dead-letter topic that must hold every bad order once.
+
+    Args:
+        bootstrap_servers: The broker.
+        topic: The topic.
+        orders: What was in the source.
+        partitions: Partitions of the source.
+    """
+    found: list[int] = []
+    for message in read(bootstrap_servers, topic):
+        headers = dict(message.headers() or ())
+        offset, partition = (int(headers.get(name) or -1) for name in (ERROR_OFFSET, ERROR_PARTITION))
+        # The source was filled in order, one partition after another in turn.
+        found.append(offset * partitions + partition)
+    expected = [number for number in range(orders.count) if orders.is_bad(number)]
+    if sorted(found) == expected:
+        return []
+    return [
+        f"{topic}: {len(found):,} dead letters of {len(set(found)):,} records, where {len(expected):,} orders are bad"
+    ]

@@ -1,0 +1,24 @@
+"""``python -m benchmarks.cold``: one materialisation in a process of its own, for the case ``warm_cold``."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import kpipe_platform as kp
+from benchmarks.kpipe import Kpipe, Topics, told_by
+from benchmarks.orders import Orders
+from benchmarks.work import JsonEnrich
+
+
+def main() -> None:
+    """Materialise, and print when it was done and what was told of it."""
+    servers, source, count, tag, out, letters = sys.argv[1:]
+    work = JsonEnrich(servers, source, Orders(int(count)))
+    found = Kpipe("cold", work, kp.SparkEngine()).materialise(Topics(tag, out, letters))
+    print(json.dumps({"finished": time.time(), "told": told_by(found)}))
+
+
+if __name__ == "__main__":
+    main()

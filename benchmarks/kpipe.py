@@ -1,0 +1,164 @@
+"""kpipe as a contestant: a ``@kafka_asset``, materialised in-process over a whole topic."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import dagster as dg
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from pyspark.sql import DataFrame
+
+import kpipe_platform as kp
+from benchmarks.measure import Problems, Run, stopwatch
+from benchmarks.memory import PeakMemory
+from benchmarks.topics import TOPIC
+from benchmarks.work import Work
+from kpipe_platform.testing.topics import create_topic, delete_topic
+
+_STEPS = ("plan", "spark", "open", "write", "commit")
+_QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
+_COUNTS = ("records_read", "records_written", "dead_letters", "skipped")
+
+
+@dataclass(frozen=True)
+class Topics:
+    """Where one run writes to.
+
+    Args:
+        tag: What names the run; its consumer group begins with it.
+        out: Topic of the outputs.
+        letters: Topic of the dead letters.
+    """
+
+    tag: str
+    out: str
+    letters: str
+
+
+class Kpipe:
+    """One run is a whole ``dg.materialize``: plan, read, write, commit, report.
+
+    Args:
+        name: Key in the report.
+        work: What to do.
+        engine: The warm Spark session.
+        delivery: As in ``KafkaDestination``.
+        layout: How several partitions are taken: ``whole`` is an unpartitioned asset, all of them in one transaction;
+            ``range`` is a partition-range run, each with its own Spark job and transaction, several at a time.
+        max_records: Offsets of a partition that are taken; None: all.
+        memory: Whether to watch the memory of the processes.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        work: Work,
+        engine: kp.SparkEngine,
+        *,
+        delivery: Literal["exactly_once", "at_least_once"] = "exactly_once",
+        layout: Literal["whole", "range"] = "whole",
+        max_records: int | None = None,
+        memory: bool = False,
+    ) -> None:
+        self.name = name
+        self._work = work
+        self._engine = engine
+        self._delivery = delivery
+        self._range = layout == "range"
+        self._max_records = max_records
+        self._memory = memory
+
+    def run(self, turn: int) -> Run:
+        topics = self.make_topics(turn)
+        with PeakMemory() if self._memory else nullcontext() as memory:
+            elapsed = stopwatch()
+            found = self.materialise(topics)
+            seconds = elapsed()
+        steps: dict[str, float] = {}
+        if len(found) == 1:
+            # Partitions that are taken at the same time have steps at the same time.
+            steps = _steps(found[0])
+            steps["dagster"] = max(seconds - sum(steps.values()), 0.0)
+        told = told_by(found)
+        beside = {} if memory is None else memory.found
+        return Run(seconds, self._work.orders.count, lambda: self.problems(topics, told), steps, beside)
+
+    def make_topics(self, turn: int) -> Topics:
+        """New topics for a turn, outside of its time."""
+        work, tag = self._work, f"{self._work.source}.{self.name}.{turn}"
+        made = Topics(tag, f"{tag}.out", f"{tag}.dlq")
+        create_topic(work.bootstrap_servers, made.out, partitions=work.partitions, config=TOPIC)
+        create_topic(work.bootstrap_servers, made.letters, config=TOPIC)
+        return made
+
+    def materialise(self, topics: Topics) -> list[Mapping[str, Any]]:
+        """The run; returns the metadata of each materialisation."""
+        source, asset = self._assets(topics.out)
+        last = self._work.partitions - 1
+        tags = {ASSET_PARTITION_RANGE_START_TAG: "0", ASSET_PARTITION_RANGE_END_TAG: str(last)} if self._range else {}
+        with dg.DagsterInstance.ephemeral() as instance:
+            result = dg.materialize(
+                [source, asset],
+                selection=[asset],
+                resources={"kafka_io_manager": self._io_manager(topics)},
+                partition_key="0" if last == 0 and not self._range else None,
+                instance=instance,
+                run_config=_QUIET,
+                tags=tags,
+            )
+        return [each.metadata for each in result.asset_materializations_for_node(asset.node_def.name)]
+
+    def _assets(self, out: str) -> tuple[dg.SourceAsset, dg.AssetsDefinition]:
+        work = self._work
+        orders = kp.kafka_topic_asset(work.source, name="orders", value=work.codec, partitions=work.partitions)
+        scaling = kp.PartitionScaling(max_records=self._max_records)
+        if self._range:
+            mode = kp.ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS
+            scaling = kp.PartitionScaling(max_records=self._max_records, execution_mode=mode)
+
+        @kp.kafka_asset(
+            source=orders,
+            topic=work.target(out),
+            on_fault=kp.FaultAction.DEAD_LETTER,
+            partitioned=work.partitions == 1 or self._range,
+            scaling=scaling,
+            backfill_policy=dg.BackfillPolicy.single_run() if self._range else None,
+        )
+        def copied(orders: DataFrame) -> DataFrame:
+            return work.stage(orders)
+
+        return orders, copied
+
+    def _io_manager(self, topics: Topics) -> kp.KafkaIOManager:
+        connection = kp.KafkaConnection(bootstrap_servers=self._work.bootstrap_servers)
+        return kp.KafkaIOManager(
+            source=kp.KafkaSource(connection=connection, group_prefix=topics.tag, start="earliest"),
+            destination=kp.KafkaDestination(connection=connection, delivery=self._delivery),
+            dead_letter=kp.KafkaDeadLetterDestination(connection=connection, topic=topics.letters),
+            spark=self._engine,
+        )
+
+    def problems(self, topics: Topics, told: Mapping[str, int]) -> Problems:
+        """What is wrong with the topics, or with what was told of them; deletes them."""
+        work = self._work
+        count, bad = work.orders.count, work.bad
+        expected = dict(zip(_COUNTS, (count, count - bad, bad, 0), strict=True))
+        problems = [f"the metadata says {dict(told)}, where {expected} is right"] if told != expected else []
+        problems += work.output_problems(topics.out)
+        problems += work.letter_problems(topics.letters)
+        for topic in (topics.out, topics.letters):
+            delete_topic(work.bootstrap_servers, topic)
+        return problems
+
+
+def told_by(materialisations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The counts of the materialisations, together."""
+    return {name: sum(int(each[name].value) for each in materialisations) for name in _COUNTS}
+
+
+def _steps(metadata: Mapping[str, Any]) -> dict[str, float]:
+    rows = {record.data["step"]: record.data["seconds"] for record in metadata["steps"].records}
+    return {step: float(rows[step]) for step in _STEPS}

@@ -1,0 +1,130 @@
+"""What the contestants of a case have to do, said once: for kpipe, for Spark by itself, and for the check."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+import kpipe_platform as kp
+from benchmarks.checks import copied_problems, dead_letter_problems, enriched_problems
+from benchmarks.measure import Problems
+from benchmarks.orders import FIELDS, TAX, Orders
+from kpipe_platform.codecs import Codec
+
+
+@dataclass(frozen=True)
+class Work(ABC):
+    """A source topic, and what is to become of its records.
+
+    Args:
+        bootstrap_servers: The broker.
+        source: The source topic; order n is in partition n % ``partitions``.
+        orders: The orders that are to be taken, from the topic's start.
+        partitions: Partitions of the source, and of the outputs.
+    """
+
+    bootstrap_servers: str
+    source: str
+    orders: Orders
+    partitions: int = 1
+
+    @property
+    @abstractmethod
+    def codec(self) -> Codec:
+        """How kpipe reads the source."""
+
+    @abstractmethod
+    def target(self, out: str) -> kp.KafkaTopic:
+        """How kpipe writes the outputs."""
+
+    @abstractmethod
+    def stage(self, rows: DataFrame) -> DataFrame:
+        """The function of the ``@kafka_asset``."""
+
+    @abstractmethod
+    def by_hand(self, rows: DataFrame) -> DataFrame:
+        """The same for rows of Spark's Kafka source and for Spark's Kafka sink; what does not decode is left out."""
+
+    @property
+    @abstractmethod
+    def bad(self) -> int:
+        """How many records have to be dead-lettered."""
+
+    @abstractmethod
+    def output_problems(self, out: str) -> Problems:
+        """What is wrong with the outputs."""
+
+    def letter_problems(self, letters: str) -> Problems:
+        """What is wrong with the dead letters."""
+        orders = self.orders if self.bad else Orders(0)
+        return dead_letter_problems(self.bootstrap_servers, letters, orders, self.partitions)
+
+
+@dataclass(frozen=True)
+class JsonEnrich(Work):
+    """Decode JSON, compute a column, encode JSON.
+
+    Args:
+        keeps_kafka: Whether kpipe's stage keeps ``_kafka``: the outputs then carry the header ``kpipe.source``.
+    """
+
+    keeps_kafka: bool = False
+
+    @property
+    def codec(self) -> Codec:
+        return kp.JsonCodec(FIELDS)
+
+    def target(self, out: str) -> kp.KafkaTopic:
+        return kp.KafkaTopic(out, key="customer")
+
+    def stage(self, rows: DataFrame) -> DataFrame:
+        columns = ["order_id", "customer", "country", "gross", *(["_kafka"] if self.keeps_kafka else [])]
+        return rows.withColumn("gross", F.col("amount") * TAX).select(*columns)
+
+    def by_hand(self, rows: DataFrame) -> DataFrame:
+        order = rows.select(F.from_json(F.col("value").cast("string"), FIELDS).alias("order")).select("order.*")
+        value = F.struct("order_id", "customer", "country", (F.col("amount") * TAX).alias("gross"))
+        return order.where("order_id is not null").select(
+            F.col("customer").alias("key"), F.to_json(value).alias("value")
+        )
+
+    @property
+    def bad(self) -> int:
+        return self.orders.bad
+
+    def output_problems(self, out: str) -> Problems:
+        return enriched_problems(self.bootstrap_servers, out, self.orders, self.partitions)
+
+
+@dataclass(frozen=True)
+class RawCopy(Work):
+    """Copy keys and values as they are.
+
+    Args:
+        headers: Whether the records have headers, which are copied too.
+    """
+
+    headers: bool = False
+
+    @property
+    def codec(self) -> Codec:
+        return kp.RawCodec()
+
+    def target(self, out: str) -> kp.KafkaTopic:
+        return kp.KafkaTopic(out, value=kp.RawCodec())
+
+    def stage(self, rows: DataFrame) -> DataFrame:
+        return rows.select("_kafka.key", "value", *(["_kafka.headers"] if self.headers else []))
+
+    def by_hand(self, rows: DataFrame) -> DataFrame:
+        return rows.select("key", "value")
+
+    @property
+    def bad(self) -> int:
+        return 0
+
+    def output_problems(self, out: str) -> Problems:
+        return copied_problems(self.bootstrap_servers, out, self.orders, self.partitions, headers=self.headers)
