@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from kpipe_platform.cli.name_values import name_values
 from kpipe_platform.cli.output import print_hint, print_json, print_line, progress_lines
-from kpipe_platform.errors import BrokerUnavailableError, ConfigError
+from kpipe_platform.errors import BrokerUnavailableError
 from kpipe_platform.jvm.logs import tail
 
 if TYPE_CHECKING:
@@ -54,9 +55,8 @@ def start(
     from kpipe_platform.testing.broker_service import BrokerService
     from kpipe_platform.testing.service_status import ServiceOptions
 
-    options = ServiceOptions(
-        brokers=brokers, data_dir=data_dir, keep=not throw_away, port=port, settings=_settings(setting or [])
-    )
+    settings = name_values(setting or [], example="message.max.bytes=2000000")
+    options = ServiceOptions(brokers=brokers, data_dir=data_dir, keep=not throw_away, port=port, settings=settings)
     service = BrokerService()
     if foreground:
         _run(service, options)
@@ -119,17 +119,6 @@ def _run(service: BrokerService, options: ServiceOptions) -> None:
             msg = f"Broker {ended} ended by itself. The last lines of its log:\n{lines}"
             raise BrokerUnavailableError(msg, fix="see what the log says, and start it again")
     print_hint("Stopped.")
-
-
-def _settings(texts: list[str]) -> dict[str, str]:
-    settings = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name.strip():
-            msg = f"--setting {text!r} is not of the form NAME=VALUE."
-            raise ConfigError(msg, fix="for example --setting message.max.bytes=2000000")
-        settings[name.strip()] = value.strip()
-    return settings
 
 
 def _what_happens_to_data(status: ServiceStatus) -> str:

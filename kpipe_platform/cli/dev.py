@@ -1,4 +1,4 @@
-"""`kpipe dev`: an embedded broker, the demo's topics and the Dagster UI, started and stopped together."""
+"""`kpipe dev`: a broker, a warm Spark, the demo's topics and the Dagster UI, started and stopped together."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +18,7 @@ import typer
 from filelock import FileLock, Timeout
 
 from kpipe_platform.cli.dagster_services import DagsterServices
+from kpipe_platform.cli.dev_engine import DevEngine, warm_engine
 from kpipe_platform.cli.output import progress_lines
 from kpipe_platform.cli.stop_signals import StopSignals, stop_signals
 from kpipe_platform.errors import EnvironmentSetupError
@@ -62,6 +63,9 @@ def dev(
     ),
     seed: Annotated[bool, typer.Option(help="Fill the topics of the flights platform first.")] = True,
     drain_s: Annotated[float, typer.Option(min=0.0, help="Seconds that Ctrl-C waits for the runs at work.")] = 30.0,
+    warm: Annotated[
+        bool, typer.Option("--warm-engine/--no-warm-engine", help="Runs attach to one Spark, or each starts its own.")
+    ] = True,
 ) -> None:
     """Start Kafka and the Dagster UI with the flights platform; Ctrl-C lets the runs at work finish and stops it.
 
@@ -78,7 +82,7 @@ def dev(
     folder = data_dir.absolute()
     try:
         with stop_signals() as signals, _only_user_of(folder):
-            _serve(port, brokers, folder, seed=seed, drain_s=drain_s, signals=signals)
+            _serve(port, brokers, folder, seed=seed, warm=warm, drain_s=drain_s, signals=signals)
     except KeyboardInterrupt:
         _say("Stopped.")
 
@@ -104,13 +108,15 @@ def dagster_yaml(cpus: int) -> str:
     """Settings of the Dagster instance that `kpipe dev` makes for itself.
 
     Args:
-        cpus: Processors of this machine. Each run may start a Spark session of a GB, so there are no more
-            runs than processors, and no more than four.
+        cpus: Processors of this machine. Each run may start a Spark of a GB where there is no warm engine, so there
+            are no more runs than processors, and no more than four.
     """
     return _DAGSTER_YAML.format(runs=max(1, min(4, cpus)))
 
 
-def _serve(port: int, brokers: int, folder: Path, *, seed: bool, drain_s: float, signals: StopSignals) -> None:
+def _serve(
+    port: int, brokers: int, folder: Path, *, seed: bool, warm: bool, drain_s: float, signals: StopSignals
+) -> None:
     typer.echo(f"Starting Kafka ({brokers} broker{'s' if brokers > 1 else ''}), data in {folder}")
     with progress_lines() as show:
         broker = EmbeddedBroker(brokers, folder / "kafka", keep_data=True, progress=show)
@@ -120,7 +126,15 @@ def _serve(port: int, brokers: int, folder: Path, *, seed: bool, drain_s: float,
         if seed:
             typer.echo("Filling the topics of the flights platform")
             _seed(environment)
-        _serve_dagster(port, broker.bootstrap_servers, folder, environment, drain_s=drain_s, signals=signals)
+        with ExitStack() as stack:
+            with progress_lines() as show:
+                engine = stack.enter_context(
+                    warm_engine(folder / "spark", os.environ, wanted=warm, say=_say, progress=show)
+                )
+            if engine is not None:
+                environment.update(engine.environment)
+            addresses = {"Kafka": broker.bootstrap_servers} | ({"Spark": engine.remote} if engine is not None else {})
+            _serve_dagster(port, addresses, folder, environment, engine, drain_s=drain_s, signals=signals)
     finally:
         broker.stop()
 
@@ -145,9 +159,10 @@ def _seed(environment: Mapping[str, str]) -> None:
 
 def _serve_dagster(
     port: int,
-    bootstrap_servers: str,
+    addresses: Mapping[str, str],
     folder: Path,
     environment: Mapping[str, str],
+    engine: DevEngine | None,
     *,
     drain_s: float,
     signals: StopSignals,
@@ -169,11 +184,11 @@ def _serve_dagster(
             echo_new_lines()
             if not ready and _answers(port):
                 ready = True
-                typer.secho(
-                    f"\n  Dagster UI  http://{LOOPBACK}:{port}\n  Kafka       {bootstrap_servers}\n"
-                    f"  Data        {folder}\n  Ctrl-C lets the runs at work finish, then stops all of it.\n",
-                    bold=True,
-                )
+                listed = {"Dagster UI": f"http://{LOOPBACK}:{port}", **addresses, "Data": str(folder)}
+                lines = "".join(f"  {what:<12}{where}\n" for what, where in listed.items())
+                typer.secho(f"\n{lines}  Ctrl-C lets the runs at work finish, then stops all of it.\n", bold=True)
+            if engine is not None:
+                engine.look()
             time.sleep(_POLL_S)
         echo_new_lines()
         msg = f"Dagster ended by itself with exit code {dagster.returncode}; why is above and in {log}."

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kpipe_platform.cli import broker, dev, dlq, offsets, partitions, preflight, topics, transactions
+from kpipe_platform.cli import broker, dev, dlq, offsets, partitions, preflight, spark, topics, transactions
 from kpipe_platform.cli.output import print_error, print_line
 from kpipe_platform.errors import KpipeError
 
@@ -40,6 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.add_typer(broker.app, name="broker")
+app.add_typer(spark.app, name="spark")
 app.add_typer(topics.app, name="topics")
 app.add_typer(offsets.app, name="offsets")
 app.add_typer(partitions.app, name="partitions")

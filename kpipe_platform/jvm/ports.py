@@ -9,13 +9,15 @@ from pathlib import Path
 
 from kpipe_platform.errors import EnvironmentSetupError
 
-__all__ = ["LOOPBACK", "free_port", "free_ports", "is_free"]
+__all__ = ["LOOPBACK", "established", "free_port", "free_ports", "is_free"]
 
 LOOPBACK = "127.0.0.1"
 
 _LOWEST = 15_000
 # Linux hands out 32768 and up, macOS 49152 and up, for outgoing connections unless told otherwise.
 _DEFAULT_EPHEMERAL_START = 32_768
+# State of a connection in the kernel's tables.
+_ESTABLISHED = "01"
 
 
 def free_ports(count: int, *, rng: random.Random | None = None) -> list[int]:
@@ -67,6 +69,20 @@ def is_free(port: int) -> bool:
         return False
     listener.close()
     return True
+
+
+def established(port: int) -> int | None:
+    """Count the connections that a server on this machine has on its port; None where only Linux would say."""
+    found, end = 0, f":{port:04X}"
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            return None
+        for line in lines:
+            _, local, _, state, *_ = line.split()
+            found += local.endswith(end) and state == _ESTABLISHED
+    return found
 
 
 def _bind(port: int) -> socket.socket | None:

@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from typing import Any
 
+import dagster as dg
 from dagster_pyspark import LazyPySparkResource
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
-from kpipe_platform.spark.session import EngineSettings, get_session
+from kpipe_platform.spark.connect_sessions import detach, tasks_of
+from kpipe_platform.spark.session import ASSUMED_TASKS, EngineSettings, get_session
 
 
 class SparkEngine(LazyPySparkResource):
     """A Spark session with the Kafka connector of the installed pyspark.
 
-    Without arguments it is ``local[*]`` in this process. ``remote`` attaches to a Spark Connect server.
+    Without arguments it is ``local[*]`` in this process. ``remote`` attaches to a Spark Connect server, for example
+    that of ``kpipe spark start``: each process has a session of its own there, which is released when the last run that
+    uses it ends, and opened again when the server was restarted.
     """
 
     spark_config: dict[str, Any] = Field(default={}, description="Spark settings by their names")
     master: str | None = Field(default=None, description="local[*] or a cluster's master; not with remote")
     remote: str | None = Field(default=None, description="Spark Connect server, sc://host:port")
     app_name: str = Field(default="kpipe", description="name in Spark's UI")
-    parallelism: int | None = Field(default=None, description="tasks at once; None: a local master's cores, else 4")
+    parallelism: int | None = Field(
+        default=None, description="tasks at once; None: a local master's cores, what a Connect server says, else 4"
+    )
+    _holder: object = PrivateAttr(default_factory=object)
 
     @property
     def settings(self) -> EngineSettings:
@@ -37,9 +44,27 @@ class SparkEngine(LazyPySparkResource):
             parallelism=self.parallelism,
         )
 
+    @property
+    def known_tasks_at_once(self) -> int | None:
+        """How many tasks the engine runs at once, for which a Connect server is asked; None where nobody says."""
+        settings = self.settings
+        known = settings.known_tasks_at_once
+        return tasks_of(self.spark_session) if known is None and settings.remote else known
+
+    @property
+    def tasks_at_once(self) -> int:
+        """The same, with an assumption where nobody says."""
+        return self.known_tasks_at_once or ASSUMED_TASKS
+
+    def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
+        """Release the session on a Connect server, unless another run of this process uses it."""
+        detach(self._holder)
+
     def _init_session(self) -> None:
-        if self._spark_session is None:
-            self._spark_session = get_session(self.settings)
+        settings = self.settings
+        # A session on a server is looked at again: the server may have been restarted since.
+        if self._spark_session is None or settings.remote:
+            self._spark_session = get_session(settings, self._holder)
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -20,6 +20,7 @@ _JAVA_CAUSE = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Error|Exception)): (.*
 _GRPC = re.compile(
     r'of RPC that terminated with:\s*status = StatusCode\.(\w+)\s*details = "(.*?)"\s*debug_error', re.DOTALL
 )
+_JVM_STACK = re.compile(r"\n+JVM stacktrace:\n.*", re.DOTALL)
 _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+")
 _CONTEXT = re.compile(r"\n== .*", re.DOTALL)
 
@@ -73,15 +74,17 @@ def cause_of(error: BaseException) -> Cause:
             where="".join(traceback.format_exception(type(error), error, trace)) if trace is not None else None,
             file=files[-1] if files else None,
         )
+    # A Connect client's text says everything once more, cut off somewhere.
+    plain = _JVM_STACK.sub("", text)
     if _TRACEBACK in text:
-        return _python(text)
+        return _python(plain if _TRACEBACK in plain else text)
     answer = _GRPC.search(text)
     if answer is not None:
         return Cause("java", f"grpc.{answer.group(1)}", answer.group(2))
     condition = _asked(error, "getCondition")
     if condition is not None:
-        context = _CONTEXT.search(text)
-        message = _SQLSTATE.sub("", _CONTEXT.sub("", text)).strip()
+        context = _CONTEXT.search(plain)
+        message = _SQLSTATE.sub("", _CONTEXT.sub("", plain)).strip()
         return Cause(
             "spark",
             type(error).__name__,
@@ -93,7 +96,7 @@ def cause_of(error: BaseException) -> Cause:
     causes = _JAVA_CAUSE.findall(text)
     if causes:
         return Cause("java", causes[-1][0], causes[-1][1])
-    return Cause("java", type(error).__name__, text)
+    return Cause("java", type(error).__name__, plain)
 
 
 def _python(text: str) -> Cause:

@@ -23,12 +23,15 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from kpipe_platform.jvm.ports import established
+from kpipe_platform.spark.idle import IdleSweep
 from kpipe_platform.spark.session import EngineSettings, get_session
 from kpipe_platform.spark.warm_up import warm_up
 
 OPTIONS, READY = "server.json", "ready.json"
 
-_POLL_S = 0.3
+_POLL_S = 0.5
+_LOOK_S = 5.0
 _JVM_DEADLINE_S = 10.0
 
 logger = logging.getLogger("kpipe_platform.spark.connect_program")
@@ -52,7 +55,13 @@ def main() -> int:
         if options["warm"]:
             _warm(session)
         process = _jvm_process()
+        port = int(options["settings"]["spark.connect.grpc.binding.port"])
+        sweep = IdleSweep(lambda: established(port), session.catalog.clearCache)
+        next_look_s = 0.0
         while process.poll() is None:
+            if time.monotonic() >= next_look_s:
+                _look(sweep)
+                next_look_s = time.monotonic() + _LOOK_S
             time.sleep(_POLL_S)
         logger.error("the JVM ended by itself with exit code %s", process.returncode)
         return 1
@@ -60,7 +69,15 @@ def main() -> int:
         _end_jvm()
 
 
+def _look(sweep: IdleSweep) -> None:
+    try:
+        sweep.look()
+    except Exception as error:  # noqa: BLE001  # housekeeping is no reason to end a server that works
+        logger.warning("could not look for what clients have left: %s", error)
+
+
 def _exit(_number: int, _frame: FrameType | None) -> None:
+    logger.info("stopped by SIGTERM")
     # A second SIGTERM must not break off what the first began.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(0)

@@ -127,7 +127,11 @@ class ConnectServer:
         Raises:
             EnvironmentSetupError: Java, pyspark, its jars, the client's packages or the port are missing.
             EngineUnavailableError: It did not become ready.
+            RuntimeError: It is running already.
         """
+        if self.is_running():
+            msg = f"the Spark Connect server is running already, at {self.remote}"
+            raise RuntimeError(msg)
         find_java()
         _require_client()
         spark_connector_jars(spark_version(), progress=self._progress)
@@ -200,7 +204,7 @@ class ConnectServer:
 
     def _failed(self, what: str) -> EngineUnavailableError:
         # Quoted, because a temporary folder takes the log with it.
-        msg = f"The Spark Connect server {what}. The last lines of its log:\n{self.log_tail()}"
+        msg = f"The Spark Connect server {what}. The last lines of its log:\n{self.log_tail(60)}"
         return EngineUnavailableError(msg, fix="see what the log says, mend that and start it again")
 
     def _options(self) -> dict[str, Any]:

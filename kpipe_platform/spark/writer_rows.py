@@ -83,7 +83,9 @@ def together(parts: Sequence[DataFrame]) -> DataFrame:
             for field in first.schema.fields
             if field.name not in part.columns
         }
-        first = first.union(part.withColumns(missing).select(*first.columns))
+        # A Connect client refuses to add no columns at all.
+        whole = part.withColumns(missing) if missing else part
+        first = first.union(whole.select(*first.columns))
     return first
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -11,23 +9,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from kpipe_platform.errors import BrokerStartError, ConfigError
 from kpipe_platform.jvm.folders import state_dir
 from kpipe_platform.jvm.identity import PidFile
 from kpipe_platform.jvm.ports import is_free
+from kpipe_platform.jvm.state_folder import StateFolder
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.broker_data import BrokerData
 from kpipe_platform.testing.service_status import ServiceNode, ServiceOptions, ServiceState, ServiceStatus
 
 __all__ = ["BrokerService"]
 
-logger = logging.getLogger(__name__)
-
 USUAL_PORT = 9092
-# A start with a download and a class archive takes about a minute; another command waits for longer.
-_LOCK_DEADLINE_S = 300.0
 _STOP_DEADLINE_S = 20.0
 
 
@@ -40,11 +33,11 @@ class BrokerService:
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or state_dir() / "broker"
-        self._state_file = self.folder / "service.json"
+        self._state = StateFolder(self.folder, "broker", busy_error=BrokerStartError)
 
     def status(self) -> ServiceStatus:
         """Look whether the broker's processes run."""
-        state = self._read()
+        state = self._state.read()
         if state is None:
             return ServiceStatus("stopped")
         data = _data(state)
@@ -77,7 +70,7 @@ class BrokerService:
             BrokerStartError: It did not become ready.
             EnvironmentSetupError: No Java, or Kafka's jars cannot be fetched.
         """
-        with self._locked():
+        with self._state.locked():
             status = self.status()
             if status.state == "running":
                 _refuse_if_different(status, options)
@@ -95,7 +88,7 @@ class BrokerService:
             options: How to start it.
             progress: Called with a line of text for each step; details are indented.
         """
-        with self._locked():
+        with self._state.locked():
             status = self.status()
             if status.state == "running":
                 msg = f"A broker runs already at {status.bootstrap_servers}."
@@ -106,11 +99,11 @@ class BrokerService:
         finally:
             broker.stop()
             data.remove()
-            self._state_file.unlink(missing_ok=True)
+            self._state.clear()
 
     def is_wanted(self) -> bool:
         """Tell whether the broker was started and nobody has asked to stop it."""
-        state = self._read()
+        state = self._state.read()
         return state is not None and not state["stopping"]
 
     def stop(self) -> bool:
@@ -119,8 +112,8 @@ class BrokerService:
         Returns:
             Whether there was one.
         """
-        with self._locked():
-            found = self._read() is not None
+        with self._state.locked():
+            found = self._state.read() is not None
             self._clear()
             return found
 
@@ -148,41 +141,21 @@ class BrokerService:
             broker.start()
         except BaseException:
             data.remove(keep_logs=True)
-            self._state_file.unlink(missing_ok=True)
+            self._state.clear()
             raise
         self._write(data, broker.bootstrap_servers)
         return broker, data
 
     def _clear(self) -> None:
         # What is left of a broker that crashed, or whose start was broken off.
-        state = self._read()
+        state = self._state.read()
         if state is not None:
             data = _data(state)
             # Said first, because a command in the foreground would take its broker's end for a crash.
             self._write(data, state["bootstrap_servers"], stopping=True)
             _stop_nodes(data)
             data.remove()
-            self._state_file.unlink(missing_ok=True)
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with FileLock(self.folder / "service.lock", timeout=_LOCK_DEADLINE_S):
-                yield
-        except Timeout as error:
-            msg = f"Another command has been starting or stopping the broker for {_LOCK_DEADLINE_S:.0f} s."
-            raise BrokerStartError(msg, fix="wait for it, or end it") from error
-
-    def _read(self) -> dict[str, Any] | None:
-        try:
-            state = json.loads(self._state_file.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            return None
-        except ValueError:
-            logger.warning("%s cannot be read: taken for absent", self._state_file)
-            return None
-        return dict(state)
+            self._state.clear()
 
     def _write(self, data: BrokerData, bootstrap_servers: str | None, *, stopping: bool = False) -> None:
         state = {
@@ -194,9 +167,7 @@ class BrokerService:
             "bootstrap_servers": bootstrap_servers,
             "stopping": stopping,
         }
-        temporary = self._state_file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(state, indent=1), encoding="utf-8")
-        temporary.replace(self._state_file)
+        self._state.write(state)
 
 
 def _data(state: Mapping[str, Any]) -> BrokerData:

@@ -7,12 +7,15 @@ Ini options:
     kpipe_brokers: Number of brokers, 1 to 3. Default 1.
     kpipe_broker_settings: Broker settings, one ``name = value`` a line.
     kpipe_spark_master: Master of the `spark` fixture. Default ``local[2]``.
+    kpipe_spark: ``classic`` (the default): Spark in the test process. ``connect``: a Spark Connect server for the test
+        session. ``sc://host:port``: a server that runs already. The environment's ``KPIPE_TEST_SPARK`` wins.
 
 Settings that a test suite computes go into an overridden `kafka_broker_settings` fixture.
 """
 
 from __future__ import annotations
 
+import os
 import uuid
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
@@ -86,6 +89,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default=[],
     )
     parser.addini("kpipe_spark_master", "master of the spark fixture", default="local[2]")
+    parser.addini("kpipe_spark", "classic, connect, or sc://host:port of a server that runs", default="classic")
 
 
 # ------------------------------------------------------------------------------------------------ Kafka
@@ -178,14 +182,46 @@ def consume(kafka_broker: EmbeddedBroker) -> Consume:
 # ------------------------------------------------------------------------------------------------ Spark
 
 
+# The second compiler takes more from a short session than its code wins back: this halves its CPU seconds.
+_QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
 @pytest.fixture(scope="session")
-def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
-    """A local Spark session for the whole test session, with the Kafka connector."""
+def spark_remote(pytestconfig: pytest.Config) -> Iterator[str | None]:
+    """Address of the Spark Connect server of this test session; None where Spark runs in the test process."""
+    from kpipe_platform.errors import EngineUnavailableError
+    from kpipe_platform.spark.connect_server import ConnectServer
+
+    wanted = os.environ.get("KPIPE_TEST_SPARK") or pytestconfig.getini("kpipe_spark")
+    if wanted == "connect":
+        with ConnectServer(master=pytestconfig.getini("kpipe_spark_master"), settings=_QUICK, warm=False) as server:
+            yield server.remote
+            if not server.is_running():
+                msg = (
+                    f"the Spark Connect server ended meanwhile. The last lines of its log:\n{server.log_tail()}"
+                )
+                raise EngineUnavailableError(msg, fix="see what the log says")
+    elif wanted == "classic":
+        yield None
+    elif wanted.startswith("sc://"):
+        yield wanted
+    else:
+        msg = f"kpipe_spark is {wanted!r}: not classic, connect or sc://host:port"
+        raise pytest.UsageError(msg)
+
+
+@pytest.fixture(scope="session")
+def spark(pytestconfig: pytest.Config, spark_remote: str | None) -> Iterator[SparkSession]:
+    """A Spark session for the whole test session, with the Kafka connector."""
+    from kpipe_platform.spark.connect_sessions import detach
     from kpipe_platform.spark.session import EngineSettings, get_session
 
-    # The second compiler takes more from a short session than its code wins back: this halves its CPU seconds.
-    quick = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-    session = get_session(EngineSettings(master=pytestconfig.getini("kpipe_spark_master"), config=quick))
+    if spark_remote is not None:
+        holder = object()
+        yield get_session(EngineSettings(remote=spark_remote), holder)
+        detach(holder)
+        return
+    session = get_session(EngineSettings(master=pytestconfig.getini("kpipe_spark_master"), config=_QUICK))
     yield session
     with warnings.catch_warnings():
         # A JVM that is gone already is no fault of the tests that ran before.
@@ -194,7 +230,7 @@ def spark(pytestconfig: pytest.Config) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def kafka_io_manager(kafka_broker: EmbeddedBroker, spark: SparkSession) -> KafkaIOManager:
+def kafka_io_manager(kafka_broker: EmbeddedBroker, spark: SparkSession, spark_remote: str | None) -> KafkaIOManager:
     """A KafkaIOManager on the `kafka_broker`, with consumer groups that no other test has.
 
     Exactly once, dead letters to ``{source topic}.dlq``, which is created when it is missing.
@@ -210,5 +246,5 @@ def kafka_io_manager(kafka_broker: EmbeddedBroker, spark: SparkSession) -> Kafka
         source=KafkaSource(connection=connection, group_prefix=f"test-{uuid.uuid4().hex[:12]}"),
         destination=KafkaDestination(connection=connection),
         dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
-        spark=SparkEngine(),
+        spark=SparkEngine(remote=spark_remote),
     )

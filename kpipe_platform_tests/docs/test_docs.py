@@ -32,7 +32,7 @@ QUOTATIONS = [(page, block) for page in PAGES for block in blocks(page) if block
 
 COMMAND = re.compile(r"(?:^|/)kpipe ((?:[a-z]+)(?: .*)?)$")
 # In the package's own messages a command stands in a sentence.
-COMMAND_IN_TEXT = re.compile(r"\bkpipe ((?:broker|dlq|offsets|topics|transactions) [a-z]+)")
+COMMAND_IN_TEXT = re.compile(r"\bkpipe ((?:broker|dlq|offsets|spark|topics|transactions) [a-z]+)")
 CLI = typer.main.get_command(app)
 
 

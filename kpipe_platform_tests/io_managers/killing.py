@@ -64,7 +64,8 @@ def hanging_at(
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             env={
-                **os.environ,
+                # Spark marks the environment of a process that is attached to a server.
+                **{name: value for name, value in os.environ.items() if name != "SPARK_CONNECT_MODE_ENABLED"},
                 "PYTHONPATH": os.pathsep.join([str(root / "kpipe_platform_tests" / "faultpoints"), str(root)]),
                 "KPIPE_FAULT": place,
                 "KPIPE_FAULT_AFTER": str(after),

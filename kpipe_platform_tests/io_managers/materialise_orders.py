@@ -1,6 +1,7 @@
 """A process of its own that materialises one partition, to be killed by a test. Arguments: servers, source, target,
-group prefix, parts of a slice at once."""
+group prefix, parts of a slice at once. On the engine at KPIPE_SPARK_REMOTE where that is set."""
 
+import os
 import sys
 
 import dagster as dg
@@ -28,6 +29,7 @@ from kpipe_platform_tests.io_managers.conftest import ORDER
 # As Dagster's own run workers do: SIGTERM interrupts.
 setup_interrupt_handlers()
 servers, source, target, prefix, parts = sys.argv[1:]
+remote = os.environ.get("KPIPE_SPARK_REMOTE")
 relaxed = PartitionScaling(
     execution_mode=ExecutionMode.RELAX_ORDERING_WITHIN_PARTITION, max_in_flight_per_partition=int(parts)
 )
@@ -55,7 +57,7 @@ dg.materialize(
             source=KafkaSource(connection=connection, group_prefix=prefix),
             destination=KafkaDestination(connection=connection),
             dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
-            spark=SparkEngine(master="local[2]"),
+            spark=SparkEngine(remote=remote) if remote else SparkEngine(master="local[2]"),
         )
     },
 )

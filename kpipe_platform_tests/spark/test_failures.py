@@ -18,6 +18,12 @@ from kpipe_platform.policies.faults import Fault
 from kpipe_platform.spark.causes import Cause
 from kpipe_platform.spark.failures import classify, root_cause
 
+NO_ANSWER = """<_MultiThreadedRendezvous of RPC that terminated with:
+\tstatus = StatusCode.{status}
+\tdetails = "{details}"
+\tdebug_error_string = "UNKNOWN:Error received from peer"
+>"""
+REFUSED = NO_ANSWER.format(status="UNAVAILABLE", details="failed to connect to all addresses; Connection refused")
 PYTHON_UDF = """An exception was thrown from the Python worker. Please see the stack trace below.
 Traceback (most recent call last):
   File "stage.py", line 3, in price
@@ -41,6 +47,38 @@ class SparksError(Exception):
 
 
 SparksError.__module__ = "pyspark.errors"
+
+
+@pytest.mark.parametrize(
+    ("text", "condition"),
+    [
+        (REFUSED, None),
+        (NO_ANSWER.format(status="UNAVAILABLE", details="Socket closed"), None),
+        (NO_ANSWER.format(status="UNKNOWN", details="Stream removed"), None),
+        ("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid. Session was closed.", "INVALID_HANDLE.SESSION_CLOSED"),
+        ("[INVALID_HANDLE.SESSION_CHANGED] The existing Spark server driver instance has restarted.", None),
+        ("Cannot invoke RPC on closed channel!", None),
+    ],
+)
+def test_a_connect_server_that_is_gone_is_no_fault_of_the_data(text: str, condition: str | None) -> None:
+    found = classify(SparksError(text, condition, "HY000" if condition else None), "orders/0 [0, 5)")
+    assert type(found) is EngineUnavailableError
+    assert "kpipe spark start" in str(found.fix)
+
+
+def test_what_a_connect_client_got_for_an_answer_is_the_cause() -> None:
+    assert root_cause(SparksError(REFUSED)) == "UNAVAILABLE: failed to connect to all addresses; Connection refused"
+
+
+def test_a_connect_clients_text_holds_the_cause_twice_and_the_second_is_cut_off() -> None:
+    again = "\n\nJVM stacktrace:\norg.apache.spark.SparkException: "
+    python = classify(SparksError(PYTHON_UDF + again + PYTHON_UDF[:120]), "orders/0 [0, 5)")
+    assert python.cause == "ZeroDivisionError: division by zero"
+    raised = f"[USER_RAISED_EXCEPTION] poison 3 SQLSTATE: P0001{again}[USER_RAISED_EXCEPTION] poi"
+    spark = classify(SparksError(raised, "USER_RAISED_EXCEPTION", "P0001"), "orders/0 [0, 5)")
+    assert isinstance(spark, StageFailedError)
+    assert spark.isolable
+    assert spark.source.message == "poison 3"
 
 
 @pytest.mark.parametrize(

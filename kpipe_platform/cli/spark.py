@@ -1,0 +1,123 @@
+"""`kpipe spark`: a warm Spark on this machine, to which runs attach."""
+
+from __future__ import annotations
+
+import signal
+import time
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kpipe_platform.cli.name_values import name_values
+from kpipe_platform.cli.output import print_hint, print_json, print_line, progress_lines
+from kpipe_platform.errors import EngineUnavailableError
+
+if TYPE_CHECKING:
+    from kpipe_platform.spark.connect_service import EngineOptions, EngineService, EngineStatus
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Run a warm Spark (a Spark Connect server) on this machine, to which runs attach.", no_args_is_help=True
+)
+
+_POLL_S = 0.2
+_COLOURS = {"running": "green", "starting": "yellow", "crashed": "red"}
+
+
+@app.command()
+def start(
+    master: Annotated[str, typer.Option(help="Where its jobs run: local[*], or a cluster's master.")] = "local[*]",
+    port: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Its port. [default: 15002, or another when taken]")
+    ] = None,
+    setting: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be given several times."),
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Run until Ctrl-C instead of in the background.")
+    ] = False,
+) -> None:
+    """Start Spark and print its address, for SparkEngine(remote=...).
+
+    It has the Kafka connector and the packages of this Python, and reads relative paths from this folder.
+    """
+    from kpipe_platform.spark.connect_service import EngineOptions, EngineService
+
+    settings = name_values(setting or [], example="spark.driver.memory=4g")
+    options = EngineOptions(master=master, port=port, settings=settings)
+    service = EngineService()
+    if foreground:
+        _run(service, options)
+        return
+    with progress_lines() as progress:
+        status, started = service.start(options, progress=progress)
+    print_line(str(status.remote))
+    if not started:
+        print_hint("It was running already.")
+    print_hint(f"Use it with: SparkEngine(remote={str(status.remote)!r})")
+    print_hint("Stop it with: kpipe spark stop")
+
+
+@app.command()
+def stop() -> None:
+    """Stop the Spark that `kpipe spark start` started."""
+    from kpipe_platform.spark.connect_service import EngineService
+
+    print_hint("Stopped." if EngineService().stop() else "There is no Spark Connect server to stop.")
+
+
+@app.command()
+def status(
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Show whether Spark runs, its address, its log and how many processes are attached."""
+    from kpipe_platform.spark.connect_service import EngineService
+
+    found = EngineService().status()
+    if as_json:
+        print_json(found.as_dict())
+    else:
+        _print_table(found)
+    if found.state == "stopped":
+        print_hint("Start it with: kpipe spark start")
+    elif found.state == "crashed":
+        print_hint("Its log says why; kpipe spark start starts it again.")
+
+
+def _run(service: EngineService, options: EngineOptions) -> None:
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with suppress(KeyboardInterrupt), ExitStack() as stack:
+        with progress_lines() as progress:
+            server = stack.enter_context(service.running(options, progress=progress))
+        print_line(server.remote)
+        print_hint("Stop it with Ctrl-C, or from elsewhere with: kpipe spark stop")
+        while server.is_running():
+            time.sleep(_POLL_S)
+        if service.is_wanted():
+            msg = f"Spark ended by itself. The last lines of its log:\n{server.log_tail()}"
+            raise EngineUnavailableError(msg, fix="see what the log says, and start it again")
+    print_hint("Stopped.")
+
+
+def _print_table(status: EngineStatus) -> None:
+    # Imported here: no other command needs rich.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("state", Text(status.state, style=_COLOURS.get(status.state, "")))
+    if status.state != "stopped":
+        table.add_row("address", status.remote or "(not yet)")
+        table.add_row("master", status.master)
+        table.add_row("process", "not running" if status.pid is None else str(status.pid))
+        if status.clients is not None:
+            table.add_row("attached", f"{status.clients} process{'' if status.clients == 1 else 'es'}")
+        table.add_row("log", status.log)
+    table.add_row("version", f"Spark {status.spark_version}")
+    Console().print(table)

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from kpipe_platform.cli.main import app
+from kpipe_platform.jvm.identity import ProcessIdentity
+from kpipe_platform.jvm.ports import LOOPBACK, established, free_port, is_free
+
+pytestmark = pytest.mark.spark
+
+KPIPE = [sys.executable, "-c", "from kpipe_platform.cli.main import main; main()", "spark"]
+QUICK = ["--master", "local[1]", "--setting", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"]
+# A process of its own, because this one may have a Spark of its own.
+USE = """
+import sys
+from kpipe_platform import SparkEngine
+engine = SparkEngine(remote=sys.argv[1])
+print(engine.spark_session.range(7).count(), engine.tasks_at_once, flush=True)
+sys.stdin.readline()
+"""
+
+
+def kpipe(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["spark", *arguments])
+
+
+def status() -> dict[str, Any]:
+    answer = kpipe("status", "--json")
+    assert answer.exit_code == 0
+    found: dict[str, Any] = json.loads(answer.stdout)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("KPIPE_STATE_DIR", str(tmp_path / "state"))
+    monkeypatch.setenv("COLUMNS", "400")
+    yield
+    kpipe("stop")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+def test_start_use_crash_start_and_stop(tmp_path: Path) -> None:
+    port = free_port()
+    start = [*KPIPE, "start", "--port", str(port), *QUICK]
+    answer = subprocess.run(start, capture_output=True, text=True, check=True, timeout=200)
+    remote = f"sc://127.0.0.1:{port}"
+    assert answer.stdout == f"{remote}\n"
+    assert "kpipe spark stop" in answer.stderr
+    found = status()
+    assert (found["state"], found["remote"], found["master"]) == ("running", remote, "local[1]")
+    assert found["clients"] in (0, None)
+    assert Path(found["log"]).exists()
+
+    again = kpipe("start", "--master", "local[1]")
+    assert (again.exit_code, again.stdout) == (0, f"{remote}\n")
+    assert "running already" in again.stderr
+    for other in (["--master", "local[2]"], ["--master", "local[1]", "--port", "1"], ["--setting", "spark.a=b"]):
+        refused = kpipe("start", *other)
+        assert refused.exit_code == 1
+        assert "kpipe spark stop" in refused.stderr
+
+    with subprocess.Popen(
+        [sys.executable, "-c", USE, remote], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as client:
+        assert client.stdout is not None
+        assert client.stdout.readline() == "7 1\n"
+        assert status()["clients"] in (1, None)
+        client.communicate("\n", timeout=60)
+    assert client.returncode == 0
+    assert not established(port)
+
+    table = kpipe("status").stdout
+    for text in ("running", remote, str(found["pid"]), found["log"], found["spark_version"]):
+        assert text in table
+
+    identity = ProcessIdentity.of(found["pid"])
+    assert identity is not None
+    assert identity.send(signal.SIGKILL)
+    assert identity.wait(10)
+    assert status()["state"] == "crashed"
+
+    restarted = kpipe("start", *QUICK)
+    assert restarted.exit_code == 0, restarted.stderr
+    pid = status()["pid"]
+    assert kpipe("stop").exit_code == 0
+    assert ProcessIdentity.of(pid) is None
+    assert not (tmp_path / "state/spark/local").exists()
+    assert status()["state"] == "stopped"
+    assert "no Spark Connect server" in kpipe("stop").stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("how", ["signal", "kill"])
+def test_foreground(how: str) -> None:
+    with subprocess.Popen(
+        [*KPIPE, "start", "--foreground", *QUICK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        remote = process.stdout.readline().strip()
+        found = status()
+        assert (found["state"], found["remote"]) == ("running", remote)
+        identity = ProcessIdentity.of(found["pid"])
+        assert identity is not None
+        if how == "signal":
+            process.send_signal(signal.SIGTERM)
+        else:
+            identity.send(signal.SIGKILL)
+        _, errors = process.communicate(timeout=60)
+    assert identity.wait(10)
+    assert is_free(int(remote.rpartition(":")[2]))
+    assert status()["state"] == "stopped"
+    if how == "kill":
+        assert process.returncode == 1
+        assert "ended by itself" in errors
+    else:
+        assert process.returncode == 0
+        assert "Stopped." in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--setting", "nonsense"], "NAME=VALUE"),
+        (["--setting", "spark.connect.grpc.binding.port=1"], "decides spark.connect.grpc.binding.port itself"),
+        (["--master", "nonsense"], "Master must either be"),
+    ],
+)
+def test_failed_starts_are_text(arguments: list[str], message: str) -> None:
+    answer = kpipe("start", *arguments)
+    assert answer.exit_code == 1
+    assert message in answer.stderr
+    assert "How to fix" in answer.stderr
+    assert answer.stdout == ""
+    assert status()["state"] == "stopped"
+
+
+def test_a_port_that_is_taken_is_refused() -> None:
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        port = listener.getsockname()[1]
+        answer = kpipe("start", "--port", str(port))
+    assert answer.exit_code == 1
+    assert f"Port {port} is in use" in answer.stderr

@@ -1,0 +1,264 @@
+"""What must work on a Spark Connect server as it does in-process.
+
+`kpipe_platform_tests/spark/test_connect.py` runs these in a process of their own: a process has either a Spark of its
+own or sessions on a server.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import kpipe_platform
+from kpipe_platform import (
+    ExecutionMode,
+    KafkaIOManager,
+    PartitionScaling,
+    Rule,
+    SparkEngine,
+    expect_all,
+    map_records,
+)
+from kpipe_platform.errors import EngineUnavailableError
+from kpipe_platform.jvm.ports import free_port, free_ports
+from kpipe_platform.spark.connect_server import ConnectServer
+from kpipe_platform.spark.connect_sessions import detach
+from kpipe_platform.spark.session import EngineSettings, get_session
+from kpipe_platform.testing.broker import EmbeddedBroker
+
+from .conftest import BAD, Orders, order
+from .killing import hanging_at, wait_until
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+ROOT = Path(kpipe_platform.__file__).parent.parent
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+def on(remote: str, orders: Orders) -> KafkaIOManager:
+    """The orders' IO manager, on another engine."""
+    manager = orders.manager
+    return KafkaIOManager(
+        source=manager.source,
+        destination=manager.destination,
+        dead_letter=manager.dead_letter,
+        spark=SparkEngine(remote=remote),
+    )
+
+
+# ------------------------------------------------------------------------------------------- slices
+
+
+def test_a_slice_is_written_once_with_its_dead_letters(orders: Orders) -> None:
+    orders.send(*(order(n) for n in range(5)), BAD)
+    found = orders.metadata(orders.run(orders.asset()))
+    assert (found["records_read"], found["records_written"], found["dead_letters"]) == (6, 5, 1)
+    orders.send(order(5))
+    orders.run(orders.asset())
+    assert orders.ids() == list(range(6))
+    assert (len(orders.letters()), orders.committed(), orders.lag()) == (1, 7, 0)
+
+
+def test_a_stage_that_fails_on_a_record_is_isolated(orders: Orders) -> None:
+    def stage(orders: DataFrame) -> DataFrame:
+        poison = F.raise_error(F.concat(F.lit("poison "), F.col("id"))).cast("string")
+        return orders.withColumn("note", F.when(F.col("id") == 3, poison).otherwise(F.col("note")))
+
+    orders.send(*(order(n) for n in range(6)))
+    found = orders.metadata(orders.run(orders.asset(stage)))
+    assert found["dead_letters"] == 1
+    assert orders.ids() == [0, 1, 2, 4, 5]
+    (letter,) = orders.letters()
+    assert letter.json()["fault"]["message"] == "poison 3"
+
+
+def test_parts_of_a_slice_are_written_at_once(orders: Orders) -> None:
+    relaxed = PartitionScaling(
+        execution_mode=ExecutionMode.RELAX_ORDERING_WITHIN_PARTITION, max_in_flight_per_partition=2
+    )
+    orders.send(*(order(n) for n in range(2_000)), BAD)
+    found = orders.metadata(orders.run(orders.asset(scaling=relaxed)))
+    # The server was asked how many tasks it runs at once.
+    assert found["parts_at_once"] == 2
+    assert sorted(orders.ids()) == list(range(2_000))
+    assert (len(orders.letters()), orders.committed()) == (1, 2_001)
+
+
+def test_row_functions(orders: Orders) -> None:
+    def risky(row: dict[str, Any]) -> dict[str, Any]:
+        if row["id"] == 2:
+            raise ValueError(f"no price for {row['id']}")
+        return {"id": row["id"], "price": row["amount"] * 2}
+
+    def stage(orders: DataFrame) -> DataFrame:
+        return map_records(orders, risky, schema="id BIGINT, price DOUBLE")
+
+    orders.send(*(order(n) for n in range(4)))
+    found = orders.metadata(orders.run(orders.asset(stage)))
+    assert (found["records_written"], found["dead_letters"]) == (3, 1)
+    assert "isolation" not in found
+    (letter,) = orders.letters()
+    assert letter.json()["fault"]["message"] == "no price for 2"
+
+
+def test_rules(orders: Orders) -> None:
+    def stage(orders: DataFrame) -> DataFrame:
+        rules = [Rule("positive", "amount > 0", "dead_letter"), Rule("small", "amount < 100", "skip")]
+        return expect_all(orders, rules)
+
+    orders.send(order(1), order(2, value={"amount": -1.0}), order(3, value={"amount": 1000.0}))
+    found = orders.metadata(orders.run(orders.asset(stage)))
+    assert (found["records_written"], found["dead_letters"], found["skipped"]) == (1, 1, 1)
+    assert orders.ids() == [1]
+
+
+def test_pandas(orders: Orders) -> None:
+    def stage(orders: pd.DataFrame) -> pd.DataFrame:
+        return orders.assign(id=orders["id"] * 10)
+
+    orders.send(order(1), order(2))
+    orders.run(orders.asset(stage))
+    assert orders.ids() == [10, 20]
+
+
+# ----------------------------------------------------------------------------------------- sessions
+
+
+def test_a_run_has_a_session_of_its_own_that_is_released_at_its_end(orders: Orders, spark_remote: str) -> None:
+    seen: list[Any] = []
+
+    def stage(orders: DataFrame) -> DataFrame:
+        seen.append(orders.sparkSession)
+        return orders
+
+    engine = SparkEngine(remote=spark_remote, app_name="own")
+    manager = on(spark_remote, orders).model_copy(update={"spark": engine})
+    for number in range(2):
+        orders.send(order(number))
+        orders.run(orders.asset(stage), manager=manager)
+    first, second = seen
+    assert first.session_id != second.session_id
+    assert first.is_stopped
+    assert second.is_stopped
+    assert orders.ids() == [0, 1]
+
+
+def test_sessions_share_a_daemon_and_no_worker(spark: SparkSession, spark_remote: str) -> None:
+    """So that a run begins at once, and never with modules of an earlier run's code."""
+
+    def processes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"worker": [os.getpid()], "daemon": [os.getppid()]})
+
+    holder = object()
+    other = get_session(EngineSettings(remote=spark_remote, app_name="other"), holder)
+    try:
+        first, second = (
+            session.range(0, 1, 1, 1).mapInArrow(processes, "worker long, daemon long").collect()[0]
+            for session in (spark, other)
+        )
+    finally:
+        detach(holder)
+    assert first["daemon"] == second["daemon"]
+    assert first["worker"] != second["worker"]
+
+
+def test_without_a_server_the_error_says_how_to_start_one(orders: Orders) -> None:
+    orders.send(order(1))
+    began = time.monotonic()
+    with pytest.raises(EngineUnavailableError, match="kpipe spark start"):
+        orders.run(orders.asset(), manager=on(f"sc://127.0.0.1:{free_port()}", orders))
+    assert time.monotonic() - began < 10
+    assert orders.committed() is None
+
+
+# --------------------------------------------------------------------------- termination and death
+
+
+@pytest.mark.timeout(400)
+def test_a_terminated_run_and_a_server_that_dies(
+    orders: Orders, kafka_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In one test, because each needs a server whose workers hang in the middle of a transaction."""
+    port, ui = free_ports(2)
+    reached = tmp_path / "reached"
+    faults = os.pathsep.join([str(ROOT / "kpipe_platform_tests" / "faultpoints"), str(ROOT)])
+    with monkeypatch.context() as patch:
+        patch.setenv("KPIPE_FAULT", "hang_before_offsets")
+        patch.setenv("KPIPE_FAULT_FILE", str(reached))
+        patch.setenv("PYTHONPATH", faults)
+        shown = {"spark.ui.enabled": "true", "spark.ui.port": str(ui)}
+        stack = ExitStack()
+        settings = {**QUICK, **shown}
+        server = stack.enter_context(ConnectServer(tmp_path / "spark", master="local[2]", port=port, settings=settings))
+    with stack:
+        orders.send(*(order(n) for n in range(20)), BAD)
+        monkeypatch.setenv("KPIPE_SPARK_REMOTE", server.remote)
+        with hanging_at("hang_before_offsets", orders, kafka_broker, tmp_path) as child:
+            assert cached_rows(ui) > 0
+            began = time.monotonic()
+            child.send_signal(signal.SIGTERM)
+            wait_until(lambda: child.poll() is not None, "the end of the run", 60)
+            took_s = time.monotonic() - began
+        log = (tmp_path / "stderr").read_text()
+        assert took_s < 15, f"{took_s:.1f} s\n{log[-3000:]}"
+        # Aborted by the run itself, and nothing of it is left on the server, which serves on.
+        assert orders.outputs() == []
+        assert orders.committed() is None
+        wait_until(lambda: cached_rows(ui) == 0, "the release of its rows", 15)
+        assert server.is_running()
+
+        reached.unlink()
+        manager = on(server.remote, orders)
+        lost = pytest.raises(EngineUnavailableError, match="Spark Connect server was lost")
+        with killed_when(reached.exists, server), lost as caught:
+            orders.run(orders.asset(), manager=manager)
+        assert "kpipe spark start" in str(caught.value)
+        assert orders.committed() is None
+
+    # The same process goes on with the server's successor; what the last one left open is aborted.
+    with ConnectServer(tmp_path / "spark", master="local[2]", port=port, settings=QUICK, warm=False):
+        found = orders.metadata(orders.run(orders.asset(), manager=manager))
+    assert (found["records_written"], found["dead_letters"]) == (20, 1)
+    assert orders.ids() == list(range(20))
+
+
+def cached_rows(ui: int) -> int:
+    """Number of frames that the server holds cached rows of."""
+    api = f"http://127.0.0.1:{ui}/api/v1/applications"
+    with urllib.request.urlopen(api, timeout=10) as answer:
+        (application,) = json.load(answer)
+    with urllib.request.urlopen(f"{api}/{application['id']}/storage/rdd", timeout=10) as answer:
+        return len(json.load(answer))
+
+
+@contextmanager
+def killed_when(condition: Callable[[], bool], server: ConnectServer) -> Iterator[None]:
+    """Kill the server's whole process group, as the kernel does when memory is short, once a condition holds."""
+
+    def kill() -> None:
+        wait_until(condition, "the place to kill at", 120)
+        pid = server.pid
+        assert pid is not None
+        os.killpg(os.getpgid(pid), signal.SIGKILL)
+
+    killing = threading.Thread(target=kill)
+    killing.start()
+    try:
+        yield
+    finally:
+        killing.join(130)
