@@ -197,9 +197,7 @@ def spark_remote(pytestconfig: pytest.Config) -> Iterator[str | None]:
         with ConnectServer(master=pytestconfig.getini("kpipe_spark_master"), settings=_QUICK, warm=False) as server:
             yield server.remote
             if not server.is_running():
-                msg = (
-                    f"the Spark Connect server ended meanwhile. The last lines of its log:\n{server.log_tail()}"
-                )
+                msg = f"the Spark Connect server ended meanwhile. The last lines of its log:\n{server.log_tail()}"
                 raise EngineUnavailableError(msg, fix="see what the log says")
     elif wanted == "classic":
         yield None
