@@ -8,7 +8,7 @@ from pathlib import Path
 
 from kpipe_platform.errors import KpipeError
 from kpipe_platform.jvm.ports import free_port
-from kpipe_platform.spark.connect_server import ConnectServer
+from kpipe_platform.spark.connect_server import ConnectServer, has_client
 
 __all__ = ["CHOSEN_BY", "DevEngine", "warm_engine"]
 
@@ -74,6 +74,10 @@ def warm_engine(
         The engine; None where there is none.
     """
     if not wanted or any(environment.get(name) for name in CHOSEN_BY):
+        yield None
+        return
+    if not has_client():
+        say("Each run starts a Spark of its own; for a warm one: pip install 'kpipe-platform[connect]'")
         yield None
         return
     server = ConnectServer(folder, port=free_port(), progress=progress)

@@ -20,7 +20,7 @@ from kpipe_platform.jvm.java import find_java
 from kpipe_platform.jvm.ports import LOOPBACK, free_port, is_free
 from kpipe_platform.jvm.process import ManagedProcess
 
-__all__ = ["ConnectServer", "spark_version"]
+__all__ = ["ConnectServer", "has_client", "spark_version"]
 
 _PROGRAM = "kpipe_platform.spark.connect_program"
 _OPTIONS, _READY = "server.json", "ready.json"
@@ -230,9 +230,16 @@ def spark_version() -> str:
         raise EnvironmentSetupError(msg, fix="pip install pyspark") from error
 
 
-def _require_client() -> None:
+def has_client() -> bool:
+    """Whether the packages of a Spark Connect client are installed."""
     try:
         version("grpcio-status")
-    except PackageNotFoundError as error:
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def _require_client() -> None:
+    if not has_client():
         msg = "The packages of a Spark Connect client are not installed, so nobody here could use the server."
-        raise EnvironmentSetupError(msg, fix="pip install 'kpipe-platform[connect]'") from error
+        raise EnvironmentSetupError(msg, fix="pip install 'kpipe-platform[connect]'")
