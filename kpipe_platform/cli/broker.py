@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +13,7 @@ import typer
 
 from kpipe_platform.cli.name_values import name_values
 from kpipe_platform.cli.output import print_hint, print_json, print_line, progress_lines
+from kpipe_platform.cli.tables import print_status
 from kpipe_platform.errors import BrokerUnavailableError
 from kpipe_platform.jvm.logs import tail
 
@@ -24,7 +26,6 @@ __all__ = ["app"]
 app = typer.Typer(help="Run a Kafka broker on this machine, for development.", no_args_is_help=True)
 
 _POLL_S = 0.2
-_COLOURS = {"running": "green", "starting": "yellow", "degraded": "yellow", "crashed": "red"}
 
 
 @app.command()
@@ -96,7 +97,7 @@ def status(
     if as_json:
         print_json(found.as_dict())
     else:
-        _print_table(found)
+        print_status(found.state, _facts(found))
     if found.state == "stopped":
         print_hint("Start it with: kpipe broker start")
     elif found.state in ("crashed", "degraded"):
@@ -127,22 +128,12 @@ def _what_happens_to_data(status: ServiceStatus) -> str:
     return f"Kafka {status.kafka_version}; data is deleted when it is stopped"
 
 
-def _print_table(status: ServiceStatus) -> None:
-    # Imported here: no other command needs rich.
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("state", Text(status.state, style=_COLOURS.get(status.state, "")))
+def _facts(status: ServiceStatus) -> Iterator[tuple[str, str | None]]:
     if status.nodes:
-        table.add_row("bootstrap servers", status.bootstrap_servers or "(not yet)")
-        table.add_row("data", f"{status.data_dir} ({'kept' if status.keep else 'thrown away'})")
+        yield "bootstrap servers", status.bootstrap_servers or "(not yet)"
+        yield "data", f"{status.data_dir} ({'kept' if status.keep else 'thrown away'})"
         for node in status.nodes:
             name = "broker" if len(status.nodes) == 1 else f"broker {node.broker}"
-            table.add_row(name, "not running" if node.pid is None else f"process {node.pid}")
-            table.add_row("log", node.log)
-    table.add_row("version", f"Kafka {status.kafka_version}")
-    Console().print(table)
+            yield name, "not running" if node.pid is None else f"process {node.pid}"
+            yield "log", node.log
+    yield "version", f"Kafka {status.kafka_version}"

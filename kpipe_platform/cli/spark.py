@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,6 +12,7 @@ import typer
 
 from kpipe_platform.cli.name_values import name_values
 from kpipe_platform.cli.output import print_hint, print_json, print_line, progress_lines
+from kpipe_platform.cli.tables import print_status
 from kpipe_platform.errors import EngineUnavailableError
 
 if TYPE_CHECKING:
@@ -23,7 +25,6 @@ app = typer.Typer(
 )
 
 _POLL_S = 0.2
-_COLOURS = {"running": "green", "starting": "yellow", "crashed": "red"}
 
 
 @app.command()
@@ -80,7 +81,7 @@ def status(
     if as_json:
         print_json(found.as_dict())
     else:
-        _print_table(found)
+        print_status(found.state, _facts(found))
     if found.state == "stopped":
         print_hint("Start it with: kpipe spark start")
     elif found.state == "crashed":
@@ -102,22 +103,12 @@ def _run(service: EngineService, options: EngineOptions) -> None:
     print_hint("Stopped.")
 
 
-def _print_table(status: EngineStatus) -> None:
-    # Imported here: no other command needs rich.
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(show_header=False, box=None, pad_edge=False)
-    table.add_column(style="bold")
-    table.add_column(overflow="fold")
-    table.add_row("state", Text(status.state, style=_COLOURS.get(status.state, "")))
+def _facts(status: EngineStatus) -> Iterator[tuple[str, str | None]]:
     if status.state != "stopped":
-        table.add_row("address", status.remote or "(not yet)")
-        table.add_row("master", status.master)
-        table.add_row("process", "not running" if status.pid is None else str(status.pid))
+        yield "address", status.remote or "(not yet)"
+        yield "master", status.master
+        yield "process", "not running" if status.pid is None else str(status.pid)
         if status.clients is not None:
-            table.add_row("attached", f"{status.clients} process{'' if status.clients == 1 else 'es'}")
-        table.add_row("log", status.log)
-    table.add_row("version", f"Spark {status.spark_version}")
-    Console().print(table)
+            yield "attached", f"{status.clients} process{'' if status.clients == 1 else 'es'}"
+        yield "log", status.log
+    yield "version", f"Spark {status.spark_version}"

@@ -1,12 +1,14 @@
-"""Tables as plain aligned text: the same on a terminal and in a pipe, never cut to a width."""
+"""Tables as plain aligned text, never cut to a width, and the status of a service in colour."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from kpipe_platform.cli.output import print_line
 
-__all__ = ["print_table"]
+__all__ = ["print_status", "print_table"]
+
+_COLOURS = {"running": "green", "starting": "yellow", "degraded": "yellow", "crashed": "red"}
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -17,3 +19,19 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     for row in texts:
         cells = [c.rjust(w) if to_right else c.ljust(w) for c, w, to_right in zip(row, widths, right, strict=True)]
         print_line("  ".join(cells).rstrip())
+
+
+def print_status(state: str, facts: Iterable[tuple[str, str | None]]) -> None:
+    """Print the state of a service in its colour, and what else is known of it under that."""
+    # Imported here: no other command needs rich.
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    table.add_row("state", Text(state, style=_COLOURS.get(state, "")))
+    for name, value in facts:
+        table.add_row(name, value)
+    Console().print(table)

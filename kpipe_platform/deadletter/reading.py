@@ -9,6 +9,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from kpipe_platform.errors import TransientError
 from kpipe_platform.kafka.calls import no_answer, translate
+from kpipe_platform.kafka.clients import reader_config
 from kpipe_platform.kafka.fetch import to_record
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.records import KafkaRecord
@@ -36,12 +37,7 @@ def read_range(settings: ConnectionSettings, group: str, wanted: OffsetRange) ->
     what = f"read {topic}/{partition}"
     consumer = Consumer(
         {
-            **settings.for_librdkafka(),
-            "group.id": group,
-            "isolation.level": "read_committed",
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "allow.auto.create.topics": False,
+            **reader_config(settings, group, "read_committed"),
             # Only the event for a partition's end tells that nothing but transaction markers is left.
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 50,

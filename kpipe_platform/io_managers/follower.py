@@ -12,6 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import (
@@ -98,7 +99,8 @@ class Follower:
 
     def _after(self, clients: Clients, done: Slice) -> Slice:
         pipeline = self._pipeline
-        policy = pipeline.source.policy(done.group, pipeline.scaling)
+        # Each id to fence costs a producer; what an earlier run's lanes left is fenced by the first plan.
+        policy = replace(pipeline.source.policy(done.group, pipeline.scaling), lanes=1)
         places = [(planned.range.topic, planned.range.partition) for planned in done.ranges]
         marks = watermarks(clients, places, policy.isolation)
         facts = [

@@ -16,6 +16,25 @@ REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENT
 """Errors of a connection that waiting does not mend."""
 
 
+def reader_config(settings: ConnectionSettings, group: str, isolation: str) -> dict[str, Any]:
+    """Properties of a consumer, by librdkafka's names, that joins no group, stores no offsets and makes no topics.
+
+    Args:
+        settings: The connection.
+        group: Group id of the client, which its ACLs are for.
+        isolation: Isolation of the read.
+    """
+    return {
+        **settings.for_librdkafka(),
+        "group.id": group,
+        "isolation.level": isolation,
+        "enable.auto.commit": False,
+        # An offset that is not there is an error, never another place.
+        "auto.offset.reset": "error",
+        "allow.auto.create.topics": False,
+    }
+
+
 class Clients:
     """Lazy admin and consumer clients for one connection.
 
@@ -59,16 +78,7 @@ class Clients:
             self._forget_after_fork()
             consumer = self._consumers.get((group, isolation))
             if consumer is None:
-                consumer = Consumer(
-                    {
-                        **self.settings.for_librdkafka(),
-                        "group.id": group,
-                        "isolation.level": isolation,
-                        "enable.auto.commit": False,
-                        "allow.auto.create.topics": False,
-                        "enable.partition.eof": False,
-                    }
-                )
+                consumer = Consumer(reader_config(self.settings, group, isolation))
                 self._consumers[(group, isolation)] = consumer
             return consumer
 

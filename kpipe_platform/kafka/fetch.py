@@ -11,6 +11,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Cons
 
 from kpipe_platform.errors import TransientError
 from kpipe_platform.kafka.calls import no_answer, translate
+from kpipe_platform.kafka.clients import reader_config
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.settings import ConnectionSettings
 
@@ -33,12 +34,7 @@ class RecordFetcher:
     def __init__(self, settings: ConnectionSettings, group: str, isolation: str) -> None:
         self._settings = settings
         self._config = {
-            **settings.for_librdkafka(),
-            "group.id": group,
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "allow.auto.create.topics": False,
+            **reader_config(settings, group, isolation),
             # Records past the wanted one are mostly not wanted: do not prefetch the 64 MiB of the default.
             "queued.max.messages.kbytes": 4_096,
         }

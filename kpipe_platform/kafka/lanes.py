@@ -52,6 +52,9 @@ def split(slice_: Slice, lanes: int) -> tuple[Slice, ...]:
     return tuple(found)
 
 
+State = Literal["mine", "wait", "earlier", "stopped"]
+
+
 @dataclass(frozen=True)
 class Turn:
     """Whether a lane may commit.
@@ -63,7 +66,7 @@ class Turn:
         offsets: Where the group stands, by range.
     """
 
-    state: Literal["mine", "wait", "earlier", "stopped"]
+    state: State
     counts: tuple[SliceCounts, ...]
     offsets: tuple[int | None, ...]
 
@@ -95,12 +98,11 @@ def turn_of(lanes: Sequence[Slice], lane: int, found: Sequence[tuple[int | None,
         if offset != stands and (done or offset != first.committed):
             raise conflict(slice_, first, offset, stored)
         counts.append(stored.counts)
+    state: State = "mine" if done == lane else "wait"
     if done > lane:
-        state: Literal["mine", "wait", "earlier", "stopped"] = "earlier"
+        state = "earlier"
     elif stopped:
         state = "stopped"
-    else:
-        state = "mine" if done == lane else "wait"
     return Turn(state, tuple(counts), tuple(offset for offset, _ in found))
 
 
@@ -127,12 +129,11 @@ class LaneTransaction(SliceTransaction):
         **others: Any,
     ) -> None:
         super().__init__(settings, lanes[lane], timeout_s=timeout_s, **others)
-        self._lanes, self._lane, self._sleep = tuple(lanes), lane, sleep
-        self._waits_s = timeout_s
+        self._lanes, self._sleep = tuple(lanes), sleep
 
     def turn(self) -> Turn:
         """Look once; raises as `turn_of`."""
-        return turn_of(self._lanes, self._lane, self.read_committed())
+        return turn_of(self._lanes, self._slice.lane, self.read_committed())
 
     def await_turn(self) -> Turn:
         """Wait until the lanes before this one have committed, or one has stopped.
@@ -141,15 +142,15 @@ class LaneTransaction(SliceTransaction):
             OffsetConflictError: Another run moved an offset.
             TransactionTimedOutError: They took longer than this lane's transaction may be open.
         """
-        end = self._clock() + self._waits_s
+        end = self._clock() + self._timeout_s
         while (found := self.turn()).state == "wait":
             if self._clock() > end:
-                msg = f"the lanes before {self._lanes[self._lane]} did not commit within {self._waits_s:g} s"
+                msg = f"the lanes before {self._slice} did not commit within {self._timeout_s:g} s"
                 raise TransactionTimedOutError(
                     msg,
                     fix="lower max_records, or raise transaction_timeout_s of the KafkaDestination; then run again",
-                    transaction_timeout_s=self._waits_s,
-                    group=self._lanes[self._lane].group,
+                    transaction_timeout_s=self._timeout_s,
+                    group=self._slice.group,
                 )
             self._sleep(_LOOK_EVERY_S)
         return found
@@ -157,12 +158,12 @@ class LaneTransaction(SliceTransaction):
     def stop(self, turn: Turn) -> None:
         """Abort, and tell the lanes behind this one, if it is its turn, that it ended without a commit."""
         self.abort()
-        if turn.state != "mine" or self._lane + 1 == len(self._lanes):
+        if turn.state != "mine" or self._slice.lane + 1 == self._slice.lanes:
             return
-        starts = [p.range.start for p in self._lanes[self._lane].ranges]
+        starts = [p.range.start for p in self._slice.ranges]
         stands = [start if offset is None else offset for start, offset in zip(starts, turn.offsets, strict=True)]
         self.begin()
-        self.commit_at(stands, turn.counts, lane=self._lane, stopped=True)
+        self.commit_at(stands, turn.counts, lane=self._slice.lane, stopped=True)
 
 
 def unsettled(offsets: Offsets) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from kpipe_platform.kafka.calls import no_answer, translate
-from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.clients import Clients, reader_config
 from kpipe_platform.kafka.fetch import to_record
 from kpipe_platform.kafka.offsets import OffsetRange, Partition
 from kpipe_platform.kafka.records import TimestampType
@@ -66,13 +66,9 @@ def oldest_records(
     settings = clients.settings
     consumer = Consumer(
         {
-            **settings.for_librdkafka(),
-            "group.id": group,
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
+            **reader_config(settings, group, isolation),
             # Retention may pass a start between the plan and the read; what is oldest then is the answer.
             "auto.offset.reset": "earliest",
-            "allow.auto.create.topics": False,
             "enable.partition.eof": True,
             # Of each partition a few records are wanted. Brokers send at least one batch, however large.
             "fetch.message.max.bytes": 65_536,

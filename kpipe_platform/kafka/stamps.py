@@ -10,6 +10,7 @@ from types import TracebackType
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
 
 from kpipe_platform.kafka.calls import translate
+from kpipe_platform.kafka.clients import reader_config
 from kpipe_platform.kafka.offsets import OffsetRange, Partition
 from kpipe_platform.kafka.settings import ConnectionSettings
 
@@ -43,12 +44,7 @@ class StampReader:
         self._deadline_s = deadline_s
         self._clock = clock
         self._config = {
-            **settings.for_librdkafka(),
-            "group.id": group,
-            "isolation.level": isolation,
-            "enable.auto.commit": False,
-            "auto.offset.reset": "error",
-            "allow.auto.create.topics": False,
+            **reader_config(settings, group, isolation),
             "enable.partition.eof": True,
             # Two records of each partition are wanted. Brokers send at least one batch, however large.
             "fetch.message.max.bytes": 65_536,

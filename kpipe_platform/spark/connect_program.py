@@ -24,11 +24,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from kpipe_platform.jvm.ports import established
+from kpipe_platform.spark.connect_server import OPTIONS, READY
 from kpipe_platform.spark.idle import IdleSweep
 from kpipe_platform.spark.session import EngineSettings, get_session
 from kpipe_platform.spark.warm_up import warm_up
-
-OPTIONS, READY = "server.json", "ready.json"
 
 _POLL_S = 0.5
 _LOOK_S = 5.0

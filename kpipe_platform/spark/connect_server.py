@@ -23,7 +23,8 @@ from kpipe_platform.jvm.process import ManagedProcess
 __all__ = ["ConnectServer", "has_client", "spark_version"]
 
 _PROGRAM = "kpipe_platform.spark.connect_program"
-_OPTIONS, _READY = "server.json", "ready.json"
+OPTIONS, READY = "server.json", "ready.json"
+"""Files of the server's folder: how it is to be started; written by it once clients can attach."""
 # Three seconds on a machine with nothing else to do; a busy one takes half a minute.
 _READY_DEADLINE_S = 180.0
 _POLL_S = 0.1
@@ -173,9 +174,9 @@ class ConnectServer:
 
     def _try(self, last: bool) -> bool:
         """Start it on the port that was chosen; False when somebody else has taken that meanwhile."""
-        ready = self._home / _READY
+        ready = self._home / READY
         ready.unlink(missing_ok=True)
-        (self._home / _OPTIONS).write_text(json.dumps(self._options(), indent=1), encoding="utf-8")
+        (self._home / OPTIONS).write_text(json.dumps(self._options(), indent=1), encoding="utf-8")
         environment = {name: value for name, value in os.environ.items() if name not in _CLIENTS_ONLY}
         process = ManagedProcess(
             [sys.executable, "-m", _PROGRAM, self._home],

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from kpipe_platform.errors import ConfigError
 from kpipe_platform.jvm.folders import state_dir
 from kpipe_platform.jvm.identity import PidFile
+from kpipe_platform.jvm.local_service import LocalService, Progress
 from kpipe_platform.jvm.ports import established, is_free
-from kpipe_platform.jvm.state_folder import StateFolder
 from kpipe_platform.spark.connect_server import ConnectServer, spark_version
 
 __all__ = ["EngineOptions", "EngineService", "EngineStatus"]
@@ -59,21 +57,25 @@ class EngineStatus:
     clients: int | None = None
     spark_version: str = ""
 
+    @property
+    def address(self) -> str | None:
+        """Where clients find it."""
+        return self.remote
+
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values, for JSON."""
         return asdict(self)
 
 
-class EngineService:
-    """Starts, finds again and stops the server of one state folder.
+class EngineService(LocalService[EngineOptions, EngineStatus, ConnectServer]):
+    """Starts, finds again and stops the server of one state folder; slices at work on one that is stopped fail.
 
     Args:
         folder: Where it remembers the server; ``spark`` in the state folder by default.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or state_dir() / "spark"
-        self._state = StateFolder(self.folder, "Spark Connect server")
+        super().__init__(folder or state_dir() / "spark", "Spark Connect server", "kpipe spark stop")
         self._pid_file = PidFile(self.folder / "server.pid")
 
     def status(self) -> EngineStatus:
@@ -90,72 +92,17 @@ class EngineService:
         found: Literal["running", "starting"] = "starting" if remote is None else "running"
         return EngineStatus(found, remote, state["master"], identity.pid, log, clients, spark_version())
 
-    def start(
-        self, options: EngineOptions, *, progress: Callable[[str], None] | None = None
-    ) -> tuple[EngineStatus, bool]:
-        """Start the server and leave it running.
+    def _differences(self, status: EngineStatus, options: EngineOptions) -> list[str]:
+        wanted: list[str] = []
+        if options.master != status.master:
+            wanted.append(f"master {options.master}, not {status.master}")
+        if options.port is not None and not str(status.remote).endswith(f":{options.port}"):
+            wanted.append(f"port {options.port}, not {status.remote}")
+        if options.settings:
+            wanted.append("settings, which only a start takes")
+        return wanted
 
-        Args:
-            options: How to start it.
-            progress: Called with a line of text for each step; details are indented.
-
-        Returns:
-            The status, and whether this call started it; False when it was running already.
-
-        Raises:
-            ConfigError: It runs already, otherwise than asked for; or a setting that it decides itself.
-            EngineUnavailableError: It did not become ready.
-            EnvironmentSetupError: Java, packages, jars or the port are missing.
-        """
-        with self._state.locked():
-            status = self.status()
-            if status.state == "running":
-                _refuse_if_different(status, options)
-                return status, False
-            self._launch(options, detached=True, progress=progress)
-            return self.status(), True
-
-    @contextmanager
-    def running(
-        self, options: EngineOptions, *, progress: Callable[[str], None] | None = None
-    ) -> Iterator[ConnectServer]:
-        """Run the server for as long as the block; `status` and `stop` of other processes see it too.
-
-        Args:
-            options: How to start it.
-            progress: Called with a line of text for each step; details are indented.
-        """
-        with self._state.locked():
-            status = self.status()
-            if status.state == "running":
-                msg = f"A Spark Connect server runs already at {status.remote}."
-                raise ConfigError(msg, fix="stop it first: kpipe spark stop")
-            server = self._launch(options, detached=False, progress=progress)
-        try:
-            yield server
-        finally:
-            server.stop()
-            self._state.clear()
-
-    def is_wanted(self) -> bool:
-        """Tell whether the server was started and nobody has asked to stop it."""
-        state = self._state.read()
-        return state is not None and not state["stopping"]
-
-    def stop(self) -> bool:
-        """Stop the server; slices at work on it fail, with offsets unmoved.
-
-        Returns:
-            Whether there was one.
-        """
-        with self._state.locked():
-            found = self._state.read() is not None
-            self._clear()
-            return found
-
-    def _launch(
-        self, options: EngineOptions, *, detached: bool, progress: Callable[[str], None] | None
-    ) -> ConnectServer:
+    def _launch(self, options: EngineOptions, *, detached: bool, progress: Progress | None) -> ConnectServer:
         self._clear()
         port = options.port
         if port is None and is_free(USUAL_PORT):
@@ -194,16 +141,3 @@ class EngineService:
 
     def _write(self, master: str, remote: str | None, *, stopping: bool = False) -> None:
         self._state.write({"master": master, "remote": remote, "stopping": stopping})
-
-
-def _refuse_if_different(status: EngineStatus, options: EngineOptions) -> None:
-    wanted: list[str] = []
-    if options.master != status.master:
-        wanted.append(f"master {options.master}, not {status.master}")
-    if options.port is not None and not str(status.remote).endswith(f":{options.port}"):
-        wanted.append(f"port {options.port}, not {status.remote}")
-    if options.settings:
-        wanted.append("settings, which only a start takes")
-    if wanted:
-        msg = f"A Spark Connect server runs already at {status.remote}; you want {'; '.join(wanted)}."
-        raise ConfigError(msg, fix="stop it first: kpipe spark stop")

@@ -14,8 +14,7 @@ from pyspark.sql import functions as F
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.spark.reader import SliceFrames
 from kpipe_platform.spark.stage_notes import StageNotes
-from kpipe_platform.spark.stops import over_limit, stopped_by_faults
-from kpipe_platform.spark.writer import merged, outcomes_of, run_pass, slice_rows
+from kpipe_platform.spark.writer import merged, outcomes_of, slice_rows, write_rows
 from kpipe_platform.spark.writer_lane import run_lane
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
 from kpipe_platform.spark.writer_task import OUTCOME_SCHEMA
@@ -101,22 +100,12 @@ def _refuse_over_limit(whole: Slice, lanes: Sequence[LaneRows]) -> None:
     if spec.limit.ratio is None or not can_fault:
         return
     rows = [slice_rows(None, lane.frames, whole, lane.notes) for lane in lanes]
-    outcome = run_pass(functools.reduce(DataFrame.unionByName, rows), spec)
-    outcome.raise_error()
-    if outcome.status == "faults":
-        raise stopped_by_faults(spec, outcome)
-    if outcome.status == "over_limit":
-        raise over_limit(spec, outcome)
+    write_rows(functools.reduce(DataFrame.unionByName, rows), spec)
 
 
 def _error(ended: Sequence[Outcome]) -> Exception | None:
     """Why the lanes ended that did not commit: the first one's reason, unless it only waited for another."""
-    if not ended or ended[0].status == "stopped":
-        return None
-    error = ended[0].error
-    if error is not None:
-        getattr(error, "attributes", {}).setdefault("part", "destination")
-    return error
+    return None if not ended or ended[0].status == "stopped" else ended[0].failure
 
 
 def _writer(specs: Sequence[WriterSpec]) -> Any:

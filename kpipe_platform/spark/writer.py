@@ -56,7 +56,11 @@ def write_slice(
         StageFailedError: The stage raised.
         KpipeError: Anything else that went wrong; offsets are unmoved.
     """
-    rows = slice_rows(output, frames, spec.slice, notes)
+    return write_rows(slice_rows(output, frames, spec.slice, notes), spec)
+
+
+def write_rows(rows: DataFrame, spec: WriterSpec) -> Outcome:
+    """The same for rows of `slice_rows`; raises as `write_slice`."""
     first: Outcome | None = None
     for _ in range(_MAX_PASSES):
         outcome = run_pass(rows, spec)

@@ -149,12 +149,18 @@ class Outcome:
     error: Exception | None = None
     steps_s: dict[str, float] = field(default_factory=dict)
 
+    @property
+    def failure(self) -> Exception | None:
+        """What went wrong, with the part of the pipeline that it belongs to; None where nothing did."""
+        if isinstance(self.error, KpipeError):
+            self.error.attributes.setdefault("part", "destination")
+        return self.error
+
     def raise_error(self) -> None:
         """Raise what went wrong, if anything did."""
-        if self.error is not None:
-            if isinstance(self.error, KpipeError):
-                self.error.attributes.setdefault("part", "destination")
-            raise self.error
+        failure = self.failure
+        if failure is not None:
+            raise failure
 
     @property
     def total(self) -> SliceCounts:

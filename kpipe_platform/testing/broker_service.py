@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kpipe_platform.errors import BrokerStartError, ConfigError
+from kpipe_platform.errors import BrokerStartError
 from kpipe_platform.jvm.folders import state_dir
 from kpipe_platform.jvm.identity import PidFile
+from kpipe_platform.jvm.local_service import LocalService, Progress
 from kpipe_platform.jvm.ports import is_free
-from kpipe_platform.jvm.state_folder import StateFolder
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.broker_data import BrokerData
 from kpipe_platform.testing.service_status import ServiceNode, ServiceOptions, ServiceState, ServiceStatus
@@ -24,7 +23,7 @@ USUAL_PORT = 9092
 _STOP_DEADLINE_S = 20.0
 
 
-class BrokerService:
+class BrokerService(LocalService[ServiceOptions, ServiceStatus, EmbeddedBroker]):
     """Starts, finds again and stops the broker of one state folder.
 
     Args:
@@ -32,8 +31,7 @@ class BrokerService:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        self.folder = folder or state_dir() / "broker"
-        self._state = StateFolder(self.folder, "broker", busy_error=BrokerStartError)
+        super().__init__(folder or state_dir() / "broker", "broker", "kpipe broker stop", busy_error=BrokerStartError)
 
     def status(self) -> ServiceStatus:
         """Look whether the broker's processes run."""
@@ -53,73 +51,19 @@ class BrokerService:
             found = "running" if running == data.brokers else "degraded"
         return ServiceStatus(found, bootstrap_servers, str(data.root), not data.throw_away, nodes=nodes)
 
-    def start(
-        self, options: ServiceOptions, *, progress: Callable[[str], None] | None = None
-    ) -> tuple[ServiceStatus, bool]:
-        """Start the broker and leave it running.
+    def _differences(self, status: ServiceStatus, options: ServiceOptions) -> list[str]:
+        wanted: list[str] = []
+        if options.brokers != len(status.nodes):
+            wanted.append(f"{options.brokers} brokers, not {len(status.nodes)}")
+        if options.data_dir is not None and str(options.data_dir.expanduser().absolute()) != status.data_dir:
+            wanted.append(f"data in {options.data_dir}, not {status.data_dir}")
+        if options.port is not None and not str(status.bootstrap_servers).split(",")[0].endswith(f":{options.port}"):
+            wanted.append(f"port {options.port}, not {status.bootstrap_servers}")
+        if options.settings:
+            wanted.append("settings, which only a start takes")
+        return wanted
 
-        Args:
-            options: How to start it.
-            progress: Called with a line of text for each step; details are indented.
-
-        Returns:
-            The status, and whether this call started it; False when it was running already.
-
-        Raises:
-            ConfigError: It runs already, otherwise than asked for.
-            BrokerStartError: It did not become ready.
-            EnvironmentSetupError: No Java, or Kafka's jars cannot be fetched.
-        """
-        with self._state.locked():
-            status = self.status()
-            if status.state == "running":
-                _refuse_if_different(status, options)
-                return status, False
-            self._launch(options, detached=True, progress=progress)
-            return self.status(), True
-
-    @contextmanager
-    def running(
-        self, options: ServiceOptions, *, progress: Callable[[str], None] | None = None
-    ) -> Iterator[EmbeddedBroker]:
-        """Run the broker for as long as the block; `status` and `stop` of other processes see it too.
-
-        Args:
-            options: How to start it.
-            progress: Called with a line of text for each step; details are indented.
-        """
-        with self._state.locked():
-            status = self.status()
-            if status.state == "running":
-                msg = f"A broker runs already at {status.bootstrap_servers}."
-                raise ConfigError(msg, fix="stop it first: kpipe broker stop")
-            broker, data = self._launch(options, detached=False, progress=progress)
-        try:
-            yield broker
-        finally:
-            broker.stop()
-            data.remove()
-            self._state.clear()
-
-    def is_wanted(self) -> bool:
-        """Tell whether the broker was started and nobody has asked to stop it."""
-        state = self._state.read()
-        return state is not None and not state["stopping"]
-
-    def stop(self) -> bool:
-        """Stop the broker, and delete its data if it is to be thrown away.
-
-        Returns:
-            Whether there was one.
-        """
-        with self._state.locked():
-            found = self._state.read() is not None
-            self._clear()
-            return found
-
-    def _launch(
-        self, options: ServiceOptions, *, detached: bool, progress: Callable[[str], None] | None
-    ) -> tuple[EmbeddedBroker, BrokerData]:
+    def _launch(self, options: ServiceOptions, *, detached: bool, progress: Progress | None) -> EmbeddedBroker:
         self._clear()
         root = options.data_dir or (self.folder / "data" if options.keep else None)
         data = BrokerData.open(root, brokers=options.brokers, keep=options.keep)
@@ -144,7 +88,7 @@ class BrokerService:
             self._state.clear()
             raise
         self._write(data, broker.bootstrap_servers)
-        return broker, data
+        return broker
 
     def _clear(self) -> None:
         # What is left of a broker that crashed, or whose start was broken off.
@@ -156,6 +100,11 @@ class BrokerService:
             _stop_nodes(data)
             data.remove()
             self._state.clear()
+
+    def _ended(self) -> None:
+        state = self._state.read()
+        if state is not None:
+            _data(state).remove()
 
     def _write(self, data: BrokerData, bootstrap_servers: str | None, *, stopping: bool = False) -> None:
         state = {
@@ -189,18 +138,3 @@ def _stop_nodes(data: BrokerData) -> None:
     for file, identity in running:
         identity.stop(max(0.0, end - time.monotonic()))
         file.remove()
-
-
-def _refuse_if_different(status: ServiceStatus, options: ServiceOptions) -> None:
-    wanted: list[str] = []
-    if options.brokers != len(status.nodes):
-        wanted.append(f"{options.brokers} brokers, not {len(status.nodes)}")
-    if options.data_dir is not None and str(options.data_dir.expanduser().absolute()) != status.data_dir:
-        wanted.append(f"data in {options.data_dir}, not {status.data_dir}")
-    if options.port is not None and not str(status.bootstrap_servers).split(",")[0].endswith(f":{options.port}"):
-        wanted.append(f"port {options.port}, not {status.bootstrap_servers}")
-    if options.settings:
-        wanted.append("settings, which only a start takes")
-    if wanted:
-        msg = f"A broker runs already at {status.bootstrap_servers}; you want {'; '.join(wanted)}."
-        raise ConfigError(msg, fix="stop it first: kpipe broker stop")

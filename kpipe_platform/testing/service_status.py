@@ -69,6 +69,11 @@ class ServiceStatus:
     kafka_version: str = KAFKA_VERSION
     nodes: tuple[ServiceNode, ...] = ()
 
+    @property
+    def address(self) -> str | None:
+        """Where clients find it."""
+        return self.bootstrap_servers
+
     def as_dict(self) -> dict[str, Any]:
         """The same as plain values, for JSON."""
         return asdict(self)

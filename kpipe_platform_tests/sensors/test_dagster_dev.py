@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,17 +13,17 @@ import pytest
 
 from kpipe_platform import ExecutionMode, KafkaConnection, KafkaSource
 from kpipe_platform.cli.dev import dagster_yaml
-from kpipe_platform.jvm.ports import LOOPBACK, free_port, is_free
+from kpipe_platform.jvm.ports import is_free
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 
 from .conftest import record
+from .dagster_dev import DagsterDev
 from .latency import Latency, latency_of
 from .test_tick import grow_topic
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
-ROOT = Path(__file__).parents[2]
 PREFIX = "dev"
 
 DEFINITIONS = """
@@ -64,71 +61,17 @@ defs = dg.Definitions(
 """
 
 
-class Dev:
-    """`dagster dev`, with a home and a port of its own."""
-
-    def __init__(self, folder: Path, workers: int = 1, **environment: str) -> None:
-        self.folder = folder
-        self.port = free_port()
-        (folder / "definitions.py").write_text(DEFINITIONS, encoding="utf-8")
-        (folder / "dagster.yaml").write_text(dagster_yaml(workers), encoding="utf-8")
-        self._log = folder / "dev.log"
-        self.environment = {**os.environ, **environment, "DAGSTER_HOME": str(folder), "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "-f", "definitions.py"]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, "-h", LOOPBACK, "-p", str(self.port)],
-                cwd=folder,
-                env=self.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(encoding="utf-8", errors="replace")
-
-    def until(self, what: Callable[[], bool], deadline_s: float) -> None:
-        end = time.monotonic() + deadline_s
-        while not what():
-            assert self.process.poll() is None, f"it ended:\n{self.log}"
-            assert time.monotonic() < end, f"not within {deadline_s:.0f} s:\n{self.log[-6_000:]}"
-            time.sleep(0.1)
-
-    def processes(self) -> list[int]:
-        """Everything that it started and that runs still."""
-        mark = f"\0DAGSTER_HOME={self.folder}\0".encode()
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if mark in b"\0" + (process / "environ").read_bytes() + b"\0":
-                    found.append(int(process.name))
-            except OSError:
-                continue
-        return found
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
-        end = time.monotonic() + 60
-        while self.processes():
-            assert time.monotonic() < end, f"{self.processes()} outlive it"
-            time.sleep(0.1)
+def dev_of(folder: Path, workers: int, **environment: str) -> DagsterDev:
+    files = {"definitions.py": DEFINITIONS, "dagster.yaml": dagster_yaml(workers)}
+    return DagsterDev(folder, files, ("-f", "definitions.py"), **environment)
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
-    started: list[Dev] = []
+def start(tmp_path: Path) -> Iterator[Callable[..., DagsterDev]]:
+    started: list[DagsterDev] = []
 
-    def make(workers: int = 1, **environment: str) -> Dev:
-        started.append(Dev(tmp_path, workers, **environment))
+    def make(workers: int = 1, **environment: str) -> DagsterDev:
+        started.append(dev_of(tmp_path, workers, **environment))
         return started[0]
 
     yield make
@@ -138,7 +81,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Dev]]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_produced_records_are_committed_by_runs_that_the_sensor_asked_for(
-    start: Callable[..., Dev],
+    start: Callable[..., DagsterDev],
     kafka_broker: EmbeddedBroker,
     kafka_topic: TopicFactory,
     produce: Produce,
@@ -194,7 +137,7 @@ def test_produced_records_are_committed_by_runs_that_the_sensor_asked_for(
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_partitions_with_new_records_take_turns_at_two_workers(
-    start: Callable[..., Dev],
+    start: Callable[..., DagsterDev],
     kafka_broker: EmbeddedBroker,
     kafka_topic: TopicFactory,
     produce: Produce,

@@ -6,9 +6,7 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,11 +15,13 @@ import dagster as dg
 import pytest
 
 from kpipe_platform import KafkaConnection, KafkaSource
-from kpipe_platform.jvm.ports import LOOPBACK, free_port
+from kpipe_platform.jvm.ports import LOOPBACK
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import group_members
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
+
+from .dagster_dev import DagsterDev
 
 pytestmark = [
     pytest.mark.broker,
@@ -31,7 +31,6 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
 ]
 
-ROOT = Path(__file__).parents[2]
 PARTITIONS = 4
 SESSION_S = 6
 SENSOR = "enriched_offsets"
@@ -100,41 +99,12 @@ mutation Start($location: String!, $sensor: String!) {
 """
 
 
-class Locations:
+class Locations(DagsterDev):
     """`dagster dev` with the locations blue and green."""
 
     def __init__(self, folder: Path, **environment: str) -> None:
-        self.folder = folder
-        self.port = free_port()
-        for name in ("blue", "green"):
-            (folder / f"{name}.py").write_text(DEFINITIONS, encoding="utf-8")
-        (folder / "workspace.yaml").write_text(WORKSPACE, encoding="utf-8")
-        (folder / "dagster.yaml").write_text(SETTINGS, encoding="utf-8")
-        self._log = folder / "dev.log"
-        command = [sys.executable, "-W", "ignore", "-m", "dagster", "dev", "-w", "workspace.yaml"]
-        with self._log.open("wb") as log:
-            self.process = subprocess.Popen(
-                [*command, "-h", LOOPBACK, "-p", str(self.port)],
-                cwd=folder,
-                env={**os.environ, **environment, "DAGSTER_HOME": str(folder), "PYTHONPATH": str(ROOT)},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    @property
-    def log(self) -> str:
-        return self._log.read_text(encoding="utf-8", errors="replace")
-
-    def until(self, what: Callable[[], object], deadline_s: float = 150) -> float:
-        """Wait for it; returns how long that took, seconds."""
-        began = time.monotonic()
-        while not what():
-            assert self.process.poll() is None, f"it ended:\n{self.log[-6_000:]}"
-            assert time.monotonic() - began < deadline_s, f"not within {deadline_s:.0f} s:\n{self.log[-6_000:]}"
-            time.sleep(0.1)
-        return time.monotonic() - began
+        files = {"blue.py": DEFINITIONS, "green.py": DEFINITIONS, "workspace.yaml": WORKSPACE, "dagster.yaml": SETTINGS}
+        super().__init__(folder, files, ("-w", "workspace.yaml"), **environment)
 
     def start_sensor(self, location: str) -> None:
         """What the switch in the UI does."""
@@ -147,18 +117,6 @@ class Locations:
         with urllib.request.urlopen(request, timeout=30) as answer:
             assert json.load(answer)["data"]["startSensor"]["__typename"] == "Sensor"
 
-    def processes(self) -> list[int]:
-        """Everything that it started and that runs still."""
-        mark = f"\0DAGSTER_HOME={self.folder}\0".encode()
-        found = []
-        for process in Path("/proc").glob("[0-9]*"):
-            try:
-                if mark in b"\0" + (process / "environ").read_bytes() + b"\0":
-                    found.append(int(process.name))
-            except OSError:
-                continue
-        return found
-
     def server(self, location: str) -> int:
         """The process that serves a location."""
         servers = []
@@ -168,19 +126,6 @@ class Locations:
                 servers.append(pid)
         [found] = servers
         return found
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGINT)
-            try:
-                self.process.wait(60)
-            except subprocess.TimeoutExpired:
-                os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
-        end = time.monotonic() + 60
-        while self.processes():
-            assert time.monotonic() < end, f"{self.processes()} outlive it"
-            time.sleep(0.1)
 
 
 @pytest.fixture
