@@ -335,7 +335,9 @@ def initialised(
         # Without a connection librdkafka's search for the coordinator fails, and is made again after half a second.
         # What else is wrong with the brokers the next call says better.
         with suppress(KafkaException):
-            producer.list_topics(known_topic, timeout=settings.request_timeout_s)
+            for _ in range(2):
+                # Twice: the first answer names the brokers, and ends the connection that it came by.
+                producer.list_topics(known_topic, timeout=settings.request_timeout_s)
     while True:
         try:
             producer.init_transactions(max(deadline - clock(), 0.1))
