@@ -1,6 +1,6 @@
 # All of these set up what they need, once: see scripts/setup.
 .DEFAULT_GOAL := help
-.PHONY: help run dev test check format bench bench-check setup clean distclean
+.PHONY: help run dev test cluster-test check format bench bench-check setup clean distclean
 
 BIN := .venv/bin
 # Port of the Dagster UI of `make dev`.
@@ -13,7 +13,7 @@ BENCH_ARGS ?=
 
 help: ## Show this list
 	@awk 'BEGIN { FS = ":.*## "; print "usage: make TARGET\n" } \
-		/^[a-z-]+:.*## / { printf "  %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+		/^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 run: ## A year of flights through Kafka, Spark and Dagster, exactly once, with a summary
 	@sh scripts/setup run
@@ -26,6 +26,10 @@ dev: ## Kafka and the Dagster UI with the flights platform, on PORT (3000); Ctrl
 test: ## The whole test suite (PYTEST_ARGS are passed on)
 	@sh scripts/setup test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+cluster-test: ## The flights platform on a Spark cluster and three brokers, one of which is killed; takes minutes
+	@sh scripts/setup run
+	@$(BIN)/python -m pytest -m cluster kpipe_platform_tests/cluster $(PYTEST_ARGS)
 
 check: ## Lint, formatting, types and the layers of the package
 	@sh scripts/setup tools

@@ -16,16 +16,16 @@ from rich.console import Console
 from benchmarks.baseline import BaselineError, compare, read_baseline, show_comparison, write_baseline
 from benchmarks.cases import CASES
 from benchmarks.machine import describe_machine
-from benchmarks.measure import Bench, Case, Tell, measure
+from benchmarks.measure import Bench, Case, Tell, measure, stopwatch
 from benchmarks.report import as_json, refresh_page, show, write_json
-from benchmarks.topics import await_groups
+from benchmarks.topics import Sources, await_groups
 from kpipe_platform.testing.broker import EmbeddedBroker
 
 ROOT = Path(__file__).parents[1]
 BASELINE = ROOT / "benchmarks/baseline.json"
 QUICK_RECORDS, FULL_RECORDS = 100_000, 1_000_000
 QUICK_TURNS, FULL_TURNS = 3, 5
-QUICK_WARM_UP, FULL_WARM_UP = 1, 2
+WARM_UP = 1
 
 
 def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -56,15 +56,27 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return chosen
 
 
+def chosen_cases(chosen: argparse.Namespace) -> list[Case]:
+    """The cases of a run: those that were named, or all that belong to its size."""
+    if chosen.case:
+        return [case for case in CASES if case.name in chosen.case]
+    return [case for case in CASES if not (chosen.quick and case.full_only)]
+
+
 def run(bench: Bench, cases: Sequence[Case], tell: Tell) -> dict[str, Any]:
     """Measure the cases; returns the content of bench.json."""
     machine = describe_machine()
     await_groups(bench.bootstrap_servers)
     results = []
-    for case in cases:
-        tell(f"{case.name}: {case.title}; preparing")
-        with case.open(bench) as contest:
-            results.append(measure(contest, tell))
+    with Sources(bench.bootstrap_servers) as sources:
+        for case in cases:
+            tell(f"{case.name}: {case.title}; preparing")
+            elapsed = stopwatch()
+            with case.open(bench, sources) as contest:
+                result = measure(contest, tell)
+            result.took_s = elapsed()
+            tell(f"{case.name}: took {result.took_s:.1f} s")
+            results.append(result)
     settings = {"records": bench.records, "turns": bench.turns, "quick": bench.quick}
     return as_json(machine, settings, results)
 
@@ -115,10 +127,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def tell(line: str) -> None:
         console.print(line, highlight=False)
 
-    cases = [case for case in CASES if not chosen.case or case.name in chosen.case]
+    cases = chosen_cases(chosen)
     with EmbeddedBroker(progress=tell) as broker:
-        warm_up = QUICK_WARM_UP if chosen.quick else FULL_WARM_UP
-        bench = Bench(broker.bootstrap_servers, chosen.records, chosen.repetitions, warm_up, chosen.quick)
+        bench = Bench(broker.bootstrap_servers, chosen.records, chosen.repetitions, WARM_UP, chosen.quick)
         report = run(bench, cases, tell)
     code = publish(report, chosen, console)
     if chosen.check:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPa
 from benchmarks.checks import ERROR_OFFSET, ERROR_PARTITION
 from benchmarks.measure import Problems, Run, stopwatch
 from benchmarks.orders import TAX
-from benchmarks.topics import TOPIC
+from benchmarks.topics import TOPIC, run_tag
 from benchmarks.work import JsonEnrich
 from kpipe_platform.testing.topics import create_topic, delete_topic
 
@@ -32,7 +32,7 @@ class KafkaLoop:
         self._work = work
 
     def run(self, turn: int) -> Run:
-        tag = f"{self._work.source}.{self.name}.{turn}"
+        tag = run_tag(self._work.source, self.name, turn)
         out, letters = f"{tag}.out", f"{tag}.dlq"
         for topic in (out, letters):
             create_topic(self._work.bootstrap_servers, topic, config=TOPIC)

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 import kpipe_platform as kp
 from benchmarks.measure import Problems, Run, stopwatch
 from benchmarks.memory import PeakMemory
-from benchmarks.topics import TOPIC
+from benchmarks.topics import TOPIC, run_tag
 from benchmarks.work import Work
 from kpipe_platform.testing.topics import create_topic, delete_topic
 
@@ -47,9 +47,11 @@ class Kpipe:
         engine: The warm Spark session.
         delivery: As in ``KafkaDestination``.
         layout: How several partitions are taken: ``whole`` is an unpartitioned asset, all of them in one transaction;
-            ``range`` is a partition-range run, each with its own Spark job and transaction, several at a time.
+            ``range`` is a partition-range run, each with its own Spark job and transaction, several at a time;
+            ``each`` is a run for each of them, one after another.
         max_records: Offsets of a partition that are taken; None: all.
         memory: Whether to watch the memory of the processes.
+        linger_s: As in ``@kafka_asset``: the run follows the stream until nothing came for so long.
     """
 
     def __init__(
@@ -59,17 +61,19 @@ class Kpipe:
         engine: kp.SparkEngine,
         *,
         delivery: Literal["exactly_once", "at_least_once"] = "exactly_once",
-        layout: Literal["whole", "range"] = "whole",
+        layout: Literal["whole", "range", "each"] = "whole",
         max_records: int | None = None,
         memory: bool = False,
+        linger_s: float | None = None,
     ) -> None:
         self.name = name
         self._work = work
         self._engine = engine
         self._delivery = delivery
-        self._range = layout == "range"
+        self._layout = layout
         self._max_records = max_records
         self._memory = memory
+        self._linger_s = linger_s
 
     def run(self, turn: int) -> Run:
         topics = self.make_topics(turn)
@@ -80,7 +84,7 @@ class Kpipe:
         steps: dict[str, float] = {}
         if len(found) == 1:
             # Partitions that are taken at the same time have steps at the same time.
-            steps = _steps(found[0])
+            steps = steps_of(found[0])
             steps["dagster"] = max(seconds - sum(steps.values()), 0.0)
         told = told_by(found)
         beside = {} if memory is None else memory.found
@@ -88,34 +92,44 @@ class Kpipe:
 
     def make_topics(self, turn: int) -> Topics:
         """New topics for a turn, outside of its time."""
-        work, tag = self._work, f"{self._work.source}.{self.name}.{turn}"
+        work, tag = self._work, run_tag(self._work.source, self.name, turn)
         made = Topics(tag, f"{tag}.out", f"{tag}.dlq")
         create_topic(work.bootstrap_servers, made.out, partitions=work.partitions, config=TOPIC)
         create_topic(work.bootstrap_servers, made.letters, config=TOPIC)
         return made
 
     def materialise(self, topics: Topics) -> list[Mapping[str, Any]]:
-        """The run; returns the metadata of each materialisation."""
+        """The run, or the runs; returns the metadata of each materialisation."""
         source, asset = self._assets(topics.out)
-        last = self._work.partitions - 1
-        tags = {ASSET_PARTITION_RANGE_START_TAG: "0", ASSET_PARTITION_RANGE_END_TAG: str(last)} if self._range else {}
+        found: list[Mapping[str, Any]] = []
         with dg.DagsterInstance.ephemeral() as instance:
-            result = dg.materialize(
-                [source, asset],
-                selection=[asset],
-                resources={"kafka_io_manager": self._io_manager(topics)},
-                partition_key="0" if last == 0 and not self._range else None,
-                instance=instance,
-                run_config=_QUIET,
-                tags=tags,
-            )
-        return [each.metadata for each in result.asset_materializations_for_node(asset.node_def.name)]
+            for partition, tags in self._runs():
+                result = dg.materialize(
+                    [source, asset],
+                    selection=[asset],
+                    resources={"kafka_io_manager": self._io_manager(topics)},
+                    partition_key=partition,
+                    instance=instance,
+                    run_config=_QUIET,
+                    tags=tags,
+                )
+                found += [each.metadata for each in result.asset_materializations_for_node(asset.node_def.name)]
+        return found
+
+    def _runs(self) -> list[tuple[str | None, dict[str, str]]]:
+        """Partition key and tags of each run."""
+        last = self._work.partitions - 1
+        if self._layout == "range":
+            return [(None, {ASSET_PARTITION_RANGE_START_TAG: "0", ASSET_PARTITION_RANGE_END_TAG: str(last)})]
+        if self._layout == "each" or last == 0:
+            return [(str(number), {}) for number in range(last + 1)]
+        return [(None, {})]
 
     def _assets(self, out: str) -> tuple[dg.SourceAsset, dg.AssetsDefinition]:
         work = self._work
         orders = kp.kafka_topic_asset(work.source, name="orders", value=work.codec, partitions=work.partitions)
         scaling = kp.PartitionScaling(max_records=self._max_records)
-        if self._range:
+        if self._layout == "range":
             mode = kp.ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS
             scaling = kp.PartitionScaling(max_records=self._max_records, execution_mode=mode)
 
@@ -123,9 +137,11 @@ class Kpipe:
             source=orders,
             topic=work.target(out),
             on_fault=kp.FaultAction.DEAD_LETTER,
-            partitioned=work.partitions == 1 or self._range,
+            partitioned=work.partitions == 1 or self._layout != "whole",
             scaling=scaling,
-            backfill_policy=dg.BackfillPolicy.single_run() if self._range else None,
+            backfill_policy=dg.BackfillPolicy.single_run() if self._layout == "range" else None,
+            max_slices=1 if self._linger_s is None else None,
+            linger_s=self._linger_s,
         )
         def copied(orders: DataFrame) -> DataFrame:
             return work.stage(orders)
@@ -159,6 +175,7 @@ def told_by(materialisations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {name: sum(int(each[name].value) for each in materialisations) for name in _COUNTS}
 
 
-def _steps(metadata: Mapping[str, Any]) -> dict[str, float]:
+def steps_of(metadata: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds by step of one materialisation, all its slices together."""
     rows = {record.data["step"]: record.data["seconds"] for record in metadata["steps"].records}
     return {step: float(rows[step]) for step in _STEPS}

@@ -9,6 +9,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from benchmarks.topics import Sources
+
 Problems = list[str]
 Tell = Callable[[str], None]
 Better = Literal["bigger", "smaller"]
@@ -24,6 +26,7 @@ class Run:
         problems: Looks at what the run wrote, outside of the timing; what is wrong with it, one text each.
         steps: Seconds by step, where the contestant knows them.
         beside: Further figures of the run by name, for example MiB of memory.
+        figures: What the contestant measures by itself beside its time, by name with the unit, for example ``p50_s``.
     """
 
     seconds: float
@@ -31,6 +34,7 @@ class Run:
     problems: Callable[[], Problems]
     steps: Mapping[str, float] = field(default_factory=dict)
     beside: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def records_per_s(self) -> float:
@@ -82,6 +86,7 @@ class Contest:
         turns: Repetitions that are measured.
         warm_up_turns: Repetitions before, which do not count: the JVM's compiler settles over several runs.
         unit: What is counted a second.
+        figures: Absolute figures that follow from a rate, by name with the unit, for example ``us_per_record``.
     """
 
     name: str
@@ -90,16 +95,24 @@ class Contest:
     turns: int
     warm_up_turns: int
     unit: str = "records"
+    figures: Mapping[str, Callable[[float], float]] = field(default_factory=dict)
 
 
 class Case(Protocol):
-    """One file of ``benchmarks/cases``."""
+    """What one file of ``benchmarks/cases`` has, one or more.
+
+    Attributes:
+        name: Its name, for ``--case``.
+        title: What it measures.
+        full_only: Whether a quick run leaves it out, unless it is asked for.
+    """
 
     name: str
     title: str
+    full_only: bool
 
-    def open(self, bench: Bench) -> AbstractContextManager[Contest]:
-        """Prepare the topics and the contestants; at the end leave nothing behind."""
+    def open(self, bench: Bench, sources: Sources) -> AbstractContextManager[Contest]:
+        """Prepare the topics and the contestants; at the end leave nothing behind but the topics of ``sources``."""
 
 
 @dataclass(frozen=True)
@@ -122,8 +135,11 @@ class Bench:
 
     @property
     def short_warm_up(self) -> int:
-        """Repetitions before the measured ones in a later case: the compiler has seen most of the code by then."""
-        return min(self.warm_up_turns, 1)
+        """Repetitions before the measured ones in a later case: the compiler has seen most of the code by then.
+
+        None in full size, where what is left to compile is a small part of a turn, and a turn takes half a minute.
+        """
+        return min(self.warm_up_turns, 1) if self.quick else 0
 
 
 @dataclass(frozen=True)
@@ -152,6 +168,8 @@ class Result:
         steps: Median seconds by step and contestant.
         beside: Further figures by name and contestant, of the first measured turn: later ones find processes that
             keep the memory of the runs before.
+        figures: Absolute figures of all measured turns, by contestant and name.
+        took_s: Seconds of the whole case, checks and all.
         problems: What was wrong with what a contestant wrote; figures of such contestants are left out of ``ratios``.
     """
 
@@ -162,6 +180,8 @@ class Result:
     rates: dict[str, list[float]] = field(default_factory=dict)
     steps: dict[str, dict[str, float]] = field(default_factory=dict)
     beside: dict[str, dict[str, float]] = field(default_factory=dict)
+    figures: dict[str, dict[str, Spread]] = field(default_factory=dict)
+    took_s: float = 0.0
     problems: dict[str, Problems] = field(default_factory=dict)
 
 
@@ -185,6 +205,7 @@ def measure(contest: Contest, tell: Tell) -> Result:
     """
     result = Result(contest.name, contest.unit)
     steps: dict[str, list[Mapping[str, float]]] = {}
+    figures: dict[str, list[Mapping[str, float]]] = {}
     for turn in range(contest.warm_up_turns + contest.turns):
         order = list(contest.contestants)
         if turn % 2:
@@ -201,11 +222,19 @@ def measure(contest: Contest, tell: Tell) -> Result:
             if measured > 0:
                 result.rates.setdefault(contestant.name, []).append(run.records_per_s)
                 steps.setdefault(contestant.name, []).append(run.steps)
+                derived = {name: figure(run.records_per_s) for name, figure in contest.figures.items()}
+                figures.setdefault(contestant.name, []).append({**derived, **run.figures})
             if measured == 1:
                 for name, value in run.beside.items():
                     result.beside.setdefault(name, {})[contestant.name] = value
     result.problems = {name: problems for name, problems in result.problems.items() if problems}
     result.steps = {name: _medians(runs) for name, runs in steps.items() if runs[0]}
+    # As the ratios, they count only where the records are right.
+    result.figures = {
+        name: {figure: Spread.of([each[figure] for each in runs]) for figure in runs[0]}
+        for name, runs in figures.items()
+        if runs[0] and name not in result.problems
+    }
     for ratio in contest.ratios:
         if not result.problems.keys() & {ratio.over, ratio.under}:
             turns = zip(result.rates[ratio.over], result.rates[ratio.under], strict=True)

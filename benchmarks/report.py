@@ -28,7 +28,8 @@ def as_json(machine: Mapping[str, Any], settings: Mapping[str, Any], results: Se
         ``ratios`` (by figure: min, median, max, ``better``: bigger or smaller, and what stands beside it by
         contestant, for example ``worker_rss_mib``), ``absolute`` (records a second of each turn, by case and
         contestant), ``units`` (what is counted instead of records, by case), ``steps`` (median seconds, by case and
-        contestant), ``problems`` (why a figure is missing), ``machine`` and ``settings``.
+        contestant), ``figures`` (min, median and max of absolute figures, by case, contestant and name with the
+        unit), ``took_s`` (seconds by case), ``problems`` (why a figure is missing), ``machine`` and ``settings``.
     """
     return {
         "machine": dict(machine),
@@ -44,6 +45,15 @@ def as_json(machine: Mapping[str, Any], settings: Mapping[str, Any], results: Se
             for result in results
             if result.steps
         },
+        "figures": {
+            result.case: {
+                name: {figure: _rounded(asdict(spread), 4) for figure, spread in figures.items()}
+                for name, figures in result.figures.items()
+            }
+            for result in results
+            if result.figures
+        },
+        "took_s": {result.case: round(result.took_s, 1) for result in results},
         "problems": {result.case: result.problems for result in results if result.problems},
     }
 
@@ -73,7 +83,10 @@ def show(report: Mapping[str, Any], console: Console) -> None:
     beside = Table("figure", "beside", "by contestant", title="Beside the ratios")
     for key, name, each in _beside(report):
         beside.add_row(key, name, "  ".join(f"{contestant}: {value:,.0f}" for contestant, value in each.items()))
-    for table in (figures, rates, steps, beside):
+    absolute = Table("case", "contestant", "figure", *SPREAD, title="Absolute figures")
+    for case, name, figure, spread in _figures(report):
+        absolute.add_row(case, name, figure, *(_figure(spread[each]) for each in SPREAD))
+    for table in (figures, rates, absolute, steps, beside):
         if table.row_count:
             console.print(table)
     for case, name, problems in _by_contestant(report["problems"]):
@@ -128,6 +141,12 @@ def _markdown(report: Mapping[str, Any], picture: str) -> str:
     ]
     if beside:
         lines += ["| figure | beside it | by contestant |", "|---|---|---|", *beside, ""]
+    absolute = [
+        f"| `{case}` | {name} | {figure} | {' | '.join(_figure(spread[each]) for each in SPREAD)} |"
+        for case, name, figure, spread in _figures(report)
+    ]
+    if absolute:
+        lines += ["| case | contestant | figure | min | median | max |", "|---|---|---|---:|---:|---:|", *absolute, ""]
     lines += ["| case | contestant | seconds by step, median |", "|---|---|---|"]
     lines += [
         f"| `{case}` | {name} | {', '.join(f'{step} {seconds:.2f}' for step, seconds in steps.items())} |"
@@ -143,6 +162,19 @@ def _rates(report: Mapping[str, Any]) -> list[tuple[str, str, Any, str]]:
 
 def _by_contestant(found: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str, Any]]:
     return [(case, name, each) for case, contestants in found.items() for name, each in contestants.items()]
+
+
+def _figures(report: Mapping[str, Any]) -> list[tuple[str, str, str, Mapping[str, float]]]:
+    return [
+        (case, name, figure, spread)
+        for case, name, each in _by_contestant(report["figures"])
+        for figure, spread in each.items()
+    ]
+
+
+def _figure(value: float) -> str:
+    """Three digits that say something, whatever the unit."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _beside(report: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, float]]]:

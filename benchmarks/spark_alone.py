@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 
 from benchmarks.measure import Problems, Run, stopwatch
-from benchmarks.topics import TOPIC
+from benchmarks.topics import TOPIC, run_tag
 from benchmarks.work import Work
 from kpipe_platform.testing.topics import create_topic, delete_topic
 
@@ -42,7 +42,7 @@ class _SparkAlone(ABC):
 
     def run(self, turn: int) -> Run:
         work = self._work
-        out = f"{work.source}.{self.name}.{turn}.out"
+        out = f"{run_tag(work.source, self.name, turn)}.out"
         create_topic(work.bootstrap_servers, out, partitions=work.partitions, config=TOPIC)
         with tempfile.TemporaryDirectory(prefix="kpipe-bench-") as folder:
             elapsed = stopwatch()

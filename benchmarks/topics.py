@@ -5,9 +5,19 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
+from itertools import islice
+from types import TracebackType
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 
 from benchmarks.orders import Orders
 from kpipe_platform.testing.records import log_ranges
@@ -17,6 +27,9 @@ from kpipe_platform.testing.topics import create_topic, delete_topic
 TOPIC = {"retention.ms": "-1"}
 
 _BATCH = 10_000
+_BATCH_BYTES = 8 * 2**20
+# 32 times 8 MiB, or 320,000 records: within the bounds of the producer's queue.
+_BATCHES_AHEAD = 32
 _DEADLINE_S = 600.0
 _GROUPS_DEADLINE_S = 30.0
 
@@ -43,6 +56,40 @@ def filled(bootstrap_servers: str, orders: Orders, *, partitions: int = 1, heade
         delete_topic(bootstrap_servers, topic)
 
 
+def run_tag(source: str, contestant: str, turn: int) -> str:
+    """What names the topics and the group of one run, and of no other: cases have sources in common."""
+    return f"{source}.{contestant}.{turn}.{uuid.uuid4().hex[:6]}"
+
+
+class Sources:
+    """Source topics that several cases have in common: filled when first asked for, deleted at the end.
+
+    Args:
+        bootstrap_servers: The broker.
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self._bootstrap_servers = bootstrap_servers
+        self._topics: dict[tuple[Orders, int, bool], str] = {}
+        self._stack = ExitStack()
+
+    def topic(self, orders: Orders, *, partitions: int = 1, headers: bool = False) -> str:
+        """A topic as of ``filled``."""
+        wanted = orders, partitions, headers
+        if wanted not in self._topics:
+            made = filled(self._bootstrap_servers, orders, partitions=partitions, headers=headers)
+            self._topics[wanted] = self._stack.enter_context(made)
+        return self._topics[wanted]
+
+    def __enter__(self) -> Sources:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+
 def _fill(bootstrap_servers: str, topic: str, orders: Orders, partitions: int, headers: bool) -> None:
     producer = Producer(
         {
@@ -50,6 +97,8 @@ def _fill(bootstrap_servers: str, topic: str, orders: Orders, partitions: int, h
             "enable.idempotence": True,
             "linger.ms": 20,
             "queue.buffering.max.messages": 500_000,
+            # The broker's own limit is a little higher; the client's would not take a value of a million bytes.
+            "message.max.bytes": 1_048_576,
             "delivery.report.only.error": True,
         }
     )
@@ -59,16 +108,34 @@ def _fill(bootstrap_servers: str, topic: str, orders: Orders, partitions: int, h
         if error is not None:
             refused.append(error)
 
-    for number, (key, value) in enumerate(orders.records()):
-        own = orders.headers(number) if headers else None
-        while True:
-            try:
+    largest = max(len(orders.value(0)), 1)
+    at_once = max(min(_BATCH, _BATCH_BYTES // largest), 1)
+    numbers = iter(range(orders.count))
+    while batch := list(islice(numbers, at_once)):
+        # A record that finds the queue full would have to be sent again after those behind it.
+        while len(producer) > _BATCHES_AHEAD * at_once:
+            producer.poll(0.05)
+        if headers:
+            for number in batch:
                 producer.produce(
-                    topic, value=value, key=key, partition=number % partitions, headers=own, on_delivery=on_delivery
+                    topic,
+                    orders.value(number),
+                    orders.key(number),
+                    headers=orders.headers(number),
+                    partition=number % partitions,
+                    on_delivery=on_delivery,
                 )
-                break
-            except BufferError:
-                producer.poll(0.05)
+            continue
+        for start in batch[:partitions]:
+            messages = [
+                {"value": orders.value(number), "key": orders.key(number)}
+                for number in range(start, batch[-1] + 1, partitions)
+            ]
+            partition = start % partitions
+            if producer.produce_batch(topic, messages, partition, on_delivery=on_delivery) != len(messages):
+                errors = [each["_error"] for each in messages if "_error" in each]
+                msg = f"topic {topic} could not be filled: {errors[:1]}"
+                raise RuntimeError(msg)
     if producer.flush(_DEADLINE_S) or refused:
         msg = f"topic {topic} could not be filled: {refused[:1]}"
         raise RuntimeError(msg)
@@ -81,23 +148,23 @@ def await_groups(bootstrap_servers: str) -> None:
         RuntimeError: It has not within half a minute.
     """
     deadline = time.monotonic() + _GROUPS_DEADLINE_S
+    admin = AdminClient({"bootstrap.servers": bootstrap_servers})
     # That topic's partitions load one by one; so many groups are spread over all of them.
-    for number in range(200):
-        settings = {"bootstrap.servers": bootstrap_servers, "group.id": f"benchmarks-{number}"}
-        with closing(Consumer(settings)) as consumer:
-            while not _has_coordinator(consumer):
-                if time.monotonic() > deadline:
-                    msg = f"the broker at {bootstrap_servers} does not coordinate consumer groups"
-                    raise RuntimeError(msg)
-                time.sleep(0.05)
+    waiting = [f"benchmarks-{number}" for number in range(200)]
+    while waiting:
+        if time.monotonic() > deadline:
+            msg = f"the broker at {bootstrap_servers} does not coordinate consumer groups"
+            raise RuntimeError(msg)
+        answers = admin.describe_consumer_groups(waiting, request_timeout=_GROUPS_DEADLINE_S)
+        # Brokers of today say of a group without members that there is none; a partition that loads says so.
+        errors = {group: answer.exception(_GROUPS_DEADLINE_S) for group, answer in answers.items()}
+        waiting = [group for group, error in errors.items() if error is not None and not _is_unknown(error)]
+        if waiting:
+            time.sleep(0.05)
 
 
-def _has_coordinator(consumer: Consumer) -> bool:
-    try:
-        consumer.committed([TopicPartition("none", 0)], _GROUPS_DEADLINE_S)
-    except KafkaException:
-        return False
-    return True
+def _is_unknown(error: BaseException) -> bool:
+    return isinstance(error, KafkaException) and error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND
 
 
 def read(bootstrap_servers: str, topic: str) -> Iterator[Message]:
@@ -115,6 +182,8 @@ def read(bootstrap_servers: str, topic: str) -> Iterator[Message]:
         "auto.offset.reset": "earliest",
         "isolation.level": "read_committed",
         "enable.partition.eof": True,
+        # What tells the end is an answer without records, which a broker keeps back for half a second by default.
+        "fetch.wait.max.ms": 10,
         # Whole values are looked at, so the read is bounded by Python, not by the fetches.
         "queued.max.messages.kbytes": 65_536,
     }

@@ -4,26 +4,35 @@ from __future__ import annotations
 
 from benchmarks.cases.at_least_once_4p import AtLeastOnce4p
 from benchmarks.cases.json_1p import Json1p
-from benchmarks.cases.json_1p_loop import Json1pLoop
 from benchmarks.cases.json_4p import Json4p
+from benchmarks.cases.latency import Latency
+from benchmarks.cases.load import ImportKpipe, Load
 from benchmarks.cases.one_record import OneRecord
-from benchmarks.cases.raw import Headers, Raw
+from benchmarks.cases.range_run import RangeRun
+from benchmarks.cases.raw import Raw
+from benchmarks.cases.record_size import RecordSize
 from benchmarks.cases.slice_growth import SliceGrowth
 from benchmarks.cases.tick_1000 import Tick1000
 from benchmarks.cases.warm_cold import WarmCold
 from benchmarks.measure import Case
 
-# The sizes of slices come after two cases that leave Spark's Python workers alone for a minute, which ends them.
+# Cases that look at memory come after some that leave Spark's Python workers alone for a minute, which ends them.
 CASES: tuple[Case, ...] = (
     Json1p(),
     Json4p(),
     Raw(1),
     Raw(4),
-    Headers(),
-    Json1pLoop(),
     AtLeastOnce4p(),
     OneRecord(),
+    Latency(seconds=20),
+    RangeRun(100),
     WarmCold(),
     Tick1000(),
+    ImportKpipe(),
+    Load(1_000),
     SliceGrowth(),
+    RecordSize("size_1kb", 1_000),
+    RecordSize("size_10kb", 10_000),
+    RecordSize("size_100kb", 100_000),
+    RecordSize("size_1mb", 1_000_000),
 )

@@ -10,7 +10,7 @@ from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Contestant, Ratio
 from benchmarks.orders import Orders
 from benchmarks.spark_alone import StructuredStreaming
-from benchmarks.topics import filled
+from benchmarks.topics import Sources
 from benchmarks.work import JsonEnrich
 
 PARTITIONS = 4
@@ -25,18 +25,19 @@ class Json4p:
 
     name = "json_4p"
     title = "JSON enrich, 4 partitions, over Structured Streaming"
+    full_only = False
 
     @contextmanager
-    def open(self, bench: Bench) -> Iterator[Contest]:
+    def open(self, bench: Bench, sources: Sources) -> Iterator[Contest]:
         orders, servers = Orders(bench.records), bench.bootstrap_servers
-        with filled(servers, orders, partitions=PARTITIONS) as source:
-            engine, work = kp.SparkEngine(), JsonEnrich(servers, source, orders, PARTITIONS)
-            contestants: list[Contestant] = [
-                Kpipe("kpipe", work, engine),
-                StructuredStreaming("structured_streaming", work, engine.spark_session),
-            ]
-            ratios = [Ratio("json_4p", "kpipe", "structured_streaming")]
-            if not bench.quick:
-                contestants.append(Kpipe("kpipe_range", work, engine, layout="range"))
-                ratios.append(Ratio("json_4p_range", "kpipe_range", "structured_streaming"))
-            yield Contest(self.name, contestants, ratios, bench.turns, bench.short_warm_up)
+        source = sources.topic(orders, partitions=PARTITIONS)
+        engine, work = kp.SparkEngine(), JsonEnrich(servers, source, orders, PARTITIONS)
+        contestants: list[Contestant] = [
+            Kpipe("kpipe", work, engine),
+            StructuredStreaming("structured_streaming", work, engine.spark_session),
+        ]
+        ratios = [Ratio("json_4p", "kpipe", "structured_streaming")]
+        if not bench.quick:
+            contestants.append(Kpipe("kpipe_range", work, engine, layout="range"))
+            ratios.append(Ratio("json_4p_range", "kpipe_range", "structured_streaming"))
+        yield Contest(self.name, contestants, ratios, bench.turns, bench.short_warm_up)

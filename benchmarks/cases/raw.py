@@ -7,19 +7,23 @@ from contextlib import contextmanager
 
 import kpipe_platform as kp
 from benchmarks.kpipe import Kpipe
-from benchmarks.measure import Bench, Contest, Ratio
+from benchmarks.measure import Bench, Contest, Contestant, Ratio
 from benchmarks.orders import Orders
 from benchmarks.spark_alone import StructuredStreaming
-from benchmarks.topics import filled
+from benchmarks.topics import Sources
 from benchmarks.work import RawCopy
 
 
 class Raw:
-    """The figures ``raw_1p`` and ``raw_4p``.
+    """The figures ``raw_1p`` and ``raw_4p``; and, of one partition, ``headers``.
+
+    ``headers`` is kpipe's copy of records with two headers, which are copied too, over that of records without.
 
     Args:
         partitions: Partitions of the source and of the output.
     """
+
+    full_only = False
 
     def __init__(self, partitions: int) -> None:
         self.name = f"raw_{partitions}p"
@@ -28,40 +32,17 @@ class Raw:
         self._partitions = partitions
 
     @contextmanager
-    def open(self, bench: Bench) -> Iterator[Contest]:
+    def open(self, bench: Bench, sources: Sources) -> Iterator[Contest]:
         orders, servers = Orders(bench.records), bench.bootstrap_servers
-        with filled(servers, orders, partitions=self._partitions) as source:
-            engine, work = kp.SparkEngine(), RawCopy(servers, source, orders, self._partitions)
-            yield Contest(
-                self.name,
-                (
-                    Kpipe("kpipe", work, engine),
-                    StructuredStreaming("structured_streaming", work, engine.spark_session),
-                ),
-                (Ratio(self.name, "kpipe", "structured_streaming"),),
-                bench.turns,
-                bench.short_warm_up,
-            )
-
-
-class Headers:
-    """The figure ``headers``: records with two headers, which are copied too, over records without."""
-
-    name = "headers"
-    title = "raw copy with two headers a record, over without"
-
-    @contextmanager
-    def open(self, bench: Bench) -> Iterator[Contest]:
-        orders, servers = Orders(bench.records), bench.bootstrap_servers
-        with filled(servers, orders) as bare, filled(servers, orders, headers=True) as full:
-            engine = kp.SparkEngine()
-            yield Contest(
-                self.name,
-                (
-                    Kpipe("without_headers", RawCopy(servers, bare, orders), engine),
-                    Kpipe("with_headers", RawCopy(servers, full, orders, headers=True), engine),
-                ),
-                (Ratio("headers", "with_headers", "without_headers"),),
-                bench.turns,
-                bench.short_warm_up,
-            )
+        source = sources.topic(orders, partitions=self._partitions)
+        engine, work = kp.SparkEngine(), RawCopy(servers, source, orders, self._partitions)
+        contestants: list[Contestant] = [
+            Kpipe("kpipe", work, engine),
+            StructuredStreaming("structured_streaming", work, engine.spark_session),
+        ]
+        ratios = [Ratio(self.name, "kpipe", "structured_streaming")]
+        if self._partitions == 1:
+            with_headers = RawCopy(servers, sources.topic(orders, headers=True), orders, headers=True)
+            contestants.append(Kpipe("kpipe_with_headers", with_headers, engine))
+            ratios.append(Ratio("headers", "kpipe_with_headers", "kpipe"))
+        yield Contest(self.name, contestants, ratios, bench.turns, bench.short_warm_up)

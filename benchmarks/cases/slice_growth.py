@@ -9,7 +9,7 @@ import kpipe_platform as kp
 from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Ratio
 from benchmarks.orders import Orders
-from benchmarks.topics import filled
+from benchmarks.topics import Sources, filled
 from benchmarks.work import JsonEnrich
 
 
@@ -22,9 +22,10 @@ class SliceGrowth:
 
     name = "slice_growth"
     title = "time a record of a large slice, over a smaller one"
+    full_only = False
 
     @contextmanager
-    def open(self, bench: Bench) -> Iterator[Contest]:
+    def open(self, bench: Bench, sources: Sources) -> Iterator[Contest]:
         records, servers = bench.records, bench.bootstrap_servers
         shares = (0.25, 1) if bench.quick else (0.01, 0.1, 1, 10)
         sizes = [int(records * share) for share in shares]
@@ -39,4 +40,5 @@ class SliceGrowth:
             # Warm-up turns would take ten times the records too, and leave their memory.
             for turn in range(bench.short_warm_up):
                 contestants[0].run(-1 - turn).problems()
-            yield Contest(self.name, contestants, (ratio,), bench.turns, 0)
+            figures = {"us_per_record": lambda rate: 1e6 / rate}
+            yield Contest(self.name, contestants, (ratio,), bench.turns, 0, figures=figures)

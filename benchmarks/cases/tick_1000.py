@@ -1,4 +1,4 @@
-"""A tick of the offset sensor over many partitions, beside one over few."""
+"""Ticks of the offset sensor over 1 to 1,000 partitions."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ from pyspark.sql import DataFrame
 import kpipe_platform as kp
 from benchmarks.measure import Bench, Contest, Problems, Ratio, Run, stopwatch
 from benchmarks.orders import FIELDS, Orders
-from benchmarks.topics import filled
+from benchmarks.topics import Sources, filled
 
 _FEW, _MANY = 10, 1_000
+_PARTITIONS = (1, _FEW, 100, _MANY)
 _TICKS_A_RUN = 5
 
 
 class Tick1000:
-    """The figure ``tick_1000``: seconds over seconds, so smaller is better."""
+    """The figure ``tick_1000``, of 1,000 partitions over 10: seconds over seconds, so smaller is better."""
 
     name = "tick_1000"
     title = "time of a sensor tick over 1,000 partitions, over 10"
+    full_only = False
 
     @contextmanager
-    def open(self, bench: Bench) -> Iterator[Contest]:
+    def open(self, bench: Bench, sources: Sources) -> Iterator[Contest]:
         with ExitStack() as stack:
             # No instance in memory: a sensor finds its partitions through a reference to its instance.
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kpipe-bench-"))
@@ -38,9 +40,17 @@ class Tick1000:
                 source = stack.enter_context(filled(servers, Orders(partitions), partitions=partitions))
                 return Ticks(f"partitions_{partitions}", servers, source, partitions, instance)
 
-            few, many = ticks(_FEW), ticks(_MANY)
-            ratio = Ratio("tick_1000", many.name, few.name, of="time", better="smaller")
-            yield Contest(self.name, (few, many), (ratio,), 2 * bench.turns, bench.warm_up_turns, unit="ticks")
+            sizes = (_FEW, _MANY) if bench.quick else _PARTITIONS
+            contestants = {partitions: ticks(partitions) for partitions in sizes}
+            yield Contest(
+                self.name,
+                list(contestants.values()),
+                (Ratio("tick_1000", contestants[_MANY].name, contestants[_FEW].name, of="time", better="smaller"),),
+                2 * bench.turns,
+                bench.warm_up_turns,
+                unit="ticks",
+                figures={"tick_s": lambda rate: 1 / rate},
+            )
 
 
 @contextmanager

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 import kpipe_platform as kp
+from benchmarks.fresh import answer_of
 from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Ratio, Run
 from benchmarks.orders import Orders
-from benchmarks.topics import filled
+from benchmarks.topics import Sources
 from benchmarks.work import JsonEnrich
 
-_ROOT = Path(__file__).parents[2]
-_DEADLINE_S = 180.0
-_QUICK_TURNS = 2
+_QUICK_TURNS = 1
 
 
 class WarmCold:
@@ -27,23 +22,24 @@ class WarmCold:
 
     name = "warm_cold"
     title = "time of one record with a new process and a new session, over a warm session"
+    full_only = False
 
     @contextmanager
-    def open(self, bench: Bench) -> Iterator[Contest]:
+    def open(self, bench: Bench, sources: Sources) -> Iterator[Contest]:
         orders, servers = Orders(1), bench.bootstrap_servers
-        with filled(servers, orders) as source:
-            work = JsonEnrich(servers, source, orders)
-            warm = Kpipe("warm", work, kp.SparkEngine())
-            # Where this is the only case, its first run starts the session.
-            warm.run(-1).problems()
-            yield Contest(
-                self.name,
-                (warm, Cold("cold", work)),
-                (Ratio("warm_cold", "cold", "warm", of="time"),),
-                # A cold start costs a quarter of a minute, and has nothing to warm up.
-                min(bench.turns, _QUICK_TURNS) if bench.quick else bench.turns,
-                0,
-            )
+        source = sources.topic(orders)
+        work = JsonEnrich(servers, source, orders)
+        warm = Kpipe("warm", work, kp.SparkEngine())
+        # Where this is the only case, its first run starts the session.
+        warm.run(-1).problems()
+        yield Contest(
+            self.name,
+            (warm, Cold("cold", work)),
+            (Ratio("warm_cold", "cold", "warm", of="time"),),
+            # A cold start costs a quarter of a minute, and has nothing to warm up.
+            min(bench.turns, _QUICK_TURNS) if bench.quick else bench.turns,
+            0,
+        )
 
 
 class Cold:
@@ -65,16 +61,5 @@ class Cold:
         topics, work = self._kpipe.make_topics(turn), self._work
         source = [work.bootstrap_servers, work.source, str(work.orders.count)]
         began = time.time()
-        done = subprocess.run(
-            [sys.executable, "-m", "benchmarks.cold", *source, topics.tag, topics.out, topics.letters],
-            cwd=_ROOT,
-            capture_output=True,
-            text=True,
-            timeout=_DEADLINE_S,
-            check=False,
-        )
-        if done.returncode:
-            msg = f"a cold materialisation failed: {done.stderr[-2_000:]}"
-            raise RuntimeError(msg)
-        answer = json.loads(done.stdout.splitlines()[-1])
+        answer = answer_of("-m", "benchmarks.cold", *source, topics.tag, topics.out, topics.letters)
         return Run(answer["finished"] - began, work.orders.count, lambda: self._kpipe.problems(topics, answer["told"]))

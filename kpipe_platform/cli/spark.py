@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,6 +39,14 @@ def start(
         list[str] | None,
         typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be given several times."),
     ] = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(dir_okay=False, help="Packages for a cluster's executors, of kpipe spark pack."),
+    ] = None,
+    python: Annotated[
+        str | None,
+        typer.Option(help="A cluster's Python. [default: python3 with an archive, else the path of this one]"),
+    ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Run until Ctrl-C instead of in the background.")
     ] = False,
@@ -46,9 +56,11 @@ def start(
     It has the Kafka connector and the packages of this Python, and reads relative paths from this folder.
     """
     from kpipe_platform.spark.connect_service import EngineOptions, EngineService
+    from kpipe_platform.spark.executors import Executors
 
     settings = name_values(setting or [], example="spark.driver.memory=4g")
-    options = EngineOptions(master=master, port=port, settings=settings)
+    executors = Executors(None if archive is None else archive.absolute(), python)
+    options = EngineOptions(master=master, port=port, settings=settings, executors=executors)
     service = EngineService()
     if foreground:
         _run(service, options)
@@ -60,6 +72,37 @@ def start(
         print_hint("It was running already.")
     print_hint(f"Use it with: SparkEngine(remote={str(status.remote)!r})")
     print_hint("Stop it with: kpipe spark stop")
+
+
+@app.command()
+def pack(
+    output: Annotated[Path, typer.Option(help="The archive; its name ends in .tar.gz.")] = Path(
+        "kpipe-executors.tar.gz"
+    ),
+    package: Annotated[
+        list[str] | None,
+        typer.Option(help="A further installed package, with what it needs; may be given several times."),
+    ] = None,
+    module: Annotated[
+        list[str] | None,
+        typer.Option(help="A module or package of yours, found from this folder; may be given several times."),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option(help="A package that the executors have already; may be given several times."),
+    ] = None,
+) -> None:
+    """Write the Python packages that a cluster's executors need, for `kpipe spark start --archive`."""
+    from kpipe_platform.spark.executor_archive import write_archive
+
+    with _importable_here():
+        manifest = write_archive(output, packages=package or [], modules=module or [], without=without or [])
+    print_line(str(output))
+    print_hint(f"{output.stat().st_size / 1e6:.0f} MB, for Python {manifest.python} on {manifest.machine}:")
+    print_hint(
+        ", ".join(["kpipe", *(f"{name} {at}" for name, at in manifest.distributions.items()), *manifest.modules])
+    )
+    print_hint(f"Use it with: kpipe spark start --master spark://HOST:7077 --archive {output}")
 
 
 @app.command()
@@ -86,6 +129,16 @@ def status(
         print_hint("Start it with: kpipe spark start")
     elif found.state == "crashed":
         print_hint("Its log says why; kpipe spark start starts it again.")
+
+
+@contextmanager
+def _importable_here() -> Iterator[None]:
+    """Look for modules in this folder too, as `python -m` does."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        yield
+    finally:
+        sys.path.remove(str(Path.cwd()))
 
 
 def _run(service: EngineService, options: EngineOptions) -> None:

@@ -39,7 +39,8 @@ from kpipe_platform.resources.destination import KafkaDeadLetterDestination, Kaf
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import SparkEngine
 from kpipe_platform.spark.convert import requested_form, to_form
-from kpipe_platform.spark.reader import TopicCodecs, empty_slice
+from kpipe_platform.spark.frames import TopicCodecs
+from kpipe_platform.spark.reader import empty_slice
 from kpipe_platform.spark.table import latest_by_key
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from kpipe_platform.io_managers.partition_events import StepEvents, Watch, why_f
 from kpipe_platform.io_managers.pipeline import Pipeline
 from kpipe_platform.io_managers.step import StepId
 from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.spark.reader import SliceFrames
+from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.stage_notes import StageNotes, start_noting
 
 

@@ -37,14 +37,15 @@ from kpipe_platform.resources.spark import SparkEngine
 from kpipe_platform.spark.checks import check_output_schema, columns_of
 from kpipe_platform.spark.convert import is_records, to_frame
 from kpipe_platform.spark.failures import classify, is_sparks
+from kpipe_platform.spark.frames import SliceFrames, TopicCodecs
 from kpipe_platform.spark.lanes import LaneRows, write_lanes
-from kpipe_platform.spark.reader import SliceFrames, TopicCodecs, read_slice
+from kpipe_platform.spark.reader import read_slice
 from kpipe_platform.spark.writer import evaluate, write_slice
-from kpipe_platform.spark.writer_rows import output_rows
+from kpipe_platform.spark.writer_rows import WriterRows, output_rows
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 # Offsets below which another lane costs more than it saves: a task and a transaction, about 100 ms.
 _OFFSETS_A_LANE = 1_000
@@ -253,13 +254,11 @@ class Pipeline:
         Raises:
             StageFailedError: It does.
         """
-        rows = staged.output
-        if target.topic is not None:
-            rows = self._rows(staged, target.topic, codec or target.topic.value)
-        evaluate(rows, str(staged.slice))
+        rows = None if target.topic is None else self._rows(staged, target.topic, codec or target.topic.value)
+        evaluate(staged.output if rows is None else rows.frame, str(staged.slice))
 
     @staticmethod
-    def _rows(staged: Staged, topic: KafkaTopic, codec: Codec) -> DataFrame | None:
+    def _rows(staged: Staged, topic: KafkaTopic, codec: Codec) -> WriterRows | None:
         if staged.output is None:
             return None
         check_output_schema(staged.output, codec, topic.name)

@@ -10,7 +10,7 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import Retry, Segment
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.spark.reader import SliceFrames
+from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.stage_notes import RuleCount, StageNotes
 from kpipe_platform.spark.writer_spec import FaultSample, PreviewRow
 

@@ -24,7 +24,7 @@ from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.policies.retry import try_again
 from kpipe_platform.spark.convert import to_form
 from kpipe_platform.spark.failures import classify, is_sparks
-from kpipe_platform.spark.reader import SliceFrames
+from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.stage_notes import RowFault, StageNotes, fault_frame, noting, retry_of
 
 logger = logging.getLogger(__name__)
@@ -93,6 +93,7 @@ class Stager:
             except StageFailedError as error:
                 if not self._isolates or not error.isolable:
                     raise
+                reads = {name: (topic, frames.keep()) for name, (topic, frames) in reads.items()}
                 self._isolate(slice_, reads, error, done)
             else:
                 done(report)

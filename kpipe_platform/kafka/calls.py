@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -24,6 +27,7 @@ from kpipe_platform.errors import (
 from kpipe_platform.kafka.clients import REFUSALS, Clients
 from kpipe_platform.kafka.settings import ConnectionSettings
 
+Key = TypeVar("Key")
 Result = TypeVar("Result")
 
 # How much longer than the request's own timeout the future is waited for, seconds: librdkafka answers by
@@ -150,7 +154,7 @@ def ask(request: Callable[[], Future[Result]], clients: Clients, what: str, **wh
         reraise=True,
     )
     try:
-        return retrying(lambda: request().result(timeout=settings.request_timeout_s + _GRACE_S))
+        return retrying(lambda: request().result(timeout=_longest_s(settings)))
     except KafkaException as exception:
         refusal = clients.refusal() if kafka_error(exception).code() in _UNAVAILABLE else None
         raise translate(refusal or exception, settings, what, **where) from exception
@@ -158,7 +162,81 @@ def ask(request: Callable[[], Future[Result]], clients: Clients, what: str, **wh
         raise no_answer(settings, what, **where) from exception
 
 
-def first_then(first: Future[Result], again: Callable[[], Future[Result]]) -> Callable[[], Future[Result]]:
+def ask_each(
+    request: Callable[[], Mapping[Key, Future[Result]]], clients: Clients, what: Callable[[Key], Asked]
+) -> Callable[[], dict[Key, Result]]:
+    """Send one request for many things, each of which has an answer of its own.
+
+    The request is under way when this returns, so that others can be sent beside it. Where the answer of one thing is a
+    refusal for the moment, that one is asked again by itself.
+
+    Args:
+        request: Sends the request.
+        clients: As for `ask`.
+        what: What is asked of one thing, for an error.
+
+    Returns:
+        What awaits the answers; it raises as `ask`.
+    """
+    settings = clients.settings
+    sent = request()
+
+    def answers() -> dict[Key, Result]:
+        found = {}
+        for key, future in sent.items():
+            try:
+                # Without the retries of `ask`: to make them ready takes longer than a thousand partitions' answers.
+                found[key] = future.result(timeout=_longest_s(settings))
+            except (KafkaException, FutureTimeoutError) as exception:
+                asked = what(key)
+                if isinstance(exception, FutureTimeoutError):
+                    raise no_answer(settings, asked.phrase, **asked.where) from exception
+                again = partial(_answer_of, request, key)
+                found[key] = ask(_first_then(future, again), clients, asked.phrase, **asked.where)
+        return found
+
+    return answers
+
+
+def beside(call: Callable[[], Result]) -> Future[Result]:
+    """Make a call in a thread of its own.
+
+    Not one that a process waits for at its end: a client that never answers must not hold it.
+    """
+    future: Future[Result] = Future()
+
+    def fulfil() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:  # noqa: BLE001  # raised again in the thread that waits
+            future.set_exception(error)
+
+    threading.Thread(target=fulfil, name="kpipe-call", daemon=True).start()
+    return future
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What is asked, for an error.
+
+    Args:
+        phrase: ``"describe topic flights"``.
+        where: Attributes of the error.
+    """
+
+    phrase: str
+    where: Mapping[str, Any] = field(default_factory=dict)
+
+
+def _answer_of(request: Callable[[], Mapping[Key, Future[Result]]], key: Key) -> Future[Result]:
+    return request()[key]
+
+
+def _longest_s(settings: ConnectionSettings) -> float:
+    return settings.request_timeout_s + _GRACE_S
+
+
+def _first_then(first: Future[Result], again: Callable[[], Future[Result]]) -> Callable[[], Future[Result]]:
     """A request that was sent already, and how to send it again."""
     sent = [first]
     return lambda: sent.pop() if sent else again()

@@ -106,12 +106,12 @@ def fetch_offsets(
         BrokerUnavailableError: No answer in that time, or none while a transaction is undecided.
         AuthorizationFailedError: The group may not be read.
     """
-    found: Offsets = dict.fromkeys(partitions)
-    for tp in fetch_stored(clients, group, partitions, isolation=isolation, timeout_s=timeout_s):
+    found = fetch_stored(clients, group, partitions, isolation=isolation, timeout_s=timeout_s)
+    return {
         # A negative offset without an error is the protocol's way to say that there is none.
-        stored = None if tp.offset < 0 else CommittedOffset(tp.offset, CommitMetadata.from_text(tp.metadata))
-        found[(tp.topic, tp.partition)] = stored
-    return found
+        place: None if tp.offset < 0 else CommittedOffset(tp.offset, CommitMetadata.from_text(tp.metadata))
+        for place, tp in zip(partitions, found, strict=True)
+    }
 
 
 def stored_offsets(clients: Clients, group: str, partitions: Sequence[Partition]) -> Offsets:

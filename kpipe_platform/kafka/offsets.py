@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
-from confluent_kafka import IsolationLevel, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, IsolationLevel, KafkaException, TopicPartition
 from confluent_kafka.admin import ListOffsetsResultInfo, OffsetSpec
 
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.calls import ask, first_then
+from kpipe_platform.kafka.calls import Asked, ask, ask_each, beside
 from kpipe_platform.kafka.clients import Clients
 
 Partition = tuple[str, int]
 """A topic's name and a partition number."""
+
+Before = TypeVar("Before")
 
 
 @dataclass(frozen=True, order=True)
@@ -76,23 +79,60 @@ def watermarks(clients: Clients, partitions: Iterable[Partition], isolation: str
         TopicNotFoundError: A topic or partition does not exist.
         BrokerUnavailableError: No answer within the deadline.
     """
-    wanted = list(partitions)
-    starts = _list_offsets(clients, wanted, OffsetSpec.earliest(), isolation)
-    ends = _list_offsets(clients, wanted, OffsetSpec.latest(), isolation)
-    return {p: Watermarks(starts[p], max(starts[p], ends[p])) for p in wanted}
+    wanted = list(dict.fromkeys(partitions))
+    # Both are under way before the first is awaited.
+    starts = _send(clients, wanted, OffsetSpec.earliest(), isolation)
+    ends = _send(clients, wanted, OffsetSpec.latest(), isolation)
+    return _paired(wanted, starts(), ends())
+
+
+def watermarks_around(
+    clients: Clients, group: str, partitions: Iterable[Partition], isolation: str, read: Callable[[], Before]
+) -> tuple[dict[Partition, Watermarks], Before]:
+    """The same around another question: log starts are read beside it, ends behind its answer.
+
+    So an offset that ``read`` finds is no further than the end, and a log start no further than what was done by then.
+    The group's consumer asks: for each partition the admin client makes a future, which takes longer than the answer.
+
+    Args:
+        clients: The clients to use.
+        group: Whose consumer asks; it has no part in the answer.
+        partitions: Pairs of topic and partition number.
+        isolation: Isolation of the ends.
+        read: The other question.
+
+    Raises:
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    wanted = list(dict.fromkeys(partitions))
+    starts = beside(partial(_ask_consumer, clients, group, wanted, OFFSET_BEGINNING, isolation))
+    try:
+        before = read()
+        ends = _ask_consumer(clients, group, wanted, OFFSET_END, isolation)
+    finally:
+        # A consumer that is closed in the middle of a call takes the process down.
+        wait([starts])
+    return _paired(wanted, starts.result(), ends), before
+
+
+def _paired(partitions: Sequence[Partition], starts: list[int], ends: list[int]) -> dict[Partition, Watermarks]:
+    found = zip(partitions, starts, ends, strict=True)
+    return {place: Watermarks(start, max(start, end)) for place, start, end in found}
 
 
 def offsets_at(
     clients: Clients, partitions: Iterable[Partition], timestamp_ms: int, isolation: str
 ) -> dict[Partition, int | None]:
     """First offset with a timestamp at or after ``timestamp_ms``; None where there is no such record."""
-    found = _list_offsets(clients, list(partitions), OffsetSpec.for_timestamp(timestamp_ms), isolation)
-    return {p: None if offset < 0 else offset for p, offset in found.items()}
+    wanted = list(dict.fromkeys(partitions))
+    found = _send(clients, wanted, OffsetSpec.for_timestamp(timestamp_ms), isolation)()
+    return {p: None if offset < 0 else offset for p, offset in zip(wanted, found, strict=True)}
 
 
-def _list_offsets(
-    clients: Clients, partitions: list[Partition], spec: OffsetSpec, isolation: str
-) -> dict[Partition, int]:
+def _send(
+    clients: Clients, partitions: Sequence[Partition], spec: OffsetSpec, isolation: str
+) -> Callable[[], list[int]]:
+    """Ask for one offset of each partition, in one request; the answers are in the order of the partitions."""
     level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
     settings = clients.settings
     wanted = {TopicPartition(topic, number): spec for topic, number in partitions}
@@ -100,24 +140,46 @@ def _list_offsets(
     def request() -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
         return clients.admin().list_offsets(wanted, isolation_level=level, request_timeout=settings.request_timeout_s)
 
-    # One request for all partitions; where one of them has no leader yet, that one is asked again by itself.
-    futures = request()
-    found = {}
-    for tp, future in futures.items():
-        found[(tp.topic, tp.partition)] = ask(
-            first_then(future, partial(_one_of, request, tp)),
-            clients,
-            f"list offsets of {tp.topic}/{tp.partition}",
-            topic=tp.topic,
-            partition=tp.partition,
-        ).offset
-    return found
+    # Where one of the partitions has no leader yet, that one is asked again by itself.
+    answers = ask_each(request, clients, _asked_of)
+    return lambda: [found.offset for found in answers().values()]
 
 
-def _one_of(
-    request: Callable[[], dict[TopicPartition, Future[ListOffsetsResultInfo]]], tp: TopicPartition
-) -> Future[ListOffsetsResultInfo]:
-    return request()[tp]
+def _ask_consumer(
+    clients: Clients, group: str, partitions: Sequence[Partition], which: int, isolation: str
+) -> list[int]:
+    """The same by a consumer that never joins its group.
+
+    Source: in Kafka's protocol (ListOffsets) log start and end are times, by the numbers that name them as offsets.
+    """
+    settings = clients.settings
+    wanted = [TopicPartition(topic, number, which) for topic, number in partitions]
+
+    def request() -> Future[list[int]]:
+        answer: Future[list[int]] = Future()
+        found = clients.consumer(group, isolation).offsets_for_times(wanted, timeout=settings.request_timeout_s)
+        answer.set_result(offsets_of(found))
+        return answer
+
+    topics = ", ".join(dict.fromkeys(topic for topic, _ in partitions))
+    return ask(request, clients, f"list offsets of {topics}", group=group)
+
+
+def offsets_of(found: Sequence[TopicPartition]) -> list[int]:
+    """The offsets of an answer about several partitions.
+
+    Raises:
+        KafkaException: One of them has an error instead.
+    """
+    failed = next((tp.error for tp in found if tp.error is not None), None)
+    if failed is not None:
+        raise KafkaException(failed)
+    return [tp.offset for tp in found]
+
+
+def _asked_of(tp: TopicPartition) -> Asked:
+    where = {"topic": tp.topic, "partition": tp.partition}
+    return Asked(f"list offsets of {tp.topic}/{tp.partition}", where)
 
 
 def parse_start(start: str | int | dt.datetime) -> str | int:

@@ -159,6 +159,9 @@ class ConnectionSettings:
             "socket.connection.setup.timeout.ms": max(timeout_ms, 1000),
             # Client errors reach the caller as typed errors; librdkafka's own lines would double them on stderr.
             "log_level": 2,
+            # librdkafka waits for half of this between any two of its connections, and a client needs two for its first
+            # answer: by the default of 100 ms each is 40 ms late. It grows from here with each connection that fails.
+            "reconnect.backoff.ms": 20,
             # The default back-off grows to 10 s and makes a restarted broker look dead for that long.
             "reconnect.backoff.max.ms": 1000,
         }

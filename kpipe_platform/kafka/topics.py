@@ -16,7 +16,7 @@ from confluent_kafka.admin import TopicDescription as DescribedTopic
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
-from kpipe_platform.kafka.calls import ask, first_then, kafka_error, translate
+from kpipe_platform.kafka.calls import Asked, ask, ask_each, kafka_error, translate
 from kpipe_platform.kafka.clients import Clients
 
 
@@ -90,27 +90,19 @@ def describe_topics(clients: Clients, names: Iterable[str]) -> dict[str, TopicDe
     """
     wanted = list(dict.fromkeys(names))
     settings = clients.settings
-    described = {}
-    for name, future in _describe(clients, wanted).items():
-        try:
-            found = ask(
-                first_then(future, partial(_describe_one, clients, name)),
-                clients,
-                f"describe topic {name}",
-                topic=name,
-            )
-        except TopicNotFoundError as error:
-            raise missing_topic(name, settings.bootstrap_servers) from error
-        described[name] = TopicDescription(name, str(found.topic_id), len(found.partitions))
-    return described
+    try:
+        found = ask_each(
+            partial(_describe, clients, wanted),
+            clients,
+            lambda name: Asked(f"describe topic {name}", {"topic": name}),
+        )()
+    except TopicNotFoundError as error:
+        raise missing_topic(str(error.attributes["topic"]), settings.bootstrap_servers) from error
+    return {name: TopicDescription(name, str(each.topic_id), len(each.partitions)) for name, each in found.items()}
 
 
 def _describe(clients: Clients, names: list[str]) -> dict[str, Future[DescribedTopic]]:
     return clients.admin().describe_topics(TopicCollection(names), request_timeout=clients.settings.request_timeout_s)
-
-
-def _describe_one(clients: Clients, name: str) -> Future[DescribedTopic]:
-    return _describe(clients, [name])[name]
 
 
 def missing_topic(name: str, servers: str) -> TopicNotFoundError:

@@ -65,16 +65,24 @@ def make_candidates(
     facts = {(f.topic, f.partition): f for f in _with_earlier(instance, target, view, growth)}
     stops = {topic: paused(instance, target.group, topic) for topic in target.topics}
     busy = frozenset(key for run in running for key in run.keys)
+    starts_late = target.policy.start == "latest"
 
     def candidate(key: str | None, numbers: Sequence[int]) -> Candidate:
         partitions = [(topic, number) for topic in target.topics for number in numbers]
-        made = Candidate(
+        known = [facts[partition] for partition in partitions]
+        ranges, problem = _planned(known, target.policy)
+        in_cursor = WHOLE if key is None else numbers[0]
+        return Candidate(
             number=None if key is None else numbers[0],
+            ranges=ranges,
+            problem=problem,
             in_flight=bool(running) if key is None else key in busy,
             paused=any(number in stops[topic] for topic, number in partitions),
             owned=owned is None or all(partition in owned for partition in partitions),
+            # Until the start is stored, what is produced between two ticks would be taken for old and left out.
+            new_group=starts_late and problem is None and any(f.committed is None for f in known),
+            first_seen_s=cursor.first_seen_s(in_cursor, start_of(ranges), now_s) if problem is None else 0.0,
         )
-        return _planned(made, [facts[partition] for partition in partitions], target.policy, cursor, now_s)
 
     if growth is None:
         found = [candidate(None, range(view.partitions))]
@@ -111,21 +119,12 @@ def _with_earlier(
     return [earlier(f) for f in view.facts]
 
 
-def _planned(
-    candidate: Candidate, facts: Sequence[PartitionFacts], policy: PlanPolicy, cursor: Cursor, now_s: float
-) -> Candidate:
+def _planned(facts: Sequence[PartitionFacts], policy: PlanPolicy) -> tuple[tuple[PlannedRange, ...], KpipeError | None]:
+    """What a run would take, or why it would be refused."""
     try:
-        ranges = tuple(plan_range(f, policy) for f in facts)
+        return tuple([plan_range(f, policy) for f in facts]), None
     except KpipeError as problem:
-        return replace(candidate, problem=problem)
-    number = WHOLE if candidate.number is None else candidate.number
-    return replace(
-        candidate,
-        ranges=ranges,
-        # Until the start is stored, what is produced between two ticks would be taken for old and left out.
-        new_group=policy.start == "latest" and any(f.committed is None for f in facts),
-        first_seen_s=cursor.first_seen_s(number, start_of(ranges), now_s),
-    )
+        return (), problem
 
 
 def start_of(ranges: Sequence[PlannedRange]) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import Offsets, stored_offsets
-from kpipe_platform.kafka.offsets import Partition, Watermarks, watermarks
+from kpipe_platform.kafka.offsets import Partition, Watermarks, watermarks_around
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import PartitionFacts, PlanPolicy, facts_of
 from kpipe_platform.kafka.topics import TopicDescription, describe_topics
@@ -68,13 +68,17 @@ def read_brokers(
         everything = [(name, number) for name in names for number in range(described[name].partitions)]
         shared = min(described[name].partitions for name in topics)
         wanted = [(name, number) for name in topics for number in range(shared)]
-        # The groups' offsets are read before the ends: so an end can only be younger, never older.
-        committed = stored_offsets(clients, policy.group, wanted)
         behind: Offsets = {}
-        if downstream is not None:
-            read = [partition for partition in everything if partition[0] in downstream.topics]
-            behind = stored_offsets(clients, downstream.group, read)
-        marks = watermarks(clients, everything if downstream is not None else wanted, policy.isolation)
+
+        def read() -> Offsets:
+            if downstream is not None:
+                read = [partition for partition in everything if partition[0] in downstream.topics]
+                behind.update(stored_offsets(clients, downstream.group, read))
+            return stored_offsets(clients, policy.group, wanted)
+
+        # The groups' offsets are read before the ends: so an end can only be younger, never older.
+        places = everything if downstream is not None else wanted
+        marks, committed = watermarks_around(clients, policy.group, places, policy.isolation, read)
         facts = facts_of(clients, policy, described, committed, marks)
     return BrokerView(
         {name: described[name] for name in topics}, facts, None if downstream is None else _lag(behind, marks)

@@ -27,11 +27,12 @@ def range_key(group: str, partitions: str, ranges: Sequence[OffsetRange]) -> str
 
     Where a run takes many, their ranges are told by a digest.
     """
-    listed = ",".join(f"{r.topic}/{r.partition}[{r.start}-{r.end}]" for r in sorted(ranges))
+    ordered = sorted(ranges)
+    listed = ",".join([f"{r.topic}/{r.partition}[{r.start}-{r.end}]" for r in ordered])
     key = f"{group}:{listed}"
     if len(key) <= _LONGEST_KEY:
         return key
-    topics = ",".join(dict.fromkeys(r.topic for r in sorted(ranges)))
+    topics = ",".join(dict.fromkeys(r.topic for r in ordered))
     digest = hashlib.sha256(key.encode()).hexdigest()[:32]
     return f"{group}:{topics}/{partitions}[{digest}]"
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec, TextCodec
 from kpipe_platform.codecs.schema import ArrayType, Field, MapType, StructType
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.spark.reused import reused
 
 CORRUPT = "_kpipe_corrupt"
 """Field in which from_json leaves a record that it cannot read."""
@@ -104,20 +105,21 @@ def value_columns(codec: Codec, value: Column) -> list[Column]:
     return [value.alias("value")]
 
 
-def encoded_value(codec: Codec, output: DataFrame) -> Column:
-    """The value bytes of a stage's output.
+@reused
+def encoded_value(codec: Codec, output: T.StructType) -> Column:
+    """The value bytes of a stage's output with this schema.
 
     Raises:
         ConfigError: The columns do not fit the codec.
     """
-    names = [name for name in output.columns if name != "_kafka"]
+    names = [name for name in output.names if name != "_kafka"]
     if isinstance(codec, JsonCodec):
         if not names:
-            msg = f"the stage's output has no column beside _kafka: {output.columns}"
+            msg = f"the stage's output has no column beside _kafka: {output.names}"
             raise ConfigError(msg, fix="return at least one column for the JSON value")
         options = {"ignoreNullFields": "false" if codec.include_nulls else "true"}
         encoded = F.to_json(F.struct(*[F.col(_quoted(name)) for name in names]), options).cast("binary")
-        if "_kafka" in output.columns:
+        if "_kafka" in output.names:
             # A tombstone has no value to decode; all its value columns are null, and it must leave as a tombstone.
             all_null = F.lit(True)
             for name in names:
@@ -128,10 +130,10 @@ def encoded_value(codec: Codec, output: DataFrame) -> Column:
     if unknown or "value" not in names:
         msg = (
             f"the stage's output for codec {codec.name!r} needs a column 'value' and may hold "
-            f"{', '.join(SINK_COLUMNS)} and _kafka; it holds {', '.join(output.columns)}"
+            f"{', '.join(SINK_COLUMNS)} and _kafka; it holds {', '.join(output.names)}"
         )
         raise ConfigError(msg, fix="select these columns, or use JsonCodec() to write every column", columns=unknown)
-    kind = output.schema["value"].dataType
+    kind = output["value"].dataType
     if not isinstance(kind, T.BinaryType | T.StringType | T.NullType):
         msg = f"column 'value' is {kind.simpleString()}; codec {codec.name!r} writes binary or string"
         raise ConfigError(msg, fix="cast it, or use JsonCodec()", column="value")
@@ -167,16 +169,16 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def column_type(frame: DataFrame, path: str) -> T.DataType:
+def column_type(schema: T.StructType, path: str) -> T.DataType:
     """Type of a column, or of a field in a struct column by its dotted path.
 
     Raises:
         ConfigError: There is no such column.
     """
-    kind: T.DataType = frame.schema
+    kind: T.DataType = schema
     for part in path.split("."):
         if not isinstance(kind, T.StructType) or part not in kind.fieldNames():
-            msg = f"column {path!r} is not in the stage's output ({', '.join(frame.columns)})"
+            msg = f"column {path!r} is not in the stage's output ({', '.join(schema.names)})"
             raise ConfigError(msg, fix="return this column, or name another one in KafkaTopic(...)", column=path)
         kind = kind[part].dataType
     return kind

@@ -5,7 +5,7 @@ takes seconds to start and is never stopped. Sessions of the plugin share one; t
 all the same.
 
 Run as ``python -m kpipe_platform.spark.connect_program FOLDER``. ``server.json`` in the folder says how; ``ready.json``
-appears in it once clients can attach.
+appears in it once clients can attach, or ``failed.json`` where what is wrong is known.
 """
 
 from __future__ import annotations
@@ -23,8 +23,11 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from kpipe_platform.errors import KpipeError
 from kpipe_platform.jvm.ports import established
-from kpipe_platform.spark.connect_server import OPTIONS, READY
+from kpipe_platform.spark.connect_server import FAILED, OPTIONS, READY
+from kpipe_platform.spark.connect_sessions import local_tasks
+from kpipe_platform.spark.executor_check import check_executors
 from kpipe_platform.spark.idle import IdleSweep
 from kpipe_platform.spark.session import EngineSettings, get_session
 from kpipe_platform.spark.warm_up import warm_up
@@ -40,7 +43,7 @@ def main() -> int:
     """Serve until SIGTERM, or until the JVM ends.
 
     Returns:
-        The exit code: 0 after SIGTERM, 1 where the JVM ended by itself.
+        The exit code: 0 after SIGTERM, 1 where the JVM ended by itself or Spark could not start.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     signal.signal(signal.SIGTERM, _exit)
@@ -50,7 +53,10 @@ def main() -> int:
         session = get_session(
             EngineSettings(master=options["master"], app_name=options["app_name"], config=options["settings"])
         )
-        _write_ready(folder, session)
+        if local_tasks(options["master"]) is None:
+            check_executors(session, options["executors_deadline_s"])
+        _write(folder, READY, {"spark_version": session.version})
+        logger.info("Spark %s serves", session.version)
         if options["warm"]:
             _warm(session)
         process = _jvm_process()
@@ -63,6 +69,10 @@ def main() -> int:
                 next_look_s = time.monotonic() + _LOOK_S
             time.sleep(_POLL_S)
         logger.error("the JVM ended by itself with exit code %s", process.returncode)
+        return 1
+    except KpipeError as error:
+        logger.error("%s", error)
+        _write(folder, FAILED, {"kind": type(error).__name__, "message": error.message, "fix": error.fix})
         return 1
     finally:
         _end_jvm()
@@ -82,11 +92,10 @@ def _exit(_number: int, _frame: FrameType | None) -> None:
     sys.exit(0)
 
 
-def _write_ready(folder: Path, session: SparkSession) -> None:
-    temporary = folder / f"{READY}.tmp"
-    temporary.write_text(json.dumps({"spark_version": session.version}), encoding="utf-8")
-    temporary.replace(folder / READY)
-    logger.info("Spark %s serves", session.version)
+def _write(folder: Path, name: str, fields: dict[str, Any]) -> None:
+    temporary = folder / f"{name}.tmp"
+    temporary.write_text(json.dumps(fields), encoding="utf-8")
+    temporary.replace(folder / name)
 
 
 def _warm(session: SparkSession) -> None:

@@ -14,17 +14,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from kpipe_platform.errors import ConfigError, EngineUnavailableError, EnvironmentSetupError
+from kpipe_platform import errors
+from kpipe_platform.errors import ConfigError, EngineUnavailableError, EnvironmentSetupError, KpipeError
 from kpipe_platform.jvm.jars import spark_connector_jars
 from kpipe_platform.jvm.java import find_java
 from kpipe_platform.jvm.ports import LOOPBACK, free_port, is_free
 from kpipe_platform.jvm.process import ManagedProcess
+from kpipe_platform.spark.executors import Executors
 
 __all__ = ["ConnectServer", "has_client", "spark_version"]
 
 _PROGRAM = "kpipe_platform.spark.connect_program"
-OPTIONS, READY = "server.json", "ready.json"
-"""Files of the server's folder: how it is to be started; written by it once clients can attach."""
+OPTIONS, READY, FAILED = "server.json", "ready.json", "failed.json"
+"""Files of the server's folder: how it is to be started; written by it once clients can attach, or cannot ever."""
 # Three seconds on a machine with nothing else to do; a busy one takes half a minute.
 _READY_DEADLINE_S = 180.0
 _POLL_S = 0.1
@@ -54,6 +56,7 @@ class ConnectServer:
     Args:
         folder: Folder for its log, settings and temporary files; a temporary one by default.
         master: Where its jobs run: ``local[*]``, or a cluster's master.
+        executors: Where a cluster's executors have their Python and its packages from.
         port: Port that it listens on; one that is free by default.
         settings: Spark settings that win over the defaults.
         warm: Do some work before anybody asks, so that the first slice finds Spark's classes loaded.
@@ -67,6 +70,7 @@ class ConnectServer:
         folder: Path | None = None,
         *,
         master: str = "local[*]",
+        executors: Executors | None = None,
         port: int | None = None,
         settings: Mapping[str, str] | None = None,
         warm: bool = True,
@@ -77,6 +81,7 @@ class ConnectServer:
         self._folder = folder
         self._made: Path | None = None
         self._master = master
+        self._executors = executors or Executors()
         self._wanted_port = port
         self._settings = dict(settings or {})
         self._warm = warm
@@ -126,7 +131,9 @@ class ConnectServer:
         """Start it and wait until clients can attach.
 
         Raises:
-            EnvironmentSetupError: Java, pyspark, its jars, the client's packages or the port are missing.
+            EnvironmentSetupError: Java, pyspark, its jars, the client's packages or the port are missing; or the
+                executors of a cluster lack packages.
+            ConfigError: There is an archive for executors where there are none.
             EngineUnavailableError: It did not become ready.
             RuntimeError: It is running already.
         """
@@ -135,6 +142,7 @@ class ConnectServer:
             raise RuntimeError(msg)
         find_java()
         _require_client()
+        self._executors.check(self._master)
         spark_connector_jars(spark_version(), progress=self._progress)
         if self._wanted_port is not None and not is_free(self._wanted_port):
             msg = f"Port {self._wanted_port} is in use, so the Spark Connect server cannot listen there."
@@ -175,9 +183,11 @@ class ConnectServer:
     def _try(self, last: bool) -> bool:
         """Start it on the port that was chosen; False when somebody else has taken that meanwhile."""
         ready = self._home / READY
-        ready.unlink(missing_ok=True)
+        for each in (ready, self._home / FAILED):
+            each.unlink(missing_ok=True)
         (self._home / OPTIONS).write_text(json.dumps(self._options(), indent=1), encoding="utf-8")
         environment = {name: value for name, value in os.environ.items() if name not in _CLIENTS_ONLY}
+        environment |= self._executors.environment
         process = ManagedProcess(
             [sys.executable, "-m", _PROGRAM, self._home],
             log_path=self.log_path,
@@ -194,7 +204,7 @@ class ConnectServer:
                 if not process.is_running():
                     if not last and "BindException" in process.log_tail(200):
                         return False
-                    raise self._failed("ended by itself before it was ready")
+                    raise self._told() or self._failed("ended by itself before it was ready")
                 if time.monotonic() >= end:
                     raise self._failed(f"was not ready within {self._ready_deadline_s:.0f} s")
                 process.wait(_POLL_S)
@@ -208,14 +218,30 @@ class ConnectServer:
         msg = f"The Spark Connect server {what}. The last lines of its log:\n{self.log_tail(60)}"
         return EngineUnavailableError(msg, fix="see what the log says, mend that and start it again")
 
+    def _told(self) -> KpipeError | None:
+        """The error that its process left, where it knew what was wrong."""
+        try:
+            left = json.loads((self._home / FAILED).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            return None
+        kind: type[KpipeError] = getattr(errors, left["kind"])
+        return kind(left["message"], fix=left["fix"])
+
     def _options(self) -> dict[str, Any]:
         settings = {
             **_SETTINGS,
             "spark.connect.grpc.binding.port": str(self._port),
             "spark.local.dir": str(self._home / "local"),
-            **self._settings,
+            **self._executors.settings(self._settings),
         }
-        return {"master": self._master, "app_name": "kpipe", "settings": settings, "warm": self._warm}
+        return {
+            "master": self._master,
+            "app_name": "kpipe",
+            "settings": settings,
+            "warm": self._warm,
+            # Sooner than this process gives up, so that what is wrong is told.
+            "executors_deadline_s": self._ready_deadline_s * 2 / 3,
+        }
 
 
 def spark_version() -> str:

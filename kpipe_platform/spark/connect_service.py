@@ -13,6 +13,7 @@ from kpipe_platform.jvm.identity import PidFile
 from kpipe_platform.jvm.local_service import LocalService, Progress
 from kpipe_platform.jvm.ports import established, is_free
 from kpipe_platform.spark.connect_server import ConnectServer, spark_version
+from kpipe_platform.spark.executors import Executors
 
 __all__ = ["EngineOptions", "EngineService", "EngineStatus"]
 
@@ -28,11 +29,13 @@ class EngineOptions:
         master: Where its jobs run.
         port: Its port; by default 15002, or another one when that is taken.
         settings: Spark settings that win over the defaults.
+        executors: Where a cluster's executors have their Python and its packages from.
     """
 
     master: str = "local[*]"
     port: int | None = None
     settings: Mapping[str, str] = field(default_factory=dict)
+    executors: Executors = field(default_factory=Executors)
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ class EngineService(LocalService[EngineOptions, EngineStatus, ConnectServer]):
             wanted.append(f"port {options.port}, not {status.remote}")
         if options.settings:
             wanted.append("settings, which only a start takes")
+        if options.executors != Executors():
+            wanted.append("an archive or a Python for executors, which only a start takes")
         return wanted
 
     def _launch(self, options: EngineOptions, *, detached: bool, progress: Progress | None) -> ConnectServer:
@@ -110,6 +115,7 @@ class EngineService(LocalService[EngineOptions, EngineStatus, ConnectServer]):
         server = ConnectServer(
             self.folder,
             master=options.master,
+            executors=options.executors,
             port=port,
             settings=options.settings,
             detached=detached,

@@ -12,10 +12,11 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.spark.reader import SliceFrames
+from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.stage_notes import StageNotes
-from kpipe_platform.spark.writer import merged, outcomes_of, slice_rows, write_rows
+from kpipe_platform.spark.writer import merged, outcomes_of, write_rows
 from kpipe_platform.spark.writer_lane import run_lane
+from kpipe_platform.spark.writer_rows import WriterRows, slice_rows
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
 from kpipe_platform.spark.writer_task import OUTCOME_SCHEMA
 
@@ -34,7 +35,7 @@ class LaneRows:
         spec: What to do; its slice is the lane.
     """
 
-    output: DataFrame | None
+    output: WriterRows | None
     frames: list[SliceFrames]
     notes: StageNotes
     spec: WriterSpec
@@ -71,8 +72,9 @@ def write_lanes(whole: Slice, lanes: Sequence[LaneRows]) -> LanesOutcome:
     _refuse_over_limit(whole, lanes)
     specs = [replace(lane.spec, started_ms=int(time.time() * 1000)) for lane in lanes]
     rows = [
-        slice_rows(lane.output, lane.frames, lane.spec.slice, lane.notes).withColumn("lane", F.lit(number))
+        lane_rows.frame.withColumn("lane", F.lit(number))
         for number, lane in enumerate(lanes)
+        if (lane_rows := slice_rows(lane.output, lane.frames, lane.spec.slice, lane.notes)) is not None
     ]
     ordered = (
         functools.reduce(DataFrame.unionByName, rows)
@@ -99,8 +101,8 @@ def _refuse_over_limit(whole: Slice, lanes: Sequence[LaneRows]) -> None:
     can_fault = any(lane.notes.faults or any(f.can_fault for f in lane.frames) for lane in lanes)
     if spec.limit.ratio is None or not can_fault:
         return
-    rows = [slice_rows(None, lane.frames, whole, lane.notes) for lane in lanes]
-    write_rows(functools.reduce(DataFrame.unionByName, rows), spec)
+    rows = [rows.frame for lane in lanes if (rows := slice_rows(None, lane.frames, whole, lane.notes)) is not None]
+    write_rows(WriterRows(functools.reduce(DataFrame.union, rows)), spec)
 
 
 def _error(ended: Sequence[Outcome]) -> Exception | None:

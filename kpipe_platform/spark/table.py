@@ -9,7 +9,8 @@ from kpipe_platform.errors import RecordFaultError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, watermarks
 from kpipe_platform.kafka.topics import describe_topics
-from kpipe_platform.spark.reader import TopicCodecs, decode_rows, empty_rows, read_ranges
+from kpipe_platform.spark.frames import TopicCodecs, decode_rows
+from kpipe_platform.spark.reader import empty_rows, read_ranges
 
 
 def latest_by_key(

@@ -17,10 +17,10 @@ from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.components import stops
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.spark.failures import classify
-from kpipe_platform.spark.reader import SliceFrames
+from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.stage_notes import RuleCount, StageNotes
 from kpipe_platform.spark.stops import over_limit, reasons_of, rejected_records, stopped_by_faults, too_many_faults
-from kpipe_platform.spark.writer_rows import count_rows, fault_rows, noted_rows, rule_rows, together
+from kpipe_platform.spark.writer_rows import WriterRows, slice_rows
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
 from kpipe_platform.spark.writer_task import OUTCOME_SCHEMA, run_writer
 
@@ -36,7 +36,7 @@ _MAX_PASSES = 6
 
 
 def write_slice(
-    output: DataFrame | None, frames: list[SliceFrames], spec: WriterSpec, notes: StageNotes | None = None
+    output: WriterRows | None, frames: list[SliceFrames], spec: WriterSpec, notes: StageNotes | None = None
 ) -> Outcome:
     """Write a slice, in as many passes as its rejections need.
 
@@ -50,16 +50,21 @@ def write_slice(
         The outcome, with status ``committed``, ``committed_earlier``, ``written`` or ``counted``.
 
     Raises:
+        ConfigError: There is nothing to write or to count.
         RecordFaultError: A record failed, and the action is to stop.
         DeadLetterLimitError: More records failed than the limit allows.
         DestinationRejectedError: The destination will not take a record, and the action is to stop.
         StageFailedError: The stage raised.
         KpipeError: Anything else that went wrong; offsets are unmoved.
     """
-    return write_rows(slice_rows(output, frames, spec.slice, notes), spec)
+    rows = slice_rows(output, frames, spec.slice, notes)
+    if rows is None:
+        msg = "there is neither an output nor a source to write"
+        raise ConfigError(msg, fix="read from a Kafka topic asset")
+    return write_rows(rows, spec)
 
 
-def write_rows(rows: DataFrame, spec: WriterSpec) -> Outcome:
+def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
     """The same for rows of `slice_rows`; raises as `write_slice`."""
     first: Outcome | None = None
     for _ in range(_MAX_PASSES):
@@ -89,34 +94,16 @@ def write_rows(rows: DataFrame, spec: WriterSpec) -> Outcome:
     raise DestinationRejectedError(msg, fix="see the reasons in the log", reasons=reasons_of(spec.rejected))
 
 
-def slice_rows(
-    output: DataFrame | None, frames: list[SliceFrames], slice_: Slice, notes: StageNotes | None
-) -> DataFrame:
-    """Everything that is to be written or counted of a slice; columns of ``output_rows``.
-
-    Raises:
-        ConfigError: There is nothing.
-    """
-    parts = [] if output is None else [output]
-    for source in frames:
-        parts.append(count_rows(source))
-        if source.can_fault:
-            parts.append(fault_rows(source))
-    if notes is not None:
-        parts += [noted_rows(faults, slice_) for faults in notes.faults]
-        parts += [rule_rows(counts) for counts in notes.counts]
-    if not parts:
-        msg = "there is neither an output nor a source to write"
-        raise ConfigError(msg, fix="read from a Kafka topic asset")
-    return together(parts)
-
-
-def run_pass(rows: DataFrame, spec: WriterSpec) -> Outcome:
+def run_pass(rows: WriterRows, spec: WriterSpec) -> Outcome:
     """One Spark job over the rows: one writer task in offset order, or parallel ones at least once."""
     spec = replace(spec, started_ms=int(time.time() * 1000))
+    ordered = rows.frame
     if spec.mode != "idempotent":
-        rows = rows.repartition(1).sortWithinPartitions("ord", "ord2")
-    outcome, *others = outcomes_of(rows.drop("ord", "ord2").mapInArrow(_writer(spec), OUTCOME_SCHEMA), spec.slice)
+        ordered = ordered.coalesce(1) if rows.in_order else ordered.repartition(1)
+        if rows.placed or not rows.in_order:
+            ordered = ordered.sortWithinPartitions("ord", "ord2")
+    written = ordered.select("key", "value", "note", *rows.extra)
+    outcome, *others = outcomes_of(written.mapInArrow(_writer(spec), OUTCOME_SCHEMA), spec.slice)
     for other in others:
         outcome = merged(outcome, other)
     return outcome

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -16,11 +18,43 @@ from kpipe_platform.spark.columns import (
     column_type,
     encoded_value,
 )
-from kpipe_platform.spark.reader import SliceFrames
+from kpipe_platform.spark.frames import SliceFrames
+from kpipe_platform.spark.plans import reads_only
+from kpipe_platform.spark.reused import reused
+from kpipe_platform.spark.stage_notes import StageNotes
 from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_FAULT, KIND_NOTED, KIND_RULE
 
+# Columns that only some outputs can have, with their types.
+_EXTRA = {
+    "src_offset": "bigint",
+    "src": "int",
+    "headers": HEADERS_TYPE,
+    "partition": "int",
+    "timestamp_ms": "bigint",
+}
 
-def output_rows(output: DataFrame, slice_: Slice, codec: Codec, *, key: str | None, timestamp: str | None) -> DataFrame:
+
+@dataclass(frozen=True)
+class WriterRows:
+    """Rows for the writer.
+
+    Args:
+        frame: Columns as in ``output_rows``.
+        extra: Those of its columns that not all rows have.
+        placed: Whether ``ord`` says more than the order in which the rows come.
+        in_order: Whether one task can make all rows as they come, in order, without holding anything else back; False:
+            they come out of parallel tasks.
+    """
+
+    frame: DataFrame
+    extra: tuple[str, ...] = ()
+    placed: bool = True
+    in_order: bool = False
+
+
+def output_rows(
+    output: DataFrame, slice_: Slice, codec: Codec, *, key: str | None, timestamp: str | None
+) -> WriterRows:
     """A stage's output as rows for the writer.
 
     Args:
@@ -40,53 +74,61 @@ def output_rows(output: DataFrame, slice_: Slice, codec: Codec, *, key: str | No
     Raises:
         ConfigError: The columns do not fit the codec or the topic.
     """
-    kept = "_kafka" in output.columns
-    loose = isinstance(codec, RawCodec | TextCodec)
-    own = set(output.columns) if loose else set()
-    value = encoded_value(codec, output)
+    schema = output.schema
+    kept = "_kafka" in schema.names
+    own = set(schema.names) if isinstance(codec, RawCodec | TextCodec) else set()
+    value = encoded_value(codec, schema)
     key = key or ("key" if "key" in own else "_kafka.key" if kept else None)
     timestamp = timestamp or ("timestamp" if "timestamp" in own else None)
     null = F.lit(None)
     row_id = F.monotonically_increasing_id()
     columns = [
-        (as_key(F.col(key), column_type(output, key)) if key else null.cast("binary")).alias("key"),
+        (as_key(F.col(key), column_type(schema, key)) if key else null.cast("binary")).alias("key"),
         value.alias("value"),
         null.cast("binary").alias("note"),
         (F.col("_kafka.offset") if kept else row_id).cast("bigint").alias("ord"),
         row_id.alias("ord2"),
     ]
+    extra: dict[str, Column] = {}
     if kept:
-        columns.append(F.col("_kafka.offset").cast("bigint").alias("src_offset"))
+        extra["src_offset"] = F.col("_kafka.offset")
         if len(slice_.ranges) != 1:
-            place = _range_of(slice_, F.col("_kafka.topic"), F.col("_kafka.partition"))
-            columns.append(place.cast("int").alias("src"))
+            extra["src"] = _range_of(slice_, F.col("_kafka.topic"), F.col("_kafka.partition"))
     if kept or "headers" in own:
-        headers = F.col("headers").cast(HEADERS_TYPE) if "headers" in own else F.col("_kafka.headers")
-        columns.append(F.coalesce(headers, F.array().cast(HEADERS_TYPE)).alias("headers"))
+        headers = F.col("headers") if "headers" in own else F.col("_kafka.headers")
+        extra["headers"] = F.coalesce(headers.cast(HEADERS_TYPE), F.array().cast(HEADERS_TYPE))
     if "partition" in own:
-        columns.append(F.col("partition").cast("int").alias("partition"))
+        extra["partition"] = F.col("partition")
     if timestamp:
-        moment = as_timestamp_ms(F.col(timestamp), column_type(output, timestamp), timestamp)
-        columns.append(moment.alias("timestamp_ms"))
-    return output.select(*columns)
+        extra["timestamp_ms"] = as_timestamp_ms(F.col(timestamp), column_type(schema, timestamp), timestamp)
+    columns += [column.cast(_EXTRA[name]).alias(name) for name, column in extra.items()]
+    return WriterRows(output.select(*columns), tuple(extra), placed=kept)
 
 
-def together(parts: Sequence[DataFrame]) -> DataFrame:
-    """Rows of several kinds as one frame: with the columns of the first, which the others have or do without.
+def slice_rows(
+    output: WriterRows | None, frames: Sequence[SliceFrames], slice_: Slice, notes: StageNotes | None
+) -> WriterRows | None:
+    """Everything that is to be written or counted of a slice; None where that is nothing."""
+    extra = () if output is None else output.extra
+    parts = [row for source in frames for row in _source_rows(source, extra)]
+    if notes is not None:
+        parts += [noted_rows(faults, slice_, extra) for faults in notes.faults]
+        parts += [rule_rows(counts, extra) for counts in notes.counts]
+    if output is not None:
+        parts.append(output.frame)
+    if not parts:
+        return None
+    # Counts and dead letters come first, so that the writer knows of them before it writes an output.
+    together = reduce(DataFrame.union, parts)
+    small = bool(frames) and all(source.small for source in frames)
+    in_order = small and reads_only(together, [source.decoded for source in frames])
+    return WriterRows(together, extra, output is not None and output.placed, in_order)
 
-    A column that is missing is null, but headers are an empty array: null arrays make Spark's Arrow writer quadratic.
-    """
-    first, *others = parts
-    for part in others:
-        missing = {
-            field.name: (F.array() if field.name == "headers" else F.lit(None)).cast(field.dataType)
-            for field in first.schema.fields
-            if field.name not in part.columns
-        }
-        # A Connect client refuses to add no columns at all.
-        whole = part.withColumns(missing) if missing else part
-        first = first.union(whole.select(*first.columns))
-    return first
+
+def _source_rows(source: SliceFrames, extra: tuple[str, ...]) -> list[DataFrame]:
+    if source.small:
+        return [record_rows(source, extra)]
+    return [count_rows(source, extra), *([fault_rows(source, extra)] if source.can_fault else [])]
 
 
 def _range_of(slice_: Slice, topic: Column, partition: Column) -> Column:
@@ -97,53 +139,83 @@ def _range_of(slice_: Slice, topic: Column, partition: Column) -> Column:
     return index[F.concat_ws("/", topic, partition.cast("string"))]
 
 
-def fault_rows(frames: SliceFrames) -> DataFrame:
+_FAULT_FIELDS = ("offset", "headers", "timestamp_ms", "timestamp_type", "component")
+
+
+def fault_rows(frames: SliceFrames, extra: tuple[str, ...]) -> DataFrame:
     """Records that do not decode: key and value as they are, ord, ord2, and the rest as JSON in ``note``."""
-    return _noted(
-        frames.faults(),
-        KIND_FAULT,
-        ("src", "offset", "headers", "timestamp_ms", "timestamp_type", "component"),
-        order=F.col("offset"),
-        key=F.col("key"),
-        value=F.col("value"),
+    note = _note(KIND_FAULT, "src", *_FAULT_FIELDS)
+    columns = _aside(note, extra, order=F.col("offset"), key=F.col("key"), value=F.col("value"))
+    return frames.faults().select(*columns)
+
+
+def record_rows(frames: SliceFrames, extra: tuple[str, ...]) -> DataFrame:
+    """A row for each record, to be counted: one that does not decode as in ``fault_rows``."""
+    return frames.decoded.select(*_record_columns(frames.can_fault, extra))
+
+
+@reused
+def _record_columns(can_fault: bool, extra: tuple[str, ...]) -> Sequence[Column]:
+    count = _note(KIND_COUNT, "src", F.lit(1).alias("records"))
+    if not can_fault:
+        return _aside(count, extra)
+    bad = F.col("bad")
+    fault = _note(KIND_FAULT, "src", F.lit(1).alias("records"), *[bad[name].alias(name) for name in _FAULT_FIELDS])
+    return _aside(
+        F.when(bad.isNull(), count).otherwise(fault),
+        extra,
+        order=F.coalesce(bad["offset"], F.lit(-1)),
+        key=bad["key"],
+        value=bad["value"],
     )
 
 
-def noted_rows(faults: DataFrame, slice_: Slice) -> DataFrame:
+def noted_rows(faults: DataFrame, slice_: Slice, extra: tuple[str, ...]) -> DataFrame:
     """Records that the stage set aside (``StageNotes.faults``), as JSON in ``note``."""
     src = _range_of(slice_, F.col("topic"), F.col("partition")).cast("int").alias("src")
-    return _noted(faults.select(src, "offset", "note"), KIND_NOTED, ("src", "offset", "note"), order=F.col("offset"))
+    return faults.select(*_aside(_note(KIND_NOTED, src, "offset", "note"), extra, order=F.col("offset")))
 
 
-def count_rows(frames: SliceFrames) -> DataFrame:
+def count_rows(frames: SliceFrames, extra: tuple[str, ...]) -> DataFrame:
     """Records read by range, as JSON in ``note``."""
-    return _noted(frames.counts(), KIND_COUNT, ("src", "records"))
+    return frames.counts().select(*_aside(_note(KIND_COUNT, "src", "records"), extra))
 
 
-def rule_rows(counts: DataFrame) -> DataFrame:
+def rule_rows(counts: DataFrame, extra: tuple[str, ...]) -> DataFrame:
     """What rules found (``StageNotes.counts``), as JSON in ``note``."""
-    return _noted(counts, KIND_RULE, ("note",))
+    return counts.select(*_aside(_note(KIND_RULE, "note"), extra))
 
 
-def _noted(
-    frame: DataFrame,
-    kind: int,
-    names: Sequence[str],
+def _note(kind: int, *fields: Column | str) -> Column:
+    # Binary values become base64.
+    return F.to_json(F.struct(F.lit(kind).alias("kind"), *fields), {"ignoreNullFields": "false"})
+
+
+def _aside(
+    note: Column,
+    extra: tuple[str, ...],
     *,
     order: Column | None = None,
     key: Column | None = None,
     value: Column | None = None,
-) -> DataFrame:
-    """Rows that are no outputs: key, value, note, ord, ord2."""
-    null = F.lit(None).cast("binary")
-    # Before every offset, so that the writer knows the count before it writes.
+) -> Sequence[Column]:
+    """Columns of rows that are no outputs: key, value, note, ord, ord2, and nothing in the columns of outputs.
+
+    Args:
+        note: What they say.
+        extra: Further columns of the outputs. They are null, but headers are an empty array: null arrays make Spark's
+            Arrow writer quadratic.
+        order: Where they belong; None: before every offset, so that the writer knows a count before it writes.
+        key: A record's key.
+        value: A record's value.
+    """
+    null = F.lit(None)
     order = (F.lit(-1) if order is None else order).cast("bigint")
-    # Binary values become base64.
-    note = F.to_json(F.struct(F.lit(kind).alias("kind"), *names), {"ignoreNullFields": "false"})
-    return frame.select(
-        (null if key is None else key).alias("key"),
-        (null if value is None else value).alias("value"),
+    return [
+        (null if key is None else key).cast("binary").alias("key"),
+        (null if value is None else value).cast("binary").alias("value"),
         note.cast("binary").alias("note"),
         order.alias("ord"),
         order.alias("ord2"),
-    )
+        *[(F.array() if name == "headers" else null).cast(_EXTRA[name]).alias(name) for name in extra],
+    ]

@@ -27,7 +27,6 @@ from kpipe_platform.spark.sink import GiveUpError, Sink
 from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.task_faults import FaultRows
 from kpipe_platform.spark.writer_spec import (
-    KIND_COUNT,
     KIND_FAULT,
     KIND_NOTED,
     KIND_RULE,
@@ -236,9 +235,9 @@ class WriterTask:
             return
         note = aside.note
         kind = note["kind"]
-        if kind == KIND_COUNT:
+        if "records" in note:
             self.read[note["src"]] = self.read.get(note["src"], 0) + note["records"]
-        elif kind == KIND_RULE:
+        if kind == KIND_RULE:
             found = RuleCount.from_json(note["note"])
             self.outcome.rules[found.rule] = found
         elif kind == KIND_FAULT:

@@ -24,7 +24,7 @@ def report(
         for key, (low, high) in spans.items()
     }
     machine = {"cores": 2}
-    rest: dict[str, Any] = {"absolute": {}, "units": {}, "steps": {}, "problems": {}}
+    rest: dict[str, Any] = {"absolute": {}, "units": {}, "steps": {}, "figures": {}, "problems": {}}
     return {"machine": machine, "settings": settings, "ratios": ratios, **rest}
 
 

@@ -9,16 +9,21 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from benchmarks.__main__ import FULL_RECORDS, FULL_TURNS, QUICK_RECORDS, ROOT, options, publish, run
+from benchmarks.__main__ import FULL_RECORDS, FULL_TURNS, QUICK_RECORDS, ROOT, chosen_cases, options, publish, run
 from benchmarks.cases import CASES
-from benchmarks.checks import copied_problems, dead_letter_problems, enriched_problems
-from benchmarks.measure import Bench, Better, Contest, Problems, Ratio, Run, measure
-from benchmarks.orders import FIELDS, VALUE_BYTES, Orders
+from benchmarks.cases.latency import Latency
+from benchmarks.cases.load import ImportKpipe, Load
+from benchmarks.cases.range_run import RangeRun
+from benchmarks.checks import copied_problems, dead_letter_problems, enriched_problems, number_of
+from benchmarks.measure import Bench, Better, Case, Contest, Problems, Ratio, Run, measure
+from benchmarks.orders import FIELDS, VALUE_BYTES, LargeOrders, Orders
 from benchmarks.report import BEGIN, END, as_json, refresh_page
+from benchmarks.topics import Sources, read
 from kpipe_platform import JsonCodec
 from kpipe_platform.codecs import DecodeFault
 from kpipe_platform.testing.broker import EmbeddedBroker
@@ -28,9 +33,13 @@ WARM_UP_TURNS = 2
 # All but warm_cold, which is tried by itself: a second Spark takes a quarter of a minute to start.
 RATIOS = {
     *("json_1p", "json_1p_with_source", "json_1p_over_lz4", "json_4p", "json_4p_range", "raw_1p", "raw_4p"),
-    *("headers", "json_1p_loop", "at_least_once_4p", "one_record", "tick_1000", "slice_growth"),
+    *("headers", "json_1p_loop", "at_least_once_4p", "one_record", "tick_1000", "slice_growth", "range_3"),
+    *("size_1kb", "size_10kb", "size_100kb", "size_1mb"),
 }
-SMALLER_IS_BETTER = {"one_record", "tick_1000", "slice_growth"}
+SMALLER_IS_BETTER = {"one_record", "tick_1000", "slice_growth", "range_3"}
+# Cases whose size does not follow the number of records are tried in a smaller one.
+NOT_TINY = ("warm_cold", "latency", "range_100", "import_kpipe", "load_1000")
+WORKER_MIB = 400
 MACHINE_KEYS = {"cores", "cpu", "memory_gib", "load_before", "system", "python", "java", "versions"}
 
 
@@ -52,13 +61,14 @@ class Fake:
         self.turns.append(turn)
         taken = self.seconds[turn - WARM_UP_TURNS] if turn >= WARM_UP_TURNS else 1_000.0
         beside = {"rss_mib": self.beside[turn]} if self.beside else {}
-        return Run(taken, 100, self.problems, {"write": taken / 2}, beside)
+        return Run(taken, 100, self.problems, {"write": taken / 2}, beside, {"p50_s": taken / 10})
 
 
 def contest(*contestants: Fake, turns: int = 3, of: Literal["rate", "time"] = "rate") -> Contest:
     better: Better = "bigger" if of == "rate" else "smaller"
     ratio = Ratio("race", contestants[0].name, contestants[1].name, of=of, better=better)
-    return Contest("race", contestants, (ratio,), turns, WARM_UP_TURNS)
+    figures = {"ms_each": lambda rate: 1_000 / rate}
+    return Contest("race", contestants, (ratio,), turns, WARM_UP_TURNS, figures=figures)
 
 
 def nothing(_line: str) -> None:
@@ -79,7 +89,8 @@ def test_a_tiny_run_finds_every_record_right_and_reports_all(
     lines: list[str] = []
 
     bench = Bench(kafka_broker.bootstrap_servers, records=2_000, turns=1, warm_up_turns=0)
-    report = run(bench, [case for case in CASES if case.name != "warm_cold"], lines.append)
+    cases = [case for case in CASES if case.name not in NOT_TINY]
+    report = run(bench, [*cases, Latency(seconds=2), RangeRun(3)], lines.append)
 
     assert report["problems"] == {}
     assert set(report["machine"]) == MACHINE_KEYS
@@ -93,12 +104,25 @@ def test_a_tiny_run_finds_every_record_right_and_reports_all(
     for name in ("worker_rss_mib", "driver_rss_mib", "jvm_rss_mib"):
         assert set(growth[name]) == {"20", "200", "2000", "20000"}
         assert all(10 < mib < 8_000 for mib in growth[name].values())
+    # What is promised of any slice, and of records of any size.
+    for key in ("slice_growth", "size_1kb", "size_1mb"):
+        assert max(report["ratios"][key]["worker_rss_mib"].values()) <= WORKER_MIB
+    figures = report["figures"]
+    assert set(figures["slice_growth"]) == {"20", "200", "2000", "20000"}
+    assert set(figures["tick_1000"]) == {f"partitions_{number}" for number in (1, 10, 100, 1_000)}
+    assert set(figures["size_10kb"]) == {"kpipe", "structured_streaming"}
+    latency = figures["latency"]["kpipe"]
+    assert 0 < latency["p50_s"]["min"] <= latency["p95_s"]["min"] < 60
+    assert 0 < latency["commit_p50_s"]["min"] <= latency["commit_p95_s"]["min"] < 60
+    assert latency["slices"]["min"] >= 2
+    assert set(report["took_s"]) == set(report["absolute"])
     rates = report["absolute"]["json_1p"]
     assert set(rates) == {
         "kpipe",
         "kpipe_with_source",
         "structured_streaming",
         "structured_streaming_lz4",
+        "confluent_kafka_loop",
     }
     assert all(len(each) == 1 and each[0] > 0 for each in rates.values())
     assert set(report["steps"]["json_1p"]) == {"kpipe", "kpipe_with_source"}
@@ -126,6 +150,42 @@ def test_a_cold_run_is_right_and_counts_its_start(kafka_broker: EmbeddedBroker, 
     assert report["problems"] == {}
     assert report["ratios"]["warm_cold"]["min"] > 1.5
     assert report["ratios"]["warm_cold"]["better"] == "bigger"
+
+
+def test_a_code_location_of_kafka_assets_loads_like_one_of_plain_assets() -> None:
+    report = run_without_a_broker([Load(21), ImportKpipe()])
+
+    assert report["problems"] == {}
+    # A kpipe asset costs more than a plain one, and not several times as much; most of both is imports here.
+    assert 0.2 < report["ratios"]["load_21"]["median"] < 5
+    assert report["ratios"]["load_21"]["better"] == "smaller"
+    assert set(report["steps"]["load_21"]["kafka_assets"]) == {"import", "make", "load"}
+    imports = report["figures"]["import_kpipe"]["kpipe_platform"]
+    assert 0 < imports["import_s"]["min"] < 0.3
+    assert imports["import_s"]["min"] < imports["all_names_s"]["min"]
+
+
+def run_without_a_broker(cases: Sequence[Case]) -> dict[str, Any]:
+    bench, results = Bench("nowhere:1", records=1, turns=1, warm_up_turns=0), []
+    for case in cases:
+        with case.open(bench, Sources("nowhere:1")) as contest:
+            results.append(measure(contest, nothing))
+    return as_json({}, {}, results)
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("headers", [False, True])
+def test_orders_are_in_their_partitions_in_their_order(kafka_broker: EmbeddedBroker, headers: bool) -> None:
+    servers, orders = kafka_broker.bootstrap_servers, Orders(10_007)
+    with Sources(servers) as sources:
+        topic = sources.topic(orders, partitions=4, headers=headers)
+        assert sources.topic(Orders(10_007), partitions=4, headers=headers) == topic
+        assert sources.topic(orders, partitions=4, headers=not headers) != topic
+        found: dict[int | None, list[int | None]] = {}
+        for message in read(servers, topic):
+            found.setdefault(message.partition(), []).append(number_of(message.value()))
+        assert copied_problems(servers, topic, orders, 4, headers=headers) == []
+    assert found == {number: list(range(number, orders.count, 4)) for number in range(4)}
 
 
 @pytest.mark.broker
@@ -243,6 +303,21 @@ def test_what_stands_beside_a_ratio_is_of_the_first_measured_turn() -> None:
     assert ratio == {"min": 1, "median": 1, "max": 1, "better": "bigger", "rss_mib": {"100": 140, "10": 120.0}}
 
 
+def test_absolute_figures_are_of_all_measured_turns_and_count_where_the_records_are_right() -> None:
+    ours, theirs = Fake("ours", [1.0, 2.0, 4.0]), Fake("theirs", [2.0] * 3, lambda: ["one is missing"])
+
+    found = as_json({}, {}, [measure(contest(ours, theirs), nothing)])["figures"]
+
+    assert found == {
+        "race": {
+            "ours": {
+                "ms_each": {"min": 10, "median": 20, "max": 40},
+                "p50_s": {"min": 0.1, "median": 0.2, "max": 0.4},
+            }
+        }
+    }
+
+
 def test_contestants_take_turns_in_alternating_order() -> None:
     order: list[str] = []
 
@@ -280,6 +355,7 @@ def test_figures_that_do_not_count_fail_the_run_and_leave_the_page_alone(tmp_pat
         "absolute": {"race": {"ours": [100]}},
         "units": {},
         "steps": {},
+        "figures": {},
         "problems": {"race": {"ours": ["turn 1: out: 1 records are missing"]}},
     }
     shown = io.StringIO()
@@ -311,6 +387,34 @@ def test_orders_are_of_the_size_and_the_kind_that_they_say() -> None:
         codec.decode(bad)
 
 
+@pytest.mark.parametrize("size", [1_000, 10_000, 100_000, 1_000_000])
+def test_large_orders_are_of_their_size_and_cannot_be_compressed_away(size: int) -> None:
+    orders = LargeOrders(20, size)
+
+    values = [orders.value(number) for number in range(orders.count)]
+
+    assert {len(value) for value in values} == {size}
+    assert [number_of(value) for value in values] == list(range(orders.count))
+    assert json.loads(values[7])["order_id"] == 7
+    assert not any(orders.is_bad(number) for number in range(orders.count))
+    assert orders.bad == 0
+    batch = b"".join(values[: max(100_000 // size, 1)])
+    assert len(pa.compress(batch, codec="lz4", asbytes=True)) > 0.95 * len(batch)
+
+
+def test_the_number_of_an_order_is_what_its_value_says() -> None:
+    orders = Orders(1_000)
+    for number in (0, 7, 999):
+        assert number_of(orders.value(number)) == number
+        assert orders.key(number) == orders.customer(number).encode()
+    # Customers, amounts and countries repeat, and numbers do not.
+    for number in (7, 100_007, 12_345_678):
+        assert number_of(orders.enriched_json(number)) == number
+        assert json.loads(orders.enriched_json(number)) == orders.enriched(number)
+        assert json.loads(orders.value(number)).items() >= {"order_id": number, "amount": orders.amount(number)}.items()
+    assert number_of(None) is number_of(b"") is number_of(b"no order") is None
+
+
 def report_of(median: float) -> dict[str, Any]:
     machine = {"cores": 2, "cpu": "some cpu", "memory_gib": 8.0, "python": "3.11", "java": "17", "versions": {"a": "1"}}
     return {
@@ -322,6 +426,7 @@ def report_of(median: float) -> dict[str, Any]:
         },
         "absolute": {"race": {"ours": [3_000, 1_000, 2_000]}, "wait": {"ours": [1.25]}},
         "units": {"wait": "ticks"},
+        "figures": {"wait": {"ours": {"p50_s": {"min": 0.25, "median": 0.5, "max": 1234.5}}}},
         "steps": {"race": {"ours": {"write": 0.5}}},
         "problems": {},
     }
@@ -341,6 +446,7 @@ def test_the_page_is_refreshed_between_its_markers_only(tmp_path: Path) -> None:
     assert "| `race` | ours | 2,000 | 1,000 to 3,000 | records |" in text
     assert "| `wait` | ours | 1.25 | 1.25 to 1.25 | ticks |" in text
     assert "| `wait` | rss_mib | 10: 100 |" in text
+    assert "| `wait` | ours | p50_s | 0.25 | 0.5 | 1,234 |" in text
     assert "](benchmarks.svg)" in text
     assert (tmp_path / "benchmarks.svg").is_file()
     assert "old" not in text
@@ -368,3 +474,17 @@ def test_quick_by_option_or_environment_and_only_a_full_run_refreshes_the_page(
     assert options(["--records", "500"]).records == 500
     monkeypatch.setenv("QUICK", "0")
     assert options([]).records == FULL_RECORDS
+
+
+def test_a_quick_run_leaves_out_what_takes_its_time_unless_it_is_asked_for() -> None:
+    def names(*arguments: str) -> list[str]:
+        return [case.name for case in chosen_cases(options(arguments))]
+
+    everything = [case.name for case in CASES]
+    assert len(set(everything)) == len(everything)
+    assert names("--records", "5") == everything
+    assert set(everything) - set(names("--quick")) == {
+        *("latency", "range_100", "import_kpipe", "load_1000"),
+        *("size_1kb", "size_10kb", "size_100kb", "size_1mb"),
+    }
+    assert names("--quick", "--case", "range_100") == ["range_100"]

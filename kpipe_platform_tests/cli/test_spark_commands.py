@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -145,6 +146,22 @@ def test_failed_starts_are_text(arguments: list[str], message: str) -> None:
     assert "How to fix" in answer.stderr
     assert answer.stdout == ""
     assert status()["state"] == "stopped"
+
+
+def test_packages_for_a_clusters_executors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "ours.py").write_text("RATE = 2\n")
+    less = [text for name in ("numpy", "pandas", "pyarrow") for text in ("--without", name)]
+    answer = kpipe("pack", "--output", "executors.tar.gz", "--module", "ours", *less)
+    assert answer.stdout == "executors.tar.gz\n", answer.stderr
+    assert "confluent-kafka" in answer.stderr
+    assert "--archive executors.tar.gz" in answer.stderr
+    with tarfile.open("executors.tar.gz") as packed:
+        assert {"ours.py", "kpipe_platform/__init__.py"} <= set(packed.getnames())
+    # An archive is for a cluster.
+    refused = kpipe("start", "--master", "local[1]", "--archive", "executors.tar.gz")
+    assert refused.exit_code == 1
+    assert "has no executors" in refused.stderr
 
 
 def test_a_port_that_is_taken_is_refused() -> None:

@@ -37,8 +37,10 @@ from kpipe_platform.errors import EngineUnavailableError
 from kpipe_platform.jvm.ports import free_port, free_ports
 from kpipe_platform.spark.connect_server import ConnectServer
 from kpipe_platform.spark.connect_sessions import detach
+from kpipe_platform.spark.frames import is_small
 from kpipe_platform.spark.session import EngineSettings, get_session
 from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform_tests.spark import plan_cases
 
 from .conftest import BAD, Orders, order
 from .killing import hanging_at, wait_until
@@ -177,6 +179,10 @@ def test_sessions_share_a_daemon_and_no_worker(spark: SparkSession, spark_remote
     assert first["worker"] != second["worker"]
 
 
+def test_what_a_plan_reads(spark: SparkSession, tmp_path: Path) -> None:
+    plan_cases.check(spark, tmp_path)
+
+
 def test_without_a_server_the_error_says_how_to_start_one(orders: Orders) -> None:
     orders.send(order(1))
     began = time.monotonic()
@@ -195,6 +201,7 @@ def test_a_terminated_run_and_a_server_that_dies(
 ) -> None:
     """In one test, because each needs a server whose workers hang in the middle of a transaction."""
     port, ui = free_ports(2)
+    count = 6_000
     reached = tmp_path / "reached"
     faults = os.pathsep.join([str(ROOT / "kpipe_platform_tests" / "faultpoints"), str(ROOT)])
     with monkeypatch.context() as patch:
@@ -206,7 +213,9 @@ def test_a_terminated_run_and_a_server_that_dies(
         settings = {**QUICK, **shown}
         server = stack.enter_context(ConnectServer(tmp_path / "spark", master="local[2]", port=port, settings=settings))
     with stack:
-        orders.send(*(order(n) for n in range(20)), BAD)
+        # So many that their decoded rows are cached.
+        assert not is_small(count)
+        orders.send(*(order(n) for n in range(count)), BAD)
         monkeypatch.setenv("KPIPE_SPARK_REMOTE", server.remote)
         with hanging_at("hang_before_offsets", orders, kafka_broker, tmp_path) as child:
             assert cached_rows(ui) > 0
@@ -233,8 +242,8 @@ def test_a_terminated_run_and_a_server_that_dies(
     # The same process goes on with the server's successor; what the last one left open is aborted.
     with ConnectServer(tmp_path / "spark", master="local[2]", port=port, settings=QUICK, warm=False):
         found = orders.metadata(orders.run(orders.asset(), manager=manager))
-    assert (found["records_written"], found["dead_letters"]) == (20, 1)
-    assert orders.ids() == list(range(20))
+    assert (found["records_written"], found["dead_letters"]) == (count, 1)
+    assert orders.ids() == list(range(count))
 
 
 def cached_rows(ui: int) -> int:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
+
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from kpipe_platform.kafka.calls import served
+from kpipe_platform.errors import FencedError, TopicNotFoundError
+from kpipe_platform.kafka.calls import Asked, ask_each, beside, served
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.settings import ConnectionSettings
 
 
 def test_a_fatal_error_behind_delivery_callbacks_is_told_as_itself() -> None:
@@ -25,3 +30,54 @@ def test_a_fatal_error_behind_delivery_callbacks_is_told_as_itself() -> None:
     with pytest.raises(SystemError, match="something else"):
         served(other)
     assert served(lambda: 3) == 3
+
+
+def answered(value: int | KafkaError) -> Future[int]:
+    future: Future[int] = Future()
+    if isinstance(value, KafkaError):
+        future.set_exception(KafkaException(value))
+    else:
+        future.set_result(value)
+    return future
+
+
+def asked_of(key: str) -> Asked:
+    return Asked(f"look at {key}", {"topic": key})
+
+
+def test_only_the_answer_that_was_refused_for_the_moment_is_awaited_again() -> None:
+    moment = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+    rounds = iter([{"a": answered(1), "b": answered(moment)}, {"a": answered(moment), "b": answered(2)}])
+    clients = Clients(ConnectionSettings(bootstrap_servers="nowhere:1"))
+    assert ask_each(lambda: next(rounds), clients, asked_of)() == {"a": 1, "b": 2}
+    assert next(rounds, None) is None
+
+
+def test_an_answer_that_is_an_error_is_told_with_its_place() -> None:
+    clients = Clients(ConnectionSettings(bootstrap_servers="nowhere:1"))
+    unknown = KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART)
+    with pytest.raises(TopicNotFoundError, match="look at b") as caught:
+        ask_each(lambda: {"a": answered(1), "b": answered(unknown)}, clients, asked_of)()
+    assert caught.value.attributes["topic"] == "b"
+
+
+def test_the_request_is_under_way_before_its_answers_are_awaited() -> None:
+    sent: list[str] = []
+
+    def request() -> dict[str, Future[int]]:
+        sent.append("sent")
+        return {"a": answered(1)}
+
+    answers = ask_each(request, Clients(ConnectionSettings(bootstrap_servers="nowhere:1")), asked_of)
+    assert sent == ["sent"]
+    assert answers() == {"a": 1}
+
+
+def test_a_call_beside_raises_where_it_is_awaited() -> None:
+    assert beside(lambda: 3).result() == 3
+
+    def refuse() -> int:
+        raise FencedError("another took over")
+
+    with pytest.raises(FencedError, match="another took over"):
+        beside(refuse).result()

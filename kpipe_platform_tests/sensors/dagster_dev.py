@@ -70,6 +70,16 @@ class DagsterDev:
                 continue
         return found
 
+    def runs_a_jvm(self) -> bool:
+        """Whether one of its processes is a JVM, as where a run has a Spark of its own."""
+        for process in self.processes():
+            try:
+                if Path(f"/proc/{process}/exe").readlink().name == "java":
+                    return True
+            except OSError:
+                continue
+        return False
+
     def stop(self) -> None:
         """End it and wait until all that it started is gone."""
         if self.process.poll() is None:

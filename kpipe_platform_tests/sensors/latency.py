@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 import dagster as dg
 
+# What Dagster's launcher says first in the process of a run, before the code is loaded there.
+_PROCESS = "Started process for run"
+
 
 @dataclass(frozen=True)
 class Latency:
@@ -34,9 +37,9 @@ def latency_of(instance: dg.DagsterInstance, run_id: str, produced_s: float, see
         seen_s: When the offset behind it was seen, likewise.
 
     Returns:
-        Parts: tick (until the run is queued), queue (until it is taken out), launch (until its process runs, with the
-        code loaded), start (until its step works), by step of the slice (plan, spark, commit and so on, as its
-        materialisation says), and rest (between the step's work and its parts).
+        Parts: tick (until the run is queued), queue (until it is taken out), launch (until its process runs), import
+        (until the code is loaded there), start (until its step works), by step of the slice (plan, spark, commit and
+        so on, as its materialisation says), and rest (between the step's work and its parts).
     """
     at_s: dict[str, float] = {}
     steps_s: dict[str, float] = {}
@@ -45,6 +48,8 @@ def latency_of(instance: dg.DagsterInstance, run_id: str, produced_s: float, see
         if event is None:
             continue
         at_s.setdefault(event.event_type_value, entry.timestamp)
+        if (event.message or "").startswith(_PROCESS):
+            at_s.setdefault(_PROCESS, entry.timestamp)
         if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION:
             metadata = event.step_materialization_data.materialization.metadata
             table = metadata["steps"]
@@ -53,11 +58,15 @@ def latency_of(instance: dg.DagsterInstance, run_id: str, produced_s: float, see
     kind = dg.DagsterEventType
     marks = [
         produced_s,
-        *(at_s[each.value] for each in (kind.RUN_ENQUEUED, kind.RUN_STARTING, kind.RUN_START, kind.STEP_START)),
+        at_s[kind.RUN_ENQUEUED.value],
+        at_s[kind.RUN_STARTING.value],
+        at_s[_PROCESS],
+        at_s[kind.RUN_START.value],
+        at_s[kind.STEP_START.value],
     ]
     before = {
         name: end - start
-        for name, start, end in zip(("tick", "queue", "launch", "start"), marks, marks[1:], strict=False)
+        for name, start, end in zip(("tick", "queue", "launch", "import", "start"), marks, marks[1:], strict=False)
     }
     rest_s = seen_s - marks[-1] - sum(steps_s.values())
     return Latency(seen_s - produced_s, {**before, **steps_s, "rest": rest_s})

@@ -14,6 +14,7 @@ import pytest
 from kpipe_platform import ExecutionMode, KafkaConnection, KafkaSource
 from kpipe_platform.cli.dev import dagster_yaml
 from kpipe_platform.jvm.ports import is_free
+from kpipe_platform.spark.connect_server import ConnectServer
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 
@@ -28,6 +29,7 @@ PREFIX = "dev"
 
 DEFINITIONS = """
 import os
+from pathlib import Path
 import dagster as dg
 from kpipe_platform import (
     ExecutionMode, JsonCodec, KafkaConnection, KafkaDestination, KafkaIOManager, KafkaSource, KafkaTopic,
@@ -46,6 +48,10 @@ scaling = PartitionScaling(execution_mode=ExecutionMode(os.environ.get("MODE", "
 def enriched(orders):
     return orders
 
+# Read by the process of each run: a warm engine may come meanwhile.
+remote = Path("remote").read_text() if Path("remote").exists() else None
+own = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
 defs = dg.Definitions(
     assets=[orders, enriched],
     sensors=[kafka_offset_sensor(
@@ -54,7 +60,7 @@ defs = dg.Definitions(
     resources={"kafka_io_manager": KafkaIOManager(
         source=KafkaSource(connection=connection, group_prefix="dev"),
         destination=KafkaDestination(connection=connection),
-        spark=SparkEngine(spark_config={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}),
+        spark=SparkEngine(remote=remote) if remote else SparkEngine(spark_config=own),
     )},
     executor=dg.in_process_executor,
 )
@@ -79,9 +85,18 @@ def start(tmp_path: Path) -> Iterator[Callable[..., DagsterDev]]:
         dev.stop()
 
 
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[ConnectServer]:
+    """A warm engine, not started yet. Its first slice is what warms it: nothing else then takes the cores."""
+    server = ConnectServer(tmp_path / "engine", master="local[2]", warm=False)
+    yield server
+    server.stop()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_produced_records_are_committed_by_runs_that_the_sensor_asked_for(
     start: Callable[..., DagsterDev],
+    engine: ConnectServer,
     kafka_broker: EmbeddedBroker,
     kafka_topic: TopicFactory,
     produce: Produce,
@@ -101,22 +116,27 @@ def test_produced_records_are_committed_by_runs_that_the_sensor_asked_for(
 
     with dg.DagsterInstance.from_config(str(dev.folder)) as instance:
 
-        def measured(what: str, numbers: list[int], end: int) -> Latency:
+        def measured(what: str, numbers: list[int]) -> tuple[Latency, bool]:
+            end = committed().get(0, 0) + len(numbers)
+            jvms = []
             produced_s = time.time()
             produce(source, [record(number, 0) for number in numbers])
-            dev.until(lambda: committed() == {0: end}, 150)
+            dev.until(lambda: jvms.append(dev.runs_a_jvm()) or committed() == {0: end}, 150)
             seen_s = time.time()
             dev.until(lambda: instance.get_runs()[0].status is dg.DagsterRunStatus.SUCCESS, 60)
             found = latency_of(instance, instance.get_runs()[0].run_id, produced_s, seen_s)
             with capsys.disabled():
                 sys.stdout.write(f"\nproduce to commit, {what}: {found}\n")
-            return found
+            return found, any(jvms)
 
-        # Each run is a process with a Spark session of its own; only what the machine keeps is warm the second time.
-        for what, numbers, end in (("cold", [1, 2], 2), ("warm", [4, 5], 4)):
-            latency = measured(what, numbers, end)
+        own = measured("a Spark of its own", [1, 2])
+        engine.start()
+        (dev.folder / "remote").write_text(engine.remote, encoding="utf-8")
+        attached = [measured(f"attached to {engines} engine", [n]) for n, engines in ((4, "a new"), (5, "a warm"))]
+        for latency, _ in (own, *attached):
             assert latency.total_s == pytest.approx(sum(latency.parts_s.values()))
             assert min(latency.parts_s.values()) > -1, latency
+        assert [has_jvm for _, has_jvm in (own, *attached)] == [True, False, False]
 
     # A partition that is added while it runs is taken from its start.
     grow_topic(connection, source, 3)
@@ -127,7 +147,7 @@ def test_produced_records_are_committed_by_runs_that_the_sensor_asked_for(
     with dg.DagsterInstance.from_config(str(dev.folder)) as instance:
         dev.until(lambda: not instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])), 60)
         runs = instance.get_runs()
-        assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS] * 3, dev.log[-6_000:]
+        assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS] * 4, dev.log[-6_000:]
         assert {run.tags["kpipe/partitions"] for run in runs} == {"0", "2"}
         assert instance.get_dynamic_partitions(f"kafka.{source}") == ["0", "1", "2"]
     dev.stop()

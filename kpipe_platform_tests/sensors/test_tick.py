@@ -127,7 +127,7 @@ def test_the_number_of_calls_does_not_grow_with_the_partitions(
         took = time.monotonic() - began
 
     # Log start and end are two requests of one kind.
-    assert calls == {"describe_topics": 1, "list_offsets": 2, "committed": 1}
+    assert calls == {"describe_topics": 1, "offsets_for_times": 2, "committed": 1}
     requests = made.run_requests or []
     assert sum(len(json.loads(request.tags["kpipe/ranges"])[sensing.source]) for request in requests) == count
     assert len({request.run_key for request in requests}) == len(requests) == max(count // 500, 1)

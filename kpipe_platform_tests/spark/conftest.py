@@ -12,7 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kpipe_platform import JsonCodec, TextCodec
-from kpipe_platform.spark.reader import _SOURCE_COLUMNS, TopicCodecs, decode_rows
+from kpipe_platform.spark.frames import TopicCodecs, decode_rows
+from kpipe_platform.spark.reader import _SOURCE_COLUMNS
 
 Records = Callable[..., DataFrame]
 NOON = dt.datetime(2013, 1, 1, 12, tzinfo=dt.timezone.utc)

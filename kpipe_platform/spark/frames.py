@@ -1,0 +1,231 @@
+"""A slice's records in Spark: decoded once, and what the stage, the writer and isolation see of them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pyspark import StorageLevel
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kpipe_platform.codecs import Codec
+from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.policies.faults import Component
+from kpipe_platform.spark.cached import drop_cached
+from kpipe_platform.spark.columns import HEADERS_TYPE, is_fault, parsed, value_columns, value_of
+from kpipe_platform.spark.reused import reused
+
+# Offsets below which a slice is small: to read and decode it twice costs less than to plan, fill and drop a cache.
+_SMALL = 5_000
+
+
+def is_small(span: int) -> bool:
+    """Whether so many offsets are few."""
+    return span <= _SMALL
+
+
+@dataclass(frozen=True)
+class TopicCodecs:
+    """How the records of one source topic decode."""
+
+    key: Codec
+    value: Codec
+
+
+@dataclass(frozen=True)
+class SliceFrames:
+    """A slice in Spark, lazily.
+
+    Args:
+        decoded: One row a record: src (index of its range in the slice, int), _kafka, v (decoded value) and bad (all
+            that a dead letter needs, a struct; null for a good record).
+        good: What the stage sees: the value's columns and ``_kafka``.
+        can_fault: False where every byte string decodes, so that nobody need look for faults.
+        only_range: The range that all rows are of; None where there are several.
+        small: Whether there are few records, so that a row for each is cheaper than a job that counts them.
+        cached: Whether the decoded rows are cached at their first use; False: each use reads and decodes them again.
+    """
+
+    decoded: DataFrame
+    good: DataFrame
+    can_fault: bool
+    only_range: int | None = None
+    small: bool = False
+    cached: bool = True
+
+    def faults(self) -> DataFrame:
+        """Records that do not decode: src, offset, key, value, headers, timestamp_ms, timestamp_type, component."""
+        return self.decoded.where("bad is not null").select("src", "bad.*")
+
+    def counts(self) -> DataFrame:
+        """Records read by range: src (int), records (bigint)."""
+        if self.only_range is not None:
+            # Without a grouping key there is no shuffle by key, which for a small slice is most of its time.
+            return self.decoded.agg(F.count(F.lit(1)).alias("records")).select(
+                F.lit(self.only_range).alias("src"), "records"
+            )
+        return self.decoded.groupBy("src").agg(F.count(F.lit(1)).alias("records"))
+
+    def part(self, whole: Slice, part: Slice) -> SliceFrames:
+        """The rows of a part of the slice, out of the cache; the whole is to be released, not its parts.
+
+        Args:
+            whole: The slice that was read.
+            part: Some of its offsets.
+        """
+        wanted = [(i, p.range) for i, p in enumerate(part.ranges) if not p.range.is_empty]
+        before = {(p.range.topic, p.range.partition): i for i, p in enumerate(whole.ranges)}
+        inside = _within([r for _, r in wanted])
+        index = F.lit(None).cast("int")
+        for i, r in wanted:
+            index = F.when(F.col("src") == before[(r.topic, r.partition)], i).otherwise(index)
+        decoded = self.decoded.where(inside).withColumn("src", index)
+        good = self.good.where(inside)
+        small = is_small(sum(r.span for _, r in wanted))
+        return replace(
+            self, decoded=decoded, good=good, only_range=wanted[0][0] if len(wanted) == 1 else None, small=small
+        )
+
+    def without(self, whole: Slice, offsets: Mapping[int, Collection[int]]) -> SliceFrames:
+        """The frames of which the stage does not see some records; they count as read all the same.
+
+        Args:
+            whole: The slice.
+            offsets: Offsets to leave out, by index of their range.
+        """
+        gone = F.lit(False)
+        for index, left_out in offsets.items():
+            r = whole.ranges[index].range
+            here = (F.col("_kafka.topic") == r.topic) & (F.col("_kafka.partition") == r.partition)
+            gone = gone | (here & F.col("_kafka.offset").isin(sorted(left_out)))
+        return replace(self, good=self.good.where(~gone))
+
+    def none(self) -> SliceFrames:
+        """The frames without a row."""
+        return replace(self, decoded=self.decoded.limit(0), good=self.good.limit(0))
+
+    def totals(self) -> tuple[int, int]:
+        """Number of records, and of those that do not decode."""
+        row = self.decoded.agg(F.count(F.lit(1)), F.count("bad")).collect()[0]
+        return row[0], row[1]
+
+    def sample(self, count: int) -> list[tuple[int, int]]:
+        """Index of the range, and offset, of up to so many good records, chosen at random."""
+        rows = self.decoded.where("bad is null").select("src", "_kafka.offset").orderBy(F.rand()).limit(count)
+        return [(row[0], row[1]) for row in rows.collect()]
+
+    def keep(self) -> SliceFrames:
+        """The same with its rows cached, for those who go on to use them many times."""
+        return self if self.cached else replace(self, decoded=_cache(self.decoded), cached=True)
+
+    def release(self) -> None:
+        """Drop the cached rows."""
+        if self.cached:
+            drop_cached(self.decoded)
+
+
+def _cache(decoded: DataFrame) -> DataFrame:
+    return decoded.persist(StorageLevel.MEMORY_AND_DISK)
+
+
+def _within(ranges: Iterable[OffsetRange]) -> Column:
+    inside = F.lit(False)
+    for r in ranges:
+        offset = F.col("_kafka.offset")
+        here = (F.col("_kafka.topic") == r.topic) & (F.col("_kafka.partition") == r.partition)
+        inside = inside | (here & (offset >= r.start) & (offset < r.end))
+    return inside
+
+
+def kafka_struct(key_codec: Codec) -> Column:
+    """The column ``_kafka`` of a row of Spark's Kafka source."""
+    return F.struct(
+        F.col("topic"),
+        F.col("partition"),
+        F.col("offset"),
+        F.col("timestamp"),
+        F.col("timestampType").alias("timestamp_type"),
+        parsed(key_codec, F.col("key")).alias("key"),
+        # Null arrays make Spark's Arrow writer quadratic; a record without headers gets an empty one.
+        F.coalesce(F.col("headers"), F.array().cast(HEADERS_TYPE)).alias("headers"),
+        F.col("value").isNull().alias("tombstone"),
+    )
+
+
+def decode_rows(
+    rows: DataFrame,
+    codecs: TopicCodecs,
+    *,
+    src: Column,
+    only_range: int | None = None,
+    small: bool = False,
+    cached: bool = True,
+) -> SliceFrames:
+    """Decode rows of Spark's Kafka source.
+
+    Args:
+        rows: The rows.
+        codecs: How keys and values decode.
+        src: Index of a row's range in the slice.
+        only_range: As in ``SliceFrames``.
+        small: As in ``SliceFrames``.
+        cached: As in ``SliceFrames``.
+    """
+    how = _decoding(codecs.key, codecs.value)
+    staged = rows.select(src.cast("int").alias("src"), *how.staged)
+    decoded = staged.withColumn("fault", how.fault).select("src", "_kafka", *how.decoded)
+    if cached:
+        decoded = _cache(decoded)
+    good = decoded.where("bad is null") if how.can_fault else decoded
+    return SliceFrames(decoded, good.select(*how.good), how.can_fault, only_range, small, cached)
+
+
+@dataclass(frozen=True)
+class _Decoding:
+    """The columns of each step of decoding, and whether there can be bytes that do not decode."""
+
+    staged: Sequence[Column]
+    fault: Column
+    decoded: Sequence[Column]
+    good: Sequence[Column]
+    can_fault: bool
+
+
+@reused
+def _decoding(key: Codec, value: Codec) -> _Decoding:
+    bad_key = is_fault(key, F.col("key"), F.col("_kafka.key"))
+    bad_value = is_fault(value, F.col("data"), F.col("parsed"))
+    fault = F.lit(None).cast("string")
+    if bad_value is not None:
+        fault = F.when(bad_value, F.lit(Component.DECODE_VALUE.value)).otherwise(fault)
+    if bad_key is not None:
+        fault = F.when(bad_key, F.lit(Component.DECODE_KEY.value)).otherwise(fault)
+    # One struct that is null in good rows, so that the search for dead letters need read no other cached column. A
+    # text key that does not decode must still leave as its original bytes.
+    kafka = F.col("_kafka")
+    letter = F.struct(
+        kafka["offset"].alias("offset"),
+        F.col("key"),
+        F.col("data").alias("value"),
+        kafka["headers"].alias("headers"),
+        F.unix_millis(kafka["timestamp"]).alias("timestamp_ms"),
+        kafka["timestamp_type"].alias("timestamp_type"),
+        F.col("fault").alias("component"),
+    )
+    return _Decoding(
+        staged=[
+            kafka_struct(key).alias("_kafka"),
+            F.col("key"),
+            F.col("value").alias("data"),
+            parsed(value, F.col("value")).alias("parsed"),
+        ],
+        fault=fault,
+        decoded=[
+            value_of(value, F.col("parsed")).alias("v"),
+            F.when(F.col("fault").isNotNull(), letter).alias("bad"),
+        ],
+        good=[*value_columns(value, F.col("v")), F.col("_kafka")],
+        can_fault=bad_key is not None or bad_value is not None,
+    )

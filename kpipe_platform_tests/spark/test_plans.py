@@ -1,0 +1,16 @@
+"""What a plan reads, in a session of this process; on a Connect server see ``connect_cases``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from kpipe_platform_tests.spark.plan_cases import check
+
+pytestmark = pytest.mark.spark
+
+
+def test_what_a_plan_reads(spark: SparkSession, tmp_path: Path) -> None:
+    check(spark, tmp_path)
