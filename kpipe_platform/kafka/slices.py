@@ -80,6 +80,11 @@ class PartitionFacts:
     start_offset: int | None = None
     earlier: Materialised | None = None
 
+    @property
+    def place(self) -> str:
+        """The partition, for a message."""
+        return f"{self.topic}/{self.partition}"
+
 
 @dataclass(frozen=True)
 class PlannedRange:
@@ -247,35 +252,34 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
         NoStartOffsetError: A new group and ``start="error"``.
         LostRangeError: The log begins after the stored offset, and the policy is ``"error"``.
     """
-    where = f"{facts.topic}/{facts.partition}"
-    ids = {"topic": facts.topic, "partition": facts.partition, "group": policy.group}
-    cli = f"kpipe offsets set {policy.group} {facts.topic} --partition {facts.partition} --to"
     if facts.committed is None:
-        begin, committed = _first_offset(facts, policy, where, cli, ids), None
+        begin, committed = _first_offset(facts, policy), None
     else:
         begin = committed = facts.committed.offset
         stored = facts.committed.metadata
         if stored is not None and stored.topic_id != facts.topic_id:
-            raise _recreated(facts, f"group {policy.group} stores offset {begin}", stored.topic_id, cli, ids)
+            raise _recreated(facts, policy, f"group {policy.group} stores offset {begin}", stored.topic_id)
         if begin > facts.marks.end:
             msg = (
-                f"group {policy.group} stores offset {begin} of {where}, past the log's end {facts.marks.end}: "
+                f"group {policy.group} stores offset {begin} of {facts.place}, past the log's end {facts.marks.end}: "
                 "the topic was recreated or truncated"
             )
-            raise TopicRecreatedError(msg, fix=f"decide where to begin: {cli} earliest", **ids)
+            fix = f"decide where to begin: {_set_command(facts, policy)} earliest"
+            raise TopicRecreatedError(msg, fix=fix, **_ids(facts, policy))
     lost = None
     if begin < facts.marks.log_start:
         lost = OffsetRange(facts.topic, facts.partition, begin, facts.marks.log_start)
         if policy.on_lost_offsets == "error":
             msg = (
-                f"retention passed the group: offsets [{lost.start}, {lost.end}) of {where} were deleted before group "
-                f"{policy.group} read them"
+                f"retention passed the group: offsets [{lost.start}, {lost.end}) of {facts.place} were deleted before "
+                f"group {policy.group} read them"
             )
+            once = f"{_set_command(facts, policy)} earliest"
             raise LostRangeError(
                 msg,
-                fix=f'accept the loss once: {cli} earliest; or always: KafkaSource(on_lost_offsets="skip")',
+                fix=f'accept the loss once: {once}; or always: KafkaSource(on_lost_offsets="skip")',
                 lost=lost,
-                **ids,
+                **_ids(facts, policy),
             )
         begin = lost.end
     end = facts.marks.end
@@ -291,41 +295,49 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
     )
 
 
-def _recreated(
-    facts: PartitionFacts, who: str, stored_id: str, cli: str, ids: dict[str, object]
-) -> TopicRecreatedError:
+def _ids(facts: PartitionFacts, policy: PlanPolicy) -> dict[str, object]:
+    return {"topic": facts.topic, "partition": facts.partition, "group": policy.group}
+
+
+def _set_command(facts: PartitionFacts, policy: PlanPolicy) -> str:
+    return f"kpipe offsets set {policy.group} {facts.topic} --partition {facts.partition} --to"
+
+
+def _recreated(facts: PartitionFacts, policy: PlanPolicy, who: str, stored_id: str) -> TopicRecreatedError:
     msg = (
-        f"topic {facts.topic!r} was deleted and created again: {who} of {facts.topic}/{facts.partition} for topic id "
-        f"{stored_id}, and the topic's id is now {facts.topic_id}"
+        f"topic {facts.topic!r} was deleted and created again: {who} of {facts.place} for topic id {stored_id}, and "
+        f"the topic's id is now {facts.topic_id}"
     )
     return TopicRecreatedError(
         msg,
-        fix=f"decide where to begin in the new topic: {cli} earliest",
+        fix=f"decide where to begin in the new topic: {_set_command(facts, policy)} earliest",
         stored_topic_id=stored_id,
         topic_id=facts.topic_id,
-        **ids,
+        **_ids(facts, policy),
     )
 
 
-def _first_offset(facts: PartitionFacts, policy: PlanPolicy, where: str, cli: str, ids: dict[str, object]) -> int:
+def _first_offset(facts: PartitionFacts, policy: PlanPolicy) -> int:
     if facts.earlier is not None and facts.earlier.topic_id != facts.topic_id:
         # The brokers delete a group's offsets together with the topic.
         who = f"Dagster holds a materialisation up to offset {facts.earlier.end}"
-        raise _recreated(facts, who, facts.earlier.topic_id, cli, ids)
+        raise _recreated(facts, policy, who, facts.earlier.topic_id)
     if facts.earlier is not None:
         msg = (
-            f"group {policy.group} has no offset for {where}, though Dagster holds a materialisation up to offset "
-            f"{facts.earlier.end}: the offset expired or was deleted"
+            f"group {policy.group} has no offset for {facts.place}, though Dagster holds a materialisation up to "
+            f"offset {facts.earlier.end}: the offset expired or was deleted"
         )
         raise OffsetsVanishedError(
             msg,
-            fix=f"go on from there: {cli} {max(facts.earlier.end, facts.marks.log_start)}",
+            fix=f"go on from there: {_set_command(facts, policy)} {max(facts.earlier.end, facts.marks.log_start)}",
             earlier_end=facts.earlier.end,
-            **ids,
+            **_ids(facts, policy),
         )
     if policy.start == "error":
-        msg = f'group {policy.group} has no offset for {where}, and the source says start="error"'
-        raise NoStartOffsetError(msg, fix=f"set the first offset: {cli} earliest", **ids)
+        msg = f'group {policy.group} has no offset for {facts.place}, and the source says start="error"'
+        raise NoStartOffsetError(
+            msg, fix=f"set the first offset: {_set_command(facts, policy)} earliest", **_ids(facts, policy)
+        )
     return start_of(policy.start, facts.marks, facts.start_offset)
 
 

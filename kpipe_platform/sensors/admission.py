@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
 
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.kafka.slices import PlannedRange
@@ -74,7 +75,7 @@ class Candidate:
     failures: Failures = Failures()
     first_seen_s: float = 0.0
 
-    @property
+    @cached_property
     def waiting_offsets(self) -> int:
         """Offsets that wait for a run: an upper bound of the records."""
         return sum(planned.end - planned.range.start for planned in self.ranges)

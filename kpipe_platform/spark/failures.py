@@ -94,7 +94,8 @@ def classify(error: BaseException, where: str) -> KpipeError:
     if is_sparks(error) and _MISSING_PACKAGE.search(text):
         return EnvironmentSetupError(
             f"Spark's Python workers lack a package, while working on {where}: {cause}",
-            fix="start the workers with the driver's Python (PYSPARK_PYTHON), or install kpipe-platform there",
+            fix="start the workers with the driver's Python (PYSPARK_PYTHON), or install kpipe-platform there; for a "
+            "cluster: kpipe spark pack, then kpipe spark start --archive",
         )
     if cause.language == "python":
         if _EXHAUSTED.search(cause.exception_type) or _EXHAUSTED.search(cause.message):
