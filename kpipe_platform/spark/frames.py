@@ -45,7 +45,7 @@ class SliceFrames:
         can_fault: False where every byte string decodes, so that nobody need look for faults.
         only_range: The range that all rows are of; None where there are several.
         small: Whether there are few records, so that a row for each is cheaper than a job that counts them.
-        cached: Whether the decoded rows are cached at their first use; False: each use reads and decodes them again.
+        cache: What is cached of them at its first use; None: each use reads and decodes them again.
     """
 
     decoded: DataFrame
@@ -53,7 +53,7 @@ class SliceFrames:
     can_fault: bool
     only_range: int | None = None
     small: bool = False
-    cached: bool = True
+    cache: DataFrame | None = None
 
     def faults(self) -> DataFrame:
         """Records that do not decode: src, offset, key, value, headers, timestamp_ms, timestamp_type, component."""
@@ -118,16 +118,16 @@ class SliceFrames:
 
     def keep(self) -> SliceFrames:
         """The same with its rows cached, for those who go on to use them many times."""
-        return self if self.cached else replace(self, decoded=_cache(self.decoded), cached=True)
+        return self if self.cache is not None else replace(self, cache=_persisted(self.decoded))
 
     def release(self) -> None:
         """Drop the cached rows."""
-        if self.cached:
-            drop_cached(self.decoded)
+        if self.cache is not None:
+            drop_cached(self.cache)
 
 
-def _cache(decoded: DataFrame) -> DataFrame:
-    return decoded.persist(StorageLevel.MEMORY_AND_DISK)
+def _persisted(frame: DataFrame) -> DataFrame:
+    return frame.persist(StorageLevel.MEMORY_AND_DISK)
 
 
 def _within(ranges: Iterable[OffsetRange]) -> Column:
@@ -139,19 +139,8 @@ def _within(ranges: Iterable[OffsetRange]) -> Column:
     return inside
 
 
-def kafka_struct(key_codec: Codec) -> Column:
-    """The column ``_kafka`` of a row of Spark's Kafka source."""
-    return F.struct(
-        F.col("topic"),
-        F.col("partition"),
-        F.col("offset"),
-        F.col("timestamp"),
-        F.col("timestampType").alias("timestamp_type"),
-        parsed(key_codec, F.col("key")).alias("key"),
-        # Null arrays make Spark's Arrow writer quadratic; a record without headers gets an empty one.
-        F.coalesce(F.col("headers"), F.array().cast(HEADERS_TYPE)).alias("headers"),
-        F.col("value").isNull().alias("tombstone"),
-    )
+# The fields of _kafka.
+_KAFKA = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "headers", "tombstone")
 
 
 def decode_rows(
@@ -171,23 +160,28 @@ def decode_rows(
         src: Index of a row's range in the slice.
         only_range: As in ``SliceFrames``.
         small: As in ``SliceFrames``.
-        cached: As in ``SliceFrames``.
+        cached: Whether the decoded rows are cached at their first use.
     """
     how = _decoding(codecs.key, codecs.value)
     staged = rows.select(src.cast("int").alias("src"), *how.staged)
-    decoded = staged.withColumn("fault", how.fault).select("src", "_kafka", *how.decoded)
-    if cached:
-        decoded = _cache(decoded)
+    flat = staged.withColumn("fault", how.fault).select(*how.flat)
+    cache = _persisted(flat) if cached else None
+    decoded = flat.select(*how.decoded)
     good = decoded.where("bad is null") if how.can_fault else decoded
-    return SliceFrames(decoded, good.select(*how.good), how.can_fault, only_range, small, cached)
+    return SliceFrames(decoded, good.select(*how.good), how.can_fault, only_range, small, cache)
 
 
 @dataclass(frozen=True)
 class _Decoding:
-    """The columns of each step of decoding, and whether there can be bytes that do not decode."""
+    """The columns of each step of decoding, and whether there can be bytes that do not decode.
+
+    What is cached is ``flat``: a struct of them all would be made, copied and read back whole for the one field that
+    somebody needs.
+    """
 
     staged: Sequence[Column]
     fault: Column
+    flat: Sequence[Column]
     decoded: Sequence[Column]
     good: Sequence[Column]
     can_fault: bool
@@ -195,7 +189,7 @@ class _Decoding:
 
 @reused
 def _decoding(key: Codec, value: Codec) -> _Decoding:
-    bad_key = is_fault(key, F.col("key"), F.col("_kafka.key"))
+    bad_key = is_fault(key, F.col("key_bytes"), F.col("key"))
     bad_value = is_fault(value, F.col("data"), F.col("parsed"))
     fault = F.lit(None).cast("string")
     if bad_value is not None:
@@ -204,28 +198,35 @@ def _decoding(key: Codec, value: Codec) -> _Decoding:
         fault = F.when(bad_key, F.lit(Component.DECODE_KEY.value)).otherwise(fault)
     # One struct that is null in good rows, so that the search for dead letters need read no other cached column. A
     # text key that does not decode must still leave as its original bytes.
-    kafka = F.col("_kafka")
     letter = F.struct(
-        kafka["offset"].alias("offset"),
-        F.col("key"),
+        F.col("offset"),
+        F.col("key_bytes").alias("key"),
         F.col("data").alias("value"),
-        kafka["headers"].alias("headers"),
-        F.unix_millis(kafka["timestamp"]).alias("timestamp_ms"),
-        kafka["timestamp_type"].alias("timestamp_type"),
+        F.col("headers"),
+        F.unix_millis(F.col("timestamp")).alias("timestamp_ms"),
+        F.col("timestamp_type"),
         F.col("fault").alias("component"),
     )
     return _Decoding(
         staged=[
-            kafka_struct(key).alias("_kafka"),
-            F.col("key"),
+            *[F.col(name) for name in ("topic", "partition", "offset", "timestamp")],
+            F.col("timestampType").alias("timestamp_type"),
+            parsed(key, F.col("key")).alias("key"),
+            # Null arrays make Spark's Arrow writer quadratic; a record without headers gets an empty one.
+            F.coalesce(F.col("headers"), F.array().cast(HEADERS_TYPE)).alias("headers"),
+            F.col("value").isNull().alias("tombstone"),
+            F.col("key").alias("key_bytes"),
             F.col("value").alias("data"),
             parsed(value, F.col("value")).alias("parsed"),
         ],
         fault=fault,
-        decoded=[
+        flat=[
+            F.col("src"),
+            *[F.col(name) for name in _KAFKA],
             value_of(value, F.col("parsed")).alias("v"),
             F.when(F.col("fault").isNotNull(), letter).alias("bad"),
         ],
+        decoded=[F.col("src"), F.struct(*_KAFKA).alias("_kafka"), F.col("v"), F.col("bad")],
         good=[*value_columns(value, F.col("v")), F.col("_kafka")],
         can_fault=bad_key is not None or bad_value is not None,
     )

@@ -71,16 +71,12 @@ def write_lanes(whole: Slice, lanes: Sequence[LaneRows]) -> LanesOutcome:
     """
     _refuse_over_limit(whole, lanes)
     specs = [replace(lane.spec, started_ms=int(time.time() * 1000)) for lane in lanes]
-    rows = [
-        lane_rows.frame.withColumn("lane", F.lit(number))
-        for number, lane in enumerate(lanes)
-        if (lane_rows := slice_rows(lane.output, lane.frames, lane.spec.slice, lane.notes)) is not None
-    ]
+    rows = [slice_rows(lane.output, lane.frames, lane.spec.slice, lane.notes) for lane in lanes]
     ordered = (
-        functools.reduce(DataFrame.unionByName, rows)
+        functools.reduce(DataFrame.union, [each.frame.withColumn("lane", F.lit(i)) for i, each in enumerate(rows)])
         .repartitionById(len(lanes), "lane")
-        .sortWithinPartitions("ord", "ord2")
-        .drop("ord", "ord2", "lane")
+        .sortWithinPartitions(*rows[0].order)
+        .select("key", "value", "note", *rows[0].extra)
     )
     # Barrier mode starts all lanes or none: one that waits for its turn must not hold the slot of the one before it.
     outcomes = outcomes_of(ordered.mapInArrow(_writer(specs), OUTCOME_SCHEMA, barrier=True), whole)
@@ -101,7 +97,7 @@ def _refuse_over_limit(whole: Slice, lanes: Sequence[LaneRows]) -> None:
     can_fault = any(lane.notes.faults or any(f.can_fault for f in lane.frames) for lane in lanes)
     if spec.limit.ratio is None or not can_fault:
         return
-    rows = [rows.frame for lane in lanes if (rows := slice_rows(None, lane.frames, whole, lane.notes)) is not None]
+    rows = [slice_rows(None, lane.frames, whole, lane.notes).frame for lane in lanes]
     write_rows(WriterRows(functools.reduce(DataFrame.union, rows)), spec)
 
 

@@ -112,26 +112,34 @@ class OutputRows:
         return column.to_pylist()  # type: ignore[no-any-return]
 
     def _all_headers(self) -> Iterable[Headers | None]:
-        own = self._columns["headers"].to_pylist() if self._has_headers else None
         if not self._stamped:
-            return repeat(None) if own is None else ([(h["key"], h["value"]) for h in raw] or None for raw in own)
-        return self._stamped_headers(repeat(()) if own is None else own)
+            return self._own_headers() if self._has_headers else repeat(None)
+        return self._stamped_headers(self._own_headers() if self._has_headers else repeat(None))
 
-    def _stamped_headers(self, own: Iterable[Any]) -> Iterator[Headers | None]:
+    def _own_headers(self) -> Iterator[Headers | None]:
+        """The headers of each row; column-wise, because a dict for each header takes three times as long."""
+        column = self._columns["headers"]
+        inside = column.flatten()
+        pairs = list(zip(inside.field("key").to_pylist(), inside.field("value").to_pylist(), strict=True))
+        begin = 0
+        for count in column.value_lengths().to_pylist():
+            end = begin + count
+            yield pairs[begin:end] or None
+            begin = end
+
+    def _stamped_headers(self, own: Iterable[Headers | None]) -> Iterator[Headers | None]:
         ranges = [p.range for p in self._spec.slice.ranges]
         places = [f"{r.topic}/{r.partition}/".encode() for r in ranges]
         # As `kpipe_platform.deadletter.correlation_id` makes it.
         ids = [f"{r.topic}-{r.partition}-".encode() for r in ranges]
         correlation, stamps = self._spec.correlation_header, list(self._spec.stamps)
         for src, offset, raw in zip(self._list("src", 0), self._list("src_offset"), own, strict=False):
-            headers = [(h["key"], h["value"]) for h in raw]
             if offset is None:
-                yield headers or None
+                yield raw
                 continue
             number = b"%d" % offset
-            if raw:
-                headers = [h for h in headers if h[0] not in STAMP_HEADERS]
-            if correlation is not None and not (raw and any(h[0] == correlation and h[1] for h in headers)):
+            headers = [h for h in raw if h[0] not in STAMP_HEADERS] if raw else []
+            if correlation is not None and not any(h[0] == correlation and h[1] for h in headers):
                 headers.append((correlation, ids[src] + number))
             headers += stamps
             headers.append((SOURCE_HEADER, places[src] + number))

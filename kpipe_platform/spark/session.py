@@ -78,6 +78,8 @@ _DEFAULTS = {
     # A slice is a batch job: throughput counts, not pauses.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
+# A local engine shuffles through the memory of one machine, where compressing costs more than it saves.
+_LOCAL = {"spark.shuffle.compress": "false"}
 # Settings of a driver that a Connect client does not have.
 _CLASSIC_ONLY = ("spark.ui.", "spark.driver.")
 
@@ -115,7 +117,9 @@ def _classic(settings: EngineSettings) -> SparkSession:
     if "spark.jars" not in config and "spark.jars.packages" not in config:
         jars = spark_connector_jars(pyspark.__version__)
         config["spark.jars"] = ",".join(str(jar) for jar in jars)
-    if local_tasks(master) is None:
+    if local_tasks(master) is not None:
+        config = {**_LOCAL, **config}
+    else:
         for name in ("spark.driver.host", "spark.driver.bindAddress"):
             if name not in settings.config:
                 del config[name]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
 
-from kpipe_platform.errors import ConfigError, DestinationRejectedError, KpipeError
+from kpipe_platform.errors import DestinationRejectedError, KpipeError
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.components import stops
@@ -57,11 +57,7 @@ def write_slice(
         StageFailedError: The stage raised.
         KpipeError: Anything else that went wrong; offsets are unmoved.
     """
-    rows = slice_rows(output, frames, spec.slice, notes)
-    if rows is None:
-        msg = "there is neither an output nor a source to write"
-        raise ConfigError(msg, fix="read from a Kafka topic asset")
-    return write_rows(rows, spec)
+    return write_rows(slice_rows(output, frames, spec.slice, notes), spec)
 
 
 def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
@@ -101,7 +97,7 @@ def run_pass(rows: WriterRows, spec: WriterSpec) -> Outcome:
     if spec.mode != "idempotent":
         ordered = ordered.coalesce(1) if rows.in_order else ordered.repartition(1)
         if rows.placed or not rows.in_order:
-            ordered = ordered.sortWithinPartitions("ord", "ord2")
+            ordered = ordered.sortWithinPartitions(*rows.order)
     written = ordered.select("key", "value", "note", *rows.extra)
     outcome, *others = outcomes_of(written.mapInArrow(_writer(spec), OUTCOME_SCHEMA), spec.slice)
     for other in others:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kpipe_platform.codecs import Codec, RawCodec, TextCodec
+from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.spark.columns import (
     HEADERS_TYPE,
@@ -24,8 +25,9 @@ from kpipe_platform.spark.reused import reused
 from kpipe_platform.spark.stage_notes import StageNotes
 from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_FAULT, KIND_NOTED, KIND_RULE
 
-# Columns that only some outputs can have, with their types.
+# Columns that not all slices have, with their types.
 _EXTRA = {
+    "ord2": "bigint",
     "src_offset": "bigint",
     "src": "int",
     "headers": HEADERS_TYPE,
@@ -41,15 +43,20 @@ class WriterRows:
     Args:
         frame: Columns as in ``output_rows``.
         extra: Those of its columns that not all rows have.
-        placed: Whether ``ord`` says more than the order in which the rows come.
+        placed: Whether ``ord`` says more than the order in which the rows come; there is an ``ord2`` then.
         in_order: Whether one task can make all rows as they come, in order, without holding anything else back; False:
             they come out of parallel tasks.
     """
 
     frame: DataFrame
     extra: tuple[str, ...] = ()
-    placed: bool = True
+    placed: bool = False
     in_order: bool = False
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns that say where in the slice a row belongs."""
+        return ("ord", "ord2") if self.placed else ("ord",)
 
 
 def output_rows(
@@ -66,10 +73,11 @@ def output_rows(
             write.
 
     Columns:
-        key, value (binary); note (binary, null: JSON of what is no output, see ``fault_rows``); ord and ord2 (bigint):
-        the order within the slice. And, only where an output can have them, since each column costs the shuffle and
-        the writer as much as the next: src_offset (bigint), src (int; absent where the slice has one range), headers
-        (array, never null), partition (int, nullable), timestamp_ms (bigint, nullable).
+        key, value (binary); note (binary, null: JSON of what is no output, see ``fault_rows``); ord (bigint): the
+        order within the slice. And, only where an output can have them, since each column costs the shuffle and the
+        writer as much as the next: ord2 (bigint: the order of the outputs of one record), src_offset (bigint), src
+        (int; absent where the slice has one range), headers (array, never null), partition (int, nullable),
+        timestamp_ms (bigint, nullable).
 
     Raises:
         ConfigError: The columns do not fit the codec or the topic.
@@ -86,8 +94,7 @@ def output_rows(
         (as_key(F.col(key), column_type(schema, key)) if key else null.cast("binary")).alias("key"),
         value.alias("value"),
         null.cast("binary").alias("note"),
-        (F.col("_kafka.offset") if kept else row_id).cast("bigint").alias("ord"),
-        row_id.alias("ord2"),
+        *([F.col("_kafka.offset").alias("ord"), row_id.alias("ord2")] if kept else [row_id.alias("ord")]),
     ]
     extra: dict[str, Column] = {}
     if kept:
@@ -107,28 +114,35 @@ def output_rows(
 
 def slice_rows(
     output: WriterRows | None, frames: Sequence[SliceFrames], slice_: Slice, notes: StageNotes | None
-) -> WriterRows | None:
-    """Everything that is to be written or counted of a slice; None where that is nothing."""
-    extra = () if output is None else output.extra
-    parts = [row for source in frames for row in _source_rows(source, extra)]
+) -> WriterRows:
+    """Everything that is to be written or counted of a slice.
+
+    Raises:
+        ConfigError: There is nothing.
+    """
+    beside = () if output is None else (*output.order[1:], *output.extra)
+    parts = [row for source in frames for row in _source_rows(source, beside)]
     if notes is not None:
-        parts += [noted_rows(faults, slice_, extra) for faults in notes.faults]
-        parts += [rule_rows(counts, extra) for counts in notes.counts]
+        parts += [noted_rows(faults, slice_, beside) for faults in notes.faults]
+        parts += [rule_rows(counts, beside) for counts in notes.counts]
     if output is not None:
         parts.append(output.frame)
     if not parts:
-        return None
+        msg = "there is neither an output nor a source to write"
+        raise ConfigError(msg, fix="read from a Kafka topic asset")
     # Counts and dead letters come first, so that the writer knows of them before it writes an output.
     together = reduce(DataFrame.union, parts)
     small = bool(frames) and all(source.small for source in frames)
     in_order = small and reads_only(together, [source.decoded for source in frames])
-    return WriterRows(together, extra, output is not None and output.placed, in_order)
+    if output is None:
+        return WriterRows(together, in_order=in_order)
+    return replace(output, frame=together, in_order=in_order)
 
 
-def _source_rows(source: SliceFrames, extra: tuple[str, ...]) -> list[DataFrame]:
+def _source_rows(source: SliceFrames, beside: tuple[str, ...]) -> list[DataFrame]:
     if source.small:
-        return [record_rows(source, extra)]
-    return [count_rows(source, extra), *([fault_rows(source, extra)] if source.can_fault else [])]
+        return [record_rows(source, beside)]
+    return [count_rows(source, beside), *([fault_rows(source, beside)] if source.can_fault else [])]
 
 
 def _range_of(slice_: Slice, topic: Column, partition: Column) -> Column:
@@ -142,48 +156,48 @@ def _range_of(slice_: Slice, topic: Column, partition: Column) -> Column:
 _FAULT_FIELDS = ("offset", "headers", "timestamp_ms", "timestamp_type", "component")
 
 
-def fault_rows(frames: SliceFrames, extra: tuple[str, ...]) -> DataFrame:
-    """Records that do not decode: key and value as they are, ord, ord2, and the rest as JSON in ``note``."""
+def fault_rows(frames: SliceFrames, beside: tuple[str, ...]) -> DataFrame:
+    """Records that do not decode: key and value as they are, ord, and the rest as JSON in ``note``."""
     note = _note(KIND_FAULT, "src", *_FAULT_FIELDS)
-    columns = _aside(note, extra, order=F.col("offset"), key=F.col("key"), value=F.col("value"))
+    columns = _aside(note, beside, order=F.col("offset"), key=F.col("key"), value=F.col("value"))
     return frames.faults().select(*columns)
 
 
-def record_rows(frames: SliceFrames, extra: tuple[str, ...]) -> DataFrame:
+def record_rows(frames: SliceFrames, beside: tuple[str, ...]) -> DataFrame:
     """A row for each record, to be counted: one that does not decode as in ``fault_rows``."""
-    return frames.decoded.select(*_record_columns(frames.can_fault, extra))
+    return frames.decoded.select(*_record_columns(frames.can_fault, beside))
 
 
 @reused
-def _record_columns(can_fault: bool, extra: tuple[str, ...]) -> Sequence[Column]:
+def _record_columns(can_fault: bool, beside: tuple[str, ...]) -> Sequence[Column]:
     count = _note(KIND_COUNT, "src", F.lit(1).alias("records"))
     if not can_fault:
-        return _aside(count, extra)
+        return _aside(count, beside)
     bad = F.col("bad")
     fault = _note(KIND_FAULT, "src", F.lit(1).alias("records"), *[bad[name].alias(name) for name in _FAULT_FIELDS])
     return _aside(
         F.when(bad.isNull(), count).otherwise(fault),
-        extra,
+        beside,
         order=F.coalesce(bad["offset"], F.lit(-1)),
         key=bad["key"],
         value=bad["value"],
     )
 
 
-def noted_rows(faults: DataFrame, slice_: Slice, extra: tuple[str, ...]) -> DataFrame:
+def noted_rows(faults: DataFrame, slice_: Slice, beside: tuple[str, ...]) -> DataFrame:
     """Records that the stage set aside (``StageNotes.faults``), as JSON in ``note``."""
     src = _range_of(slice_, F.col("topic"), F.col("partition")).cast("int").alias("src")
-    return faults.select(*_aside(_note(KIND_NOTED, src, "offset", "note"), extra, order=F.col("offset")))
+    return faults.select(*_aside(_note(KIND_NOTED, src, "offset", "note"), beside, order=F.col("offset")))
 
 
-def count_rows(frames: SliceFrames, extra: tuple[str, ...]) -> DataFrame:
+def count_rows(frames: SliceFrames, beside: tuple[str, ...]) -> DataFrame:
     """Records read by range, as JSON in ``note``."""
-    return frames.counts().select(*_aside(_note(KIND_COUNT, "src", "records"), extra))
+    return frames.counts().select(*_aside(_note(KIND_COUNT, "src", "records"), beside))
 
 
-def rule_rows(counts: DataFrame, extra: tuple[str, ...]) -> DataFrame:
+def rule_rows(counts: DataFrame, beside: tuple[str, ...]) -> DataFrame:
     """What rules found (``StageNotes.counts``), as JSON in ``note``."""
-    return counts.select(*_aside(_note(KIND_RULE, "note"), extra))
+    return counts.select(*_aside(_note(KIND_RULE, "note"), beside))
 
 
 def _note(kind: int, *fields: Column | str) -> Column:
@@ -193,17 +207,17 @@ def _note(kind: int, *fields: Column | str) -> Column:
 
 def _aside(
     note: Column,
-    extra: tuple[str, ...],
+    beside: tuple[str, ...],
     *,
     order: Column | None = None,
     key: Column | None = None,
     value: Column | None = None,
 ) -> Sequence[Column]:
-    """Columns of rows that are no outputs: key, value, note, ord, ord2, and nothing in the columns of outputs.
+    """Columns of rows that are no outputs: key, value, note, ord, and nothing in the columns of outputs.
 
     Args:
         note: What they say.
-        extra: Further columns of the outputs. They are null, but headers are an empty array: null arrays make Spark's
+        beside: Further columns of the outputs. They are null, but headers are an empty array: null arrays make Spark's
             Arrow writer quadratic.
         order: Where they belong; None: before every offset, so that the writer knows a count before it writes.
         key: A record's key.
@@ -216,6 +230,5 @@ def _aside(
         (null if value is None else value).cast("binary").alias("value"),
         note.cast("binary").alias("note"),
         order.alias("ord"),
-        order.alias("ord2"),
-        *[(F.array() if name == "headers" else null).cast(_EXTRA[name]).alias(name) for name in extra],
+        *[(F.array() if name == "headers" else null).cast(_EXTRA[name]).alias(name) for name in beside],
     ]
