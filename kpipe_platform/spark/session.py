@@ -64,6 +64,8 @@ class EngineSettings:
 _DEFAULTS = {
     # Ten thousand Kafka records a batch keep the Python worker's memory flat.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # And so do a few MiB a batch where records are large.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
     # 200 shuffle partitions suit a warehouse, not a slice.
     "spark.sql.shuffle.partitions": "8",
     # Compressing a slice's cached rows costs more than it saves: they are read once or twice, and are mostly structs.
