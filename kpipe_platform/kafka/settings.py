@@ -181,10 +181,14 @@ class ConnectionSettings:
 
     def for_java(self) -> dict[str, str]:
         """Settings for the Java client, as Spark options without their ``kafka.`` prefix. Contains secrets."""
+        timeout_ms = str(max(int(self.request_timeout_s * 1000), 1000))
         settings: dict[str, str] = {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.security_protocol,
             "client.id": self.client_id,
+            # By its defaults Spark's source waits three minutes for brokers that are gone.
+            "default.api.timeout.ms": timeout_ms,
+            "request.timeout.ms": timeout_ms,
         }
         if self.sasl_mechanism is not None:
             settings["sasl.mechanism"] = self.sasl_mechanism

@@ -19,7 +19,8 @@ from kpipe_platform.spark.causes import Cause, cause_of, is_sparks
 # Marks in what Spark says where it names neither a Python exception nor a condition of the data.
 _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
     (
-        r"Failed to find data source: kafka|NoClassDefFoundError: org/apache/kafka|kafka010",
+        r"Failed to find data source: kafka|NoClassDefFoundError: org/apache/kafka|"
+        r"ClassNotFoundException: org\.apache\.spark\.sql\.kafka010",
         EnvironmentSetupError,
         "the Spark session has no Kafka connector",
         "let SparkEngine start the session, or add org.apache.spark:spark-sql-kafka-0-10_2.13 of your Spark's version",

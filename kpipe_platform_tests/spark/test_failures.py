@@ -85,6 +85,13 @@ def test_a_connect_clients_text_holds_the_cause_twice_and_the_second_is_cut_off(
     ("text", "kind"),
     [
         ("Failed to find data source: kafka. Please deploy the application", EnvironmentSetupError),
+        ("java.lang.ClassNotFoundException: org.apache.spark.sql.kafka010.KafkaSourceProvider", EnvironmentSetupError),
+        # The connector's own frames are in the trace of all that it fails on.
+        (
+            "TimeoutException: Timed out waiting for a node assignment. Call: listNodes\n"
+            "\tat org.apache.spark.sql.kafka010.ConsumerStrategy.retrieveAllPartitions(ConsumerStrategy.scala:66)",
+            BrokerUnavailableError,
+        ),
         ("ModuleNotFoundError: No module named 'pyarrow'", EnvironmentSetupError),
         ("Caused by: java.lang.OutOfMemoryError: Java heap space", EngineUnavailableError),
         ("java.io.IOException: No space left on device", EngineUnavailableError),
