@@ -39,6 +39,8 @@ def order(number: int, **changes: Any) -> dict[str, Any]:
 
 
 BAD = {"key": "bad", "value": b'{"id": "seven"}'}
+CACHED = 6_000
+"""So many records that a slice of them is cached, and need not be read again to be written."""
 
 
 @dataclass

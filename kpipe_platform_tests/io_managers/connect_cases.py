@@ -37,12 +37,11 @@ from kpipe_platform.errors import EngineUnavailableError
 from kpipe_platform.jvm.ports import free_port, free_ports
 from kpipe_platform.spark.connect_server import ConnectServer
 from kpipe_platform.spark.connect_sessions import detach
-from kpipe_platform.spark.frames import is_small
 from kpipe_platform.spark.session import EngineSettings, get_session
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform_tests.spark import plan_cases
 
-from .conftest import BAD, Orders, order
+from .conftest import BAD, CACHED, Orders, order
 from .killing import hanging_at, wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -201,7 +200,6 @@ def test_a_terminated_run_and_a_server_that_dies(
 ) -> None:
     """In one test, because each needs a server whose workers hang in the middle of a transaction."""
     port, ui = free_ports(2)
-    count = 6_000
     reached = tmp_path / "reached"
     faults = os.pathsep.join([str(ROOT / "kpipe_platform_tests" / "faultpoints"), str(ROOT)])
     with monkeypatch.context() as patch:
@@ -213,9 +211,7 @@ def test_a_terminated_run_and_a_server_that_dies(
         settings = {**QUICK, **shown}
         server = stack.enter_context(ConnectServer(tmp_path / "spark", master="local[2]", port=port, settings=settings))
     with stack:
-        # So many that their decoded rows are cached.
-        assert not is_small(count)
-        orders.send(*(order(n) for n in range(count)), BAD)
+        orders.send(*(order(n) for n in range(CACHED)), BAD)
         monkeypatch.setenv("KPIPE_SPARK_REMOTE", server.remote)
         with hanging_at("hang_before_offsets", orders, kafka_broker, tmp_path) as child:
             assert cached_rows(ui) > 0
@@ -242,8 +238,8 @@ def test_a_terminated_run_and_a_server_that_dies(
     # The same process goes on with the server's successor; what the last one left open is aborted.
     with ConnectServer(tmp_path / "spark", master="local[2]", port=port, settings=QUICK, warm=False):
         found = orders.metadata(orders.run(orders.asset(), manager=manager))
-    assert (found["records_written"], found["dead_letters"]) == (count, 1)
-    assert orders.ids() == list(range(count))
+    assert (found["records_written"], found["dead_letters"]) == (CACHED, 1)
+    assert orders.ids() == list(range(CACHED))
 
 
 def cached_rows(ui: int) -> int:

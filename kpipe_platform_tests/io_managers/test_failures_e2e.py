@@ -17,8 +17,9 @@ from pyspark.sql import functions as F
 from kpipe_platform import KafkaConnection, KafkaDestination, KafkaIOManager, KafkaSource
 from kpipe_platform.errors import BrokerUnavailableError, KpipeError, OffsetConflictError, TransientError
 from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.records import consume, produce
 
-from .conftest import BAD, Orders, manager_at, order
+from .conftest import BAD, CACHED, Orders, manager_at, order
 from .killing import kill_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -112,11 +113,9 @@ class TestBrokers:
             yield broker
 
     def test_stopped_in_the_middle_of_a_write(self, orders: Orders, own_broker: EmbeddedBroker) -> None:
-        from kpipe_platform.testing.records import consume, produce
-
         servers = own_broker.bootstrap_servers
         manager = manager_at(servers, orders)
-        produce(servers, orders.source, [order(n) for n in range(100)])
+        produce(servers, orders.source, [order(n) for n in range(CACHED)])
 
         def stage(orders: DataFrame) -> DataFrame:
             rows = orders.localCheckpoint()  # read before the broker goes
@@ -129,9 +128,24 @@ class TestBrokers:
         own_broker.start_broker(0)
         assert consume(servers, orders.target) == []
         found = orders.metadata(orders.run(orders.asset(), manager=manager))
-        assert found["records_written"] == 100
+        assert found["records_written"] == CACHED
         ids = [r.json()["id"] for r in consume(servers, orders.target)]
-        assert ids == list(range(100))
+        assert ids == list(range(CACHED))
+
+    def test_stopped_in_the_middle_of_a_small_slice(self, orders: Orders, own_broker: EmbeddedBroker) -> None:
+        """It is read again to be written, and by its default Spark's source would wait for minutes."""
+        manager = manager_at(own_broker.bootstrap_servers, orders)
+        produce(own_broker.bootstrap_servers, orders.source, [order(n) for n in range(10)])
+
+        def stage(orders: DataFrame) -> DataFrame:
+            rows = orders.localCheckpoint()
+            own_broker.stop_broker(0)
+            return rows
+
+        began = time.monotonic()
+        with pytest.raises(BrokerUnavailableError, match="Kafka source"):
+            orders.run(orders.asset(stage), manager=manager)
+        assert time.monotonic() - began < 60
 
     def test_no_broker_at_all(self, orders: Orders) -> None:
         connection = KafkaConnection(bootstrap_servers="127.0.0.1:9", request_timeout_s=1.5)

@@ -36,7 +36,7 @@ from kpipe_platform.errors import BrokerUnavailableError, DeadLetterError, Recor
 from kpipe_platform.spark.stage_notes import current_notes
 from kpipe_platform.testing.broker import EmbeddedBroker
 
-from .conftest import BAD, ORDER, Orders, manager_at, order
+from .conftest import BAD, CACHED, ORDER, Orders, manager_at, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -312,7 +312,7 @@ class TestPolicies:
         with EmbeddedBroker(data_dir=tmp_path / "broker", keep_data=True) as broker:
             servers = broker.bootstrap_servers
             manager = manager_at(servers, orders)
-            produce(servers, orders.source, [order(n) for n in range(20)])
+            produce(servers, orders.source, [order(n) for n in range(CACHED)])
             calls = []
             # Past the time that the write may wait for its acknowledgements.
             starting = threading.Timer(6, broker.start_broker, [0])
@@ -332,8 +332,8 @@ class TestPolicies:
             )
             found = orders.metadata(orders.run(orders.asset(stage, on_fault=policies), manager=manager))
             starting.join()
-            assert (len(calls), found["records_written"]) == (2, 20)
-            assert [r.json()["id"] for r in consume(servers, orders.target)] == list(range(20))
+            assert (len(calls), found["records_written"]) == (2, CACHED)
+            assert [r.json()["id"] for r in consume(servers, orders.target)] == list(range(CACHED))
 
 
 def poisoned(orders: DataFrame) -> DataFrame:
