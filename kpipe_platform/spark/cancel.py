@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import cast
 
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 
 def cancel_jobs(session: object) -> None:
@@ -13,4 +14,8 @@ def cancel_jobs(session: object) -> None:
     Tags would tell one run's jobs from another's, but on classic Spark only the thread that tagged them can cancel
     them; and a process that runs several slices is interrupted as a whole.
     """
-    cast("SparkSession", session).interruptAll()
+    spark = cast("SparkSession", session)
+    spark.interruptAll()
+    if not is_remote():
+        # It does not find every job of a session in this process, which has no other jobs than its own.
+        spark.sparkContext.cancelAllJobs()
