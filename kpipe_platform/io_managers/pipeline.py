@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from kpipe_platform.codecs import Codec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
@@ -43,9 +43,6 @@ from kpipe_platform.spark.reader import read_slice
 from kpipe_platform.spark.writer import evaluate, write_slice
 from kpipe_platform.spark.writer_rows import WriterRows, output_rows
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
-
-if TYPE_CHECKING:
-    pass
 
 # Offsets below which another lane costs more than it saves: a task and a transaction, about 100 ms.
 _OFFSETS_A_LANE = 1_000
