@@ -68,7 +68,7 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
     # 200 shuffle partitions suit a warehouse, not a slice.
     "spark.sql.shuffle.partitions": "8",
-    # Compressing a slice's cached rows costs more than it saves: they are read once or twice, and are mostly structs.
+    # Compressing a slice's cached rows costs more than it saves: they are read once or twice.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
