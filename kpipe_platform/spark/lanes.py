@@ -16,7 +16,7 @@ from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.stage_notes import StageNotes
 from kpipe_platform.spark.writer import merged, outcomes_of, write_rows
 from kpipe_platform.spark.writer_lane import run_lane
-from kpipe_platform.spark.writer_rows import WriterRows, slice_rows
+from kpipe_platform.spark.writer_rows import WriterRows, slice_rows, with_end
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
 from kpipe_platform.spark.writer_task import OUTCOME_SCHEMA
 
@@ -71,7 +71,7 @@ def write_lanes(whole: Slice, lanes: Sequence[LaneRows]) -> LanesOutcome:
     """
     _refuse_over_limit(whole, lanes)
     specs = [replace(lane.spec, started_ms=int(time.time() * 1000)) for lane in lanes]
-    rows = [slice_rows(lane.output, lane.frames, lane.spec.slice, lane.notes) for lane in lanes]
+    rows = [with_end(slice_rows(lane.output, lane.frames, lane.spec.slice, lane.notes)) for lane in lanes]
     ordered = (
         functools.reduce(DataFrame.union, [each.frame.withColumn("lane", F.lit(i)) for i, each in enumerate(rows)])
         .repartitionById(len(lanes), "lane")

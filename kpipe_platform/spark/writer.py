@@ -20,7 +20,7 @@ from kpipe_platform.spark.failures import classify
 from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.stage_notes import RuleCount, StageNotes
 from kpipe_platform.spark.stops import over_limit, reasons_of, rejected_records, stopped_by_faults, too_many_faults
-from kpipe_platform.spark.writer_rows import WriterRows, slice_rows
+from kpipe_platform.spark.writer_rows import WriterRows, slice_rows, with_end
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
 from kpipe_platform.spark.writer_task import OUTCOME_SCHEMA, run_writer
 
@@ -92,12 +92,12 @@ def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
 
 def run_pass(rows: WriterRows, spec: WriterSpec) -> Outcome:
     """One Spark job over the rows: one writer task in offset order, or parallel ones at least once."""
-    spec = replace(spec, started_ms=int(time.time() * 1000))
-    ordered = rows.frame
+    spec = replace(spec, started_ms=int(time.time() * 1000), after_input=rows.one_task)
+    ordered = (with_end(rows) if spec.mode == "transactional" else rows).frame
     if spec.mode != "idempotent":
-        ordered = ordered.coalesce(1) if rows.in_order else ordered.repartition(1)
-        if rows.placed or not rows.in_order:
-            ordered = ordered.sortWithinPartitions(*rows.order)
+        ordered = ordered.coalesce(1) if rows.one_task else ordered.repartition(1)
+        # Also where they come in order: the writer gets its first row when the stage made the last one.
+        ordered = ordered.sortWithinPartitions(*rows.order)
     written = ordered.select("key", "value", "note", *rows.extra)
     outcome, *others = outcomes_of(written.mapInArrow(_writer(spec), OUTCOME_SCHEMA), spec.slice)
     for other in others:

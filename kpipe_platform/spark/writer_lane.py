@@ -85,6 +85,7 @@ def _wrote(task: WriterTask, transaction: LaneTransaction, batches: Iterable[pa.
         task.consume(batches, sink, transaction)
         if task.stopped():
             return False
+        task.require_end()
         task.await_acks(sink, transaction)
     except GiveUpError:
         # Raises where it is not the records.

@@ -23,7 +23,10 @@ from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.plans import reads_only
 from kpipe_platform.spark.reused import reused
 from kpipe_platform.spark.stage_notes import StageNotes
-from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_FAULT, KIND_NOTED, KIND_RULE
+from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_END, KIND_FAULT, KIND_NOTED, KIND_RULE
+
+# The largest bigint: no offset and no row number is as large.
+_AFTER_ALL = 2**63 - 1
 
 # Columns that not all slices have, with their types.
 _EXTRA = {
@@ -44,14 +47,13 @@ class WriterRows:
         frame: Columns as in ``output_rows``.
         extra: Those of its columns that not all rows have.
         placed: Whether ``ord`` says more than the order in which the rows come; there is an ``ord2`` then.
-        in_order: Whether one task can make all rows as they come, in order, without holding anything else back; False:
-            they come out of parallel tasks.
+        one_task: Whether one task makes all rows, so that they need no shuffle; False: they come out of parallel tasks.
     """
 
     frame: DataFrame
     extra: tuple[str, ...] = ()
     placed: bool = False
-    in_order: bool = False
+    one_task: bool = False
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -133,10 +135,28 @@ def slice_rows(
     # Counts and dead letters come first, so that the writer knows of them before it writes an output.
     together = reduce(DataFrame.union, parts)
     small = bool(frames) and all(source.small for source in frames)
-    in_order = small and reads_only(together, [source.decoded for source in frames])
+    # A kept slice is isolated: a stage that fails before a shuffle does not take the writer's Python worker with it.
+    kept = any(source.cache is not None for source in frames)
+    one_task = small and not kept and reads_only(together, [source.decoded for source in frames])
     if output is None:
-        return WriterRows(together, in_order=in_order)
-    return replace(output, frame=together, in_order=in_order)
+        return WriterRows(together, one_task=one_task)
+    return replace(output, frame=together, one_task=one_task)
+
+
+def with_end(rows: WriterRows) -> WriterRows:
+    """The rows with one more that comes after all others: the proof that none is missing.
+
+    A Python worker cannot tell the end of its rows from the failure of the task that it gets them from. A writer that
+    committed on what looks like the end could commit half of a slice.
+    """
+    beside = (*rows.order[1:], *rows.extra)
+    end = rows.frame.sparkSession.range(1).select(*_end_columns(beside))
+    return replace(rows, frame=rows.frame.union(end))
+
+
+@reused
+def _end_columns(beside: tuple[str, ...]) -> Sequence[Column]:
+    return _aside(_note(KIND_END), beside, order=F.lit(_AFTER_ALL))
 
 
 def _source_rows(source: SliceFrames, beside: tuple[str, ...]) -> list[DataFrame]:

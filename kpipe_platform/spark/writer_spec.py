@@ -17,9 +17,9 @@ from kpipe_platform.policies.faults import Fault, FaultAction
 from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
 from kpipe_platform.spark.stage_notes import RuleCount
 
-KIND_FAULT, KIND_COUNT, KIND_NOTED, KIND_RULE = 1, 2, 3, 4
+KIND_FAULT, KIND_COUNT, KIND_NOTED, KIND_RULE, KIND_END = 1, 2, 3, 4, 5
 """Kinds of rows that are no outputs: a record that does not decode, with its bytes; records read, a row a range; a
-record that the stage set aside, by its coordinates; what one rule found."""
+record that the stage set aside, by its coordinates; what one rule found; that nothing comes after it."""
 
 Rejected = tuple[int, int] | str
 """What the destination will not take: (index of the range, offset) of the source record, or, where the stage
@@ -54,6 +54,8 @@ class WriterSpec:
         preview_rows: Outputs to show in the metadata.
         producer: librdkafka producer properties.
         started_ms: When the Spark job was started, milliseconds since the epoch.
+        after_input: Take over the transactional id only when the first rows are there, because the stage runs in the
+            writer's own task: where it fails, the writer must not fence the next one, after its own end.
         transaction_timeout_s: Transaction timeout, seconds.
         delivery_timeout_s: How long one record may wait for its acknowledgement, seconds.
     """
@@ -77,6 +79,7 @@ class WriterSpec:
     preview_rows: int = 5
     producer: dict[str, Any] = field(default_factory=dict)
     started_ms: int | None = None
+    after_input: bool = False
     transaction_timeout_s: float = 300.0
     delivery_timeout_s: float = 60.0
 

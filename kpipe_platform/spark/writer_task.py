@@ -11,13 +11,14 @@ import pickle
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from confluent_kafka import KafkaException, Producer
 
 from kpipe_platform.deadletter import Segment
-from kpipe_platform.errors import DeadLetterError, KpipeError
+from kpipe_platform.errors import DeadLetterError, EngineUnavailableError, KpipeError
 from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, not_delivered, translate
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.transactions import SliceTransaction
@@ -27,6 +28,7 @@ from kpipe_platform.spark.sink import GiveUpError, Sink
 from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.task_faults import FaultRows
 from kpipe_platform.spark.writer_spec import (
+    KIND_END,
     KIND_FAULT,
     KIND_NOTED,
     KIND_RULE,
@@ -91,6 +93,7 @@ class WriterTask:
         self.steps: dict[str, float] = {"open": 0.0, "write": 0.0, "commit": 0.0}
         self.written: dict[int, int] = {}
         self.read: dict[int, int] = {}
+        self.ended = False
 
     def producer_settings(self) -> dict[str, Any]:
         """Librdkafka producer properties, with what the topics take and what the protocol needs."""
@@ -125,6 +128,8 @@ class WriterTask:
             timeout_s=spec.transaction_timeout_s,
             producer_settings=self.producer_settings(),
         )
+        if spec.after_input:
+            batches = arrived(batches)
         with transaction, self.faults:
             with self.timed("open"):
                 transaction.open()
@@ -137,6 +142,7 @@ class WriterTask:
                 if self.stopped() or self._is_over_limit():
                     transaction.abort()
                     return self.finish(self.outcome.status)
+                self.require_end()
                 self.await_acks(sink, transaction)
                 counts = self.counts()
                 with self.timed("commit"):
@@ -198,6 +204,19 @@ class WriterTask:
 
     # Work
 
+    def require_end(self) -> None:
+        """Refuse to commit unless the row that comes after all others was seen.
+
+        Raises:
+            EngineUnavailableError: Rows are missing. Spark reports its task's failure by itself; this is only told
+                where it does not.
+        """
+        if not self.ended:
+            msg = (
+                f"{self.spec.slice}: the writer's rows ended early: the Spark task that makes them failed or was ended"
+            )
+            raise EngineUnavailableError(msg, fix="see the failure of that task in Spark's log; nothing is committed")
+
     def await_acks(self, sink: Sink, transaction: SliceTransaction) -> None:
         """Wait for the acknowledgement of everything that was sent.
 
@@ -215,6 +234,9 @@ class WriterTask:
     def consume(self, batches: Iterable[pa.RecordBatch], sink: Sink, transaction: SliceTransaction | None) -> None:
         """Send what the rows ask for, and count."""
         for batch in batches:
+            if self.ended:
+                msg = f"{self.spec.slice}: rows came after the last one"
+                raise EngineUnavailableError(msg, fix="report it: Spark changed the order of a sorted partition")
             began = time.monotonic()
             self._note_segments()
             outputs, others = parted(batch)
@@ -231,10 +253,12 @@ class WriterTask:
 
     def _dead_letters(self, aside: Aside) -> Iterator[tuple[str, Row]]:
         """Count what is no output, and make the dead letter that it asks for."""
-        if self.spec.only_rejected:
-            return
         note = aside.note
         kind = note["kind"]
+        if kind == KIND_END:
+            self.ended = True
+        if self.spec.only_rejected:
+            return
         if "records" in note:
             self.read[note["src"]] = self.read.get(note["src"], 0) + note["records"]
         if kind == KIND_RULE:
@@ -391,6 +415,12 @@ def parted(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Aside]]:
     others = batch.filter(note.is_valid())
     columns = (others.column(name).to_pylist() for name in ("note", "key", "value"))
     return batch.filter(note.is_null()), [Aside(json.loads(n), k, v) for n, k, v in zip(*columns, strict=True)]
+
+
+def arrived(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+    """Wait for the first batch."""
+    rest = iter(batches)
+    return chain(list(islice(rest, 1)), rest)
 
 
 def _short(data: bytes | None) -> str | None:

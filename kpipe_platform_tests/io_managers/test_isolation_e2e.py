@@ -146,6 +146,23 @@ def test_twenty_scattered_ones(orders: Orders) -> None:
     assert [e.original.offset for e in envelopes(orders)] == list(poison)
 
 
+def by_raise_late(orders: DataFrame) -> DataFrame:
+    """Without ``_kafka`` and with so much output that the writer has had some of it when the last record fails."""
+    note = "if(note = 'poison', raise_error(concat('poison ', id)), repeat('x', 200000))"
+    return orders.withColumn("note", F.expr(note)).drop("_kafka")
+
+
+def test_a_stage_that_fails_late_commits_nothing_of_what_came_before(orders: Orders) -> None:
+    orders.send(*numbered(120, 119))
+    with pytest.raises(StageFailedError, match="poison 119"):
+        orders.run(orders.asset(by_raise_late, isolate=False))
+    assert orders.committed() is None
+    assert orders.ids() == []
+    found = orders.metadata(orders.run(orders.asset(by_raise_late)))
+    assert (found["records_written"], found["dead_letters"]) == (119, 1)
+    assert orders.ids() == list(range(119))
+
+
 def test_skip_needs_no_dead_letter_destination(orders: Orders) -> None:
     orders.send(*numbered(6, 2))
     manager = KafkaIOManager(
