@@ -176,7 +176,7 @@ class Pipeline:
             msg = f"asset {self.step.asset_key.to_user_string()} has no Kafka destination"
             raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
         began = time.monotonic()
-        rows = self._rows(staged, target.topic, codec or target.topic.value)
+        rows = self._rows(staged, target.topic, codec or target.topic.value, source=_copyable(staged))
         spec = self._spec(staged, target)
         if self.destination.delivery == "exactly_once":
             outcome = write_slice(rows, staged.frames, spec, staged.notes)
@@ -255,11 +255,13 @@ class Pipeline:
         evaluate(staged.output if rows is None else rows.frame, str(staged.slice))
 
     @staticmethod
-    def _rows(staged: Staged, topic: KafkaTopic, codec: Codec) -> WriterRows | None:
+    def _rows(
+        staged: Staged, topic: KafkaTopic, codec: Codec, *, source: SliceFrames | None = None
+    ) -> WriterRows | None:
         if staged.output is None:
             return None
         check_output_schema(staged.output, codec, topic.name)
-        return output_rows(staged.output, staged.slice, codec, key=topic.key, timestamp=topic.timestamp)
+        return output_rows(staged.output, staged.slice, codec, key=topic.key, timestamp=topic.timestamp, source=source)
 
     def store_elsewhere(self, staged: Staged, target: Target, store: Callable[[Any], None]) -> SliceReport:
         """Let another store take a slice's output, write its dead letters, then move its offsets.
@@ -274,6 +276,9 @@ class Pipeline:
         """
         began = time.monotonic()
         spec = replace(self._spec(staged, target), mode="idempotent")
+        for frames in staged.frames:
+            # For the store's output and for the counts.
+            frames.keep()
 
         def work() -> Outcome:
             started = time.monotonic()
@@ -369,6 +374,14 @@ class Pipeline:
             segments=staged.segments,
             retries=staged.retries,
         )
+
+
+def _copyable(staged: Staged) -> SliceFrames | None:
+    """The source of a slice whose output may be a copy of it; None where there is more to write or to count."""
+    if len(staged.frames) != 1 or staged.notes.faults or staged.notes.counts:
+        return None
+    (source,) = staged.frames
+    return None if source.can_fault or source.small or source.cache.is_kept else source
 
 
 def _until(planned: PlannedRange, end: int) -> PlannedRange:

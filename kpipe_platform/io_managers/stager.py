@@ -93,7 +93,9 @@ class Stager:
             except StageFailedError as error:
                 if not self._isolates or not error.isolable:
                     raise
-                reads = {name: (topic, frames.keep()) for name, (topic, frames) in reads.items()}
+                for _, frames in reads.values():
+                    # Also a small slice: it is read many times now.
+                    frames.cache.keep()
                 self._isolate(slice_, reads, error, done)
             else:
                 done(report)

@@ -1,9 +1,10 @@
-"""Letting go of cached rows, also when the engine that holds them is gone."""
+"""Rows that are cached while somebody needs them again, also when the engine that holds them is gone."""
 
 from __future__ import annotations
 
 import logging
 
+from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from kpipe_platform.spark.connect_sessions import is_reachable
@@ -11,8 +12,33 @@ from kpipe_platform.spark.connect_sessions import is_reachable
 logger = logging.getLogger(__name__)
 
 
+class RowCache:
+    """Rows that can be cached: computed at their first use after ``keep``, and not again until ``drop``.
+
+    Args:
+        frame: The rows. Frames that were made of it before use the cache too, if they run after ``keep``.
+    """
+
+    def __init__(self, frame: DataFrame) -> None:
+        self._frame = frame
+        self.is_kept = False
+
+    def keep(self) -> None:
+        """Cache the rows from now on."""
+        if not self.is_kept:
+            self._frame.persist(StorageLevel.MEMORY_AND_DISK)
+            self.is_kept = True
+
+    def drop(self) -> None:
+        """Drop what is cached. A failure is only logged: the error that led here is the one to show."""
+        if not self.is_kept:
+            return
+        self.is_kept = False
+        drop_cached(self._frame)
+
+
 def drop_cached(frame: DataFrame) -> None:
-    """Drop a frame's cached rows. A failure is only logged: the error that led here is the one to show."""
+    """Drop a frame's cached rows; a failure is only logged."""
     try:
         if is_reachable(frame.sparkSession):
             frame.unpersist()

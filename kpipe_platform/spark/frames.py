@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -13,7 +12,7 @@ from kpipe_platform.codecs import Codec
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.faults import Component
-from kpipe_platform.spark.cached import drop_cached
+from kpipe_platform.spark.cached import RowCache
 from kpipe_platform.spark.columns import HEADERS_TYPE, is_fault, parsed, value_columns, value_of
 from kpipe_platform.spark.reused import reused
 
@@ -42,18 +41,20 @@ class SliceFrames:
         decoded: One row a record: src (index of its range in the slice, int), _kafka, v (decoded value) and bad (all
             that a dead letter needs, a struct; null for a good record).
         good: What the stage sees: the value's columns and ``_kafka``.
+        columns: The columns of ``good``, computed from ``decoded``.
+        cache: Caches the decoded rows, for those who need them more than once.
         can_fault: False where every byte string decodes, so that nobody need look for faults.
         only_range: The range that all rows are of; None where there are several.
         small: Whether there are few records, so that a row for each is cheaper than a job that counts them.
-        cache: What is cached of them at its first use; None: each use reads and decodes them again.
     """
 
     decoded: DataFrame
     good: DataFrame
+    columns: Sequence[Column]
+    cache: RowCache
     can_fault: bool
     only_range: int | None = None
     small: bool = False
-    cache: DataFrame | None = None
 
     def faults(self) -> DataFrame:
         """Records that do not decode: src, offset, key, value, headers, timestamp_ms, timestamp_type, component."""
@@ -116,18 +117,14 @@ class SliceFrames:
         rows = self.decoded.where("bad is null").select("src", "_kafka.offset").orderBy(F.rand()).limit(count)
         return [(row[0], row[1]) for row in rows.collect()]
 
-    def keep(self) -> SliceFrames:
-        """The same with its rows cached, for those who go on to use them many times."""
-        return self if self.cache is not None else replace(self, cache=_persisted(self.decoded))
+    def keep(self) -> None:
+        """Cache the rows for those who use them twice, unless there are so few that a cache takes longer."""
+        if not self.small:
+            self.cache.keep()
 
     def release(self) -> None:
         """Drop the cached rows."""
-        if self.cache is not None:
-            drop_cached(self.cache)
-
-
-def _persisted(frame: DataFrame) -> DataFrame:
-    return frame.persist(StorageLevel.MEMORY_AND_DISK)
+        self.cache.drop()
 
 
 def _within(ranges: Iterable[OffsetRange]) -> Column:
@@ -150,7 +147,6 @@ def decode_rows(
     src: Column,
     only_range: int | None = None,
     small: bool = False,
-    cached: bool = True,
 ) -> SliceFrames:
     """Decode rows of Spark's Kafka source.
 
@@ -160,15 +156,14 @@ def decode_rows(
         src: Index of a row's range in the slice.
         only_range: As in ``SliceFrames``.
         small: As in ``SliceFrames``.
-        cached: Whether the decoded rows are cached at their first use.
     """
     how = _decoding(codecs.key, codecs.value)
     staged = rows.select(src.cast("int").alias("src"), *how.staged)
     flat = staged.withColumn("fault", how.fault).select(*how.flat)
-    cache = _persisted(flat) if cached else None
     decoded = flat.select(*how.decoded)
     good = decoded.where("bad is null") if how.can_fault else decoded
-    return SliceFrames(decoded, good.select(*how.good), how.can_fault, only_range, small, cache)
+    good = good.select(*how.good)
+    return SliceFrames(decoded, good, how.good, RowCache(flat), how.can_fault, only_range, small)
 
 
 @dataclass(frozen=True)

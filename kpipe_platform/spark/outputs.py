@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterable, Iterator
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -120,12 +120,18 @@ class OutputRows:
         """The headers of each row; column-wise, because a dict for each header takes three times as long."""
         column = self._columns["headers"]
         inside = column.flatten()
-        pairs = list(zip(inside.field("key").to_pylist(), inside.field("value").to_pylist(), strict=True))
-        begin = 0
-        for count in column.value_lengths().to_pylist():
-            end = begin + count
-            yield pairs[begin:end] or None
-            begin = end
+        # The same few names, made once.
+        names = inside.field("key").dictionary_encode(null_encoding="encode")
+        keys = map(names.dictionary.to_pylist().__getitem__, names.indices.to_pylist())
+        pairs = zip(keys, inside.field("value").to_pylist(), strict=True)
+        counts = column.value_lengths()
+        bounds = pc.min_max(counts)
+        if bounds["min"] == bounds["max"]:
+            # Usual, and in half the time.
+            yield from map(list, zip(*[pairs] * bounds["max"].as_py(), strict=True))
+            return
+        for count in counts.to_pylist():
+            yield list(islice(pairs, count)) or None
 
     def _stamped_headers(self, own: Iterable[Headers | None]) -> Iterator[Headers | None]:
         ranges = [p.range for p in self._spec.slice.ranges]

@@ -104,7 +104,11 @@ def read_slice(
     rows = read_ranges(session, settings, ranges, isolation=isolation, group=slice_.group, parts=parts)
     only = indexed[0][0] if len(indexed) == 1 else None
     small = is_small(span)
-    return decode_rows(rows, codecs, src=_range_index(indexed), only_range=only, small=small, cached=not small)
+    frames = decode_rows(rows, codecs, src=_range_index(indexed), only_range=only, small=small)
+    if frames.can_fault:
+        # The search for faults needs them beside the stage.
+        frames.keep()
+    return frames
 
 
 def _range_index(indexed: list[tuple[int, OffsetRange]]) -> Column:

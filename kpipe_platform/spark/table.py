@@ -60,6 +60,7 @@ def latest_by_key(
     )
     frames = decode_rows(latest, codecs, src=F.lit(0))
     if frames.can_fault:
+        frames.keep()
         bad = frames.decoded.where("bad is not null").select("_kafka.partition", "bad.offset", "bad.value").head(1)
         if bad:
             found = codecs.value.explain(bytes(bad[0]["value"] or b""))

@@ -92,12 +92,13 @@ def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
 
 def run_pass(rows: WriterRows, spec: WriterSpec) -> Outcome:
     """One Spark job over the rows: one writer task in offset order, or parallel ones at least once."""
-    spec = replace(spec, started_ms=int(time.time() * 1000), after_input=rows.one_task)
+    spec = replace(spec, started_ms=int(time.time() * 1000), after_input=rows.one_task, copies=rows.copies)
     ordered = (with_end(rows) if spec.mode == "transactional" else rows).frame
     if spec.mode != "idempotent":
         ordered = ordered.coalesce(1) if rows.one_task else ordered.repartition(1)
-        # Also where they come in order: the writer gets its first row when the stage made the last one.
-        ordered = ordered.sortWithinPartitions(*rows.order)
+        if not rows.copies:
+            # Also where they come in order: the writer gets its first row when the stage made the last one.
+            ordered = ordered.sortWithinPartitions(*rows.order)
     written = ordered.select("key", "value", "note", *rows.extra)
     outcome, *others = outcomes_of(written.mapInArrow(_writer(spec), OUTCOME_SCHEMA), spec.slice)
     for other in others:

@@ -20,11 +20,13 @@ from kpipe_platform.spark.columns import (
     encoded_value,
 )
 from kpipe_platform.spark.frames import SliceFrames
-from kpipe_platform.spark.plans import reads_only
+from kpipe_platform.spark.plans import copied_columns, reads_only
 from kpipe_platform.spark.reused import reused
 from kpipe_platform.spark.stage_notes import StageNotes
 from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_END, KIND_FAULT, KIND_NOTED, KIND_RULE
 
+# The range of a copied record, beside the columns of the output.
+_SRC = "_kpipe_src"
 # The largest bigint: no offset and no row number is as large.
 _AFTER_ALL = 2**63 - 1
 
@@ -48,12 +50,14 @@ class WriterRows:
         extra: Those of its columns that not all rows have.
         placed: Whether ``ord`` says more than the order in which the rows come; there is an ``ord2`` then.
         one_task: Whether one task makes all rows, so that they need no shuffle; False: they come out of parallel tasks.
+        copies: Whether there is an output for each record read, in the order of the records, and nothing else.
     """
 
     frame: DataFrame
     extra: tuple[str, ...] = ()
     placed: bool = False
     one_task: bool = False
+    copies: bool = False
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -62,7 +66,13 @@ class WriterRows:
 
 
 def output_rows(
-    output: DataFrame, slice_: Slice, codec: Codec, *, key: str | None, timestamp: str | None
+    output: DataFrame,
+    slice_: Slice,
+    codec: Codec,
+    *,
+    key: str | None,
+    timestamp: str | None,
+    source: SliceFrames | None = None,
 ) -> WriterRows:
     """A stage's output as rows for the writer.
 
@@ -73,6 +83,7 @@ def output_rows(
         key: Column of the record key; None: the column ``key`` (raw, text), else the source record's key.
         timestamp: Column of the record timestamp; None: the column ``timestamp`` (raw, text), else the time of the
             write.
+        source: All that the slice is read from, where an output that copies each record may be written as it is read.
 
     Columns:
         key, value (binary); note (binary, null: JSON of what is no output, see ``fault_rows``); ord (bigint): the
@@ -84,6 +95,7 @@ def output_rows(
     Raises:
         ConfigError: The columns do not fit the codec or the topic.
     """
+    copied = None if source is None else _copied(output, source)
     schema = output.schema
     kept = "_kafka" in schema.names
     own = set(schema.names) if isinstance(codec, RawCodec | TextCodec) else set()
@@ -101,7 +113,10 @@ def output_rows(
     extra: dict[str, Column] = {}
     if kept:
         extra["src_offset"] = F.col("_kafka.offset")
-        if len(slice_.ranges) != 1:
+    if len(slice_.ranges) != 1:
+        if copied is not None:
+            extra["src"] = F.col(_SRC)
+        elif kept:
             extra["src"] = _range_of(slice_, F.col("_kafka.topic"), F.col("_kafka.partition"))
     if kept or "headers" in own:
         headers = F.col("headers") if "headers" in own else F.col("_kafka.headers")
@@ -111,7 +126,19 @@ def output_rows(
     if timestamp:
         extra["timestamp_ms"] = as_timestamp_ms(F.col(timestamp), column_type(schema, timestamp), timestamp)
     columns += [column.cast(_EXTRA[name]).alias(name) for name, column in extra.items()]
-    return WriterRows(output.select(*columns), tuple(extra), placed=kept)
+    rows = output if copied is None else copied
+    return WriterRows(rows.select(*columns), tuple(extra), placed=kept, copies=copied is not None)
+
+
+def _copied(output: DataFrame, source: SliceFrames) -> DataFrame | None:
+    """The same output with each record's range, where it is nothing but columns of the source's records; else None."""
+    columns = copied_columns(output, source.good)
+    if columns is None:
+        return None
+    rows = source.decoded.select(F.col("src").alias(_SRC), *source.columns)
+    return rows.select(
+        _SRC, *[reduce(Column.getField, inside, F.col(name)).alias(as_) for as_, (name, *inside) in columns]
+    )
 
 
 def slice_rows(
@@ -122,7 +149,13 @@ def slice_rows(
     Raises:
         ConfigError: There is nothing.
     """
+    if output is not None and output.copies:
+        # A record is counted when its output comes.
+        return replace(output, one_task=True)
     beside = () if output is None else (*output.order[1:], *output.extra)
+    for source in frames:
+        # Of the slice's rows each is needed by its output, if there is one, by the count and by the search for faults.
+        source.keep()
     parts = [row for source in frames for row in _source_rows(source, beside)]
     if notes is not None:
         parts += [noted_rows(faults, slice_, beside) for faults in notes.faults]
@@ -136,7 +169,7 @@ def slice_rows(
     together = reduce(DataFrame.union, parts)
     small = bool(frames) and all(source.small for source in frames)
     # A kept slice is isolated: a stage that fails before a shuffle does not take the writer's Python worker with it.
-    kept = any(source.cache is not None for source in frames)
+    kept = any(source.cache.is_kept for source in frames)
     one_task = small and not kept and reads_only(together, [source.decoded for source in frames])
     if output is None:
         return WriterRows(together, one_task=one_task)

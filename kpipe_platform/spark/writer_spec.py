@@ -56,6 +56,7 @@ class WriterSpec:
         started_ms: When the Spark job was started, milliseconds since the epoch.
         after_input: Take over the transactional id only when the first rows are there, because the stage runs in the
             writer's own task: where it fails, the writer must not fence the next one, after its own end.
+        copies: Each output is a record read, and there are no others.
         transaction_timeout_s: Transaction timeout, seconds.
         delivery_timeout_s: How long one record may wait for its acknowledgement, seconds.
     """
@@ -80,6 +81,7 @@ class WriterSpec:
     producer: dict[str, Any] = field(default_factory=dict)
     started_ms: int | None = None
     after_input: bool = False
+    copies: bool = False
     transaction_timeout_s: float = 300.0
     delivery_timeout_s: float = 60.0
 

@@ -283,6 +283,9 @@ class WriterTask:
             for row in rows.rows():
                 self._is_rejected(row, sink)
             return
+        if spec.copies:
+            for src, count in rows.ranges().items():
+                self.read[src] = self.read.get(src, 0) + count
         self.outcome.rejected.update(self.checks.rejected(rows))
         if self.stopped() and spec.mode == "transactional":
             return

@@ -180,6 +180,7 @@ def test_sessions_share_a_daemon_and_no_worker(spark: SparkSession, spark_remote
 
 def test_what_a_plan_reads(spark: SparkSession, tmp_path: Path) -> None:
     plan_cases.check(spark, tmp_path)
+    plan_cases.check_copies(spark)
 
 
 def test_without_a_server_the_error_says_how_to_start_one(orders: Orders) -> None:
@@ -211,23 +212,27 @@ def test_a_terminated_run_and_a_server_that_dies(
         settings = {**QUICK, **shown}
         server = stack.enter_context(ConnectServer(tmp_path / "spark", master="local[2]", port=port, settings=settings))
     with stack:
-        orders.send(*(order(n) for n in range(CACHED)), BAD)
         monkeypatch.setenv("KPIPE_SPARK_REMOTE", server.remote)
-        with hanging_at("hang_before_offsets", orders, kafka_broker, tmp_path) as child:
-            assert cached_rows(ui) > 0
-            began = time.monotonic()
-            child.send_signal(signal.SIGTERM)
-            wait_until(lambda: child.poll() is not None, "the end of the run", 60)
-            took_s = time.monotonic() - began
-        log = (tmp_path / "stderr").read_text()
-        assert took_s < 15, f"{took_s:.1f} s\n{log[-3000:]}"
-        # Aborted by the run itself, and nothing of it is left on the server, which serves on.
-        assert orders.outputs() == []
-        assert orders.committed() is None
-        wait_until(lambda: cached_rows(ui) == 0, "the release of its rows", 15)
-        assert server.is_running()
+        first, rest = [order(n) for n in range(5)], [*(order(n) for n in range(5, CACHED)), BAD]
+        for records, caches in ((first, False), (rest, True)):
+            orders.send(*records)
+            with hanging_at("hang_before_offsets", orders, kafka_broker, tmp_path) as child:
+                assert (cached_rows(ui) > 0) == caches
+                assert running_jobs(ui) == 1
+                began = time.monotonic()
+                child.send_signal(signal.SIGTERM)
+                wait_until(lambda: child.poll() is not None, "the end of the run", 60)
+                took_s = time.monotonic() - began
+            log = (tmp_path / "stderr").read_text()
+            assert took_s < 15, f"{took_s:.1f} s\n{log[-3000:]}"
+            # Aborted by the run itself, and nothing of it is left on the server, which serves on.
+            assert orders.outputs() == []
+            assert orders.committed() is None
+            wait_until(lambda: running_jobs(ui) == 0, "the end of its jobs", 15)
+            wait_until(lambda: cached_rows(ui) == 0, "the release of its rows", 15)
+            assert server.is_running()
+            reached.unlink()
 
-        reached.unlink()
         manager = on(server.remote, orders)
         lost = pytest.raises(EngineUnavailableError, match="Spark Connect server was lost")
         with killed_when(reached.exists, server), lost as caught:
@@ -244,11 +249,22 @@ def test_a_terminated_run_and_a_server_that_dies(
 
 def cached_rows(ui: int) -> int:
     """Number of frames that the server holds cached rows of."""
+    return len(asked(ui, "storage/rdd"))
+
+
+def running_jobs(ui: int) -> int:
+    """Number of the server's Spark jobs at work."""
+    return len(asked(ui, "jobs?status=running"))
+
+
+def asked(ui: int, what: str) -> list[Any]:
+    """What Spark's own interface says of its only application."""
     api = f"http://127.0.0.1:{ui}/api/v1/applications"
     with urllib.request.urlopen(api, timeout=10) as answer:
         (application,) = json.load(answer)
-    with urllib.request.urlopen(f"{api}/{application['id']}/storage/rdd", timeout=10) as answer:
-        return len(json.load(answer))
+    with urllib.request.urlopen(f"{api}/{application['id']}/{what}", timeout=10) as answer:
+        found: list[Any] = json.load(answer)
+        return found
 
 
 @contextmanager

@@ -138,3 +138,22 @@ def test_stamps_that_make_an_output_too_large_are_found_before_sending() -> None
     assert [fault.kind for fault in OutputChecks(limited).rejected(OutputRows(output, limited)).values()] == [
         "too_large"
     ]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [[("a", b"1"), ("b", None)], [("b", b"2"), ("a", b"")]],
+        [[("a", b"1")], [], [("a", b"2"), ("a", b"3"), ("c", b"4")], []],
+        [[], [("a", b"1")]],
+        [[("a", b"1")]] * 3,
+    ],
+    ids=["as many each", "some without", "first without", "one each"],
+)
+def test_headers_stay_with_their_row(given: list[list[tuple[str, bytes | None]]]) -> None:
+    rows = [{"headers": [{"key": name, "value": value} for name, value in each]} for each in given]
+    whole = batch({}, *rows, {})
+    for output, expected in ((whole, [[], *given, []]), (whole.slice(1, len(given)), given)):
+        assert headers_of(output, spec()) == expected
+        messages = OutputRows(output, spec()).messages()
+        assert [message[4] or [] for message in messages] == expected
