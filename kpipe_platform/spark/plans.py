@@ -49,9 +49,11 @@ def _relations(frame: DataFrame) -> list[Any]:
     for number in range(leaves.size()):
         leaf = leaves.apply(number)
         kind = leaf.nodeName()
+        # A plan that uses a source twice has a copy of the leaf, around the same relation or table.
         if kind == "LogicalRelation":
-            # A plan that uses a source twice has a copy of the leaf, around the same relation.
             found.append(leaf.relation())
+        elif kind == "DataSourceV2Relation":
+            found.append(leaf.table())
         elif kind != "LocalRelation":
             found.append(leaf)
     return found
