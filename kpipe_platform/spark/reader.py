@@ -6,10 +6,13 @@ Source: Spark "Structured Streaming + Kafka Integration Guide", batch queries.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.utils import is_remote
 
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.settings import ConnectionSettings
@@ -26,6 +29,7 @@ _CONSUMER = {
     # nothing: by default half a second, which whoever reads the slice once more would wait.
     "kafka.fetch.max.wait.ms": "10",
 }
+_V1_SOURCES = "spark.sql.sources.useV1SourceList"
 # Offsets below which another parallel part costs more than it saves (a task and a shuffle block, about 20 ms).
 _OFFSETS_A_PART = 20_000
 
@@ -73,7 +77,32 @@ def read_ranges(
     """Rows of Spark's Kafka source for the ranges that are not empty."""
     wanted = [r for r in ranges if not r.is_empty]
     options = read_options(settings, wanted, isolation=isolation, group=group, parts=parts)
-    return session.read.format("kafka").options(**options).load()
+    return session.read.format("kafka").options(**options).load() if is_remote() else _loaded(session, options)
+
+
+# A JVM session for each session of this process, to read with; it has no other use.
+_READERS: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
+
+
+def _loaded(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
+    """Rows of the second version of Spark's Kafka source, which do not become Scala objects and rows again.
+
+    Spark chooses the version by a setting of the session, for reads and writes alike, and the second version's sink
+    refuses ``df.write.format("kafka").save()``, as people write it. So a session of its own, with that setting, makes
+    the plan. On a Connect server each action would need the setting, so there it is the user's.
+    """
+    reader = _READERS.get(session)
+    if reader is None:
+        reader = session._jsparkSession.newSession()
+        others = [name for name in reader.conf().get(_V1_SOURCES).split(",") if name.strip() != "kafka"]
+        reader.conf().set(_V1_SOURCES, ",".join(others))
+        _READERS[session] = reader
+    source = reader.read().format("kafka")
+    for name, value in options.items():
+        source = source.option(name, value)
+    plan = source.load().queryExecution().analyzed()
+    rows = cast("Any", session._jvm).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
+    return DataFrame(rows, session)
 
 
 def read_slice(

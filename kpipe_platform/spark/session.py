@@ -66,8 +66,6 @@ _DEFAULTS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     # And so do a few MiB a batch where records are large.
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
-    # Not Kafka's: by its second version, rows need not be made into Scala's objects and back.
-    "spark.sql.sources.useV1SourceList": "avro,csv,json,orc,parquet,text",
     # 200 shuffle partitions suit a warehouse, not a slice.
     "spark.sql.shuffle.partitions": "8",
     # Compressing a slice's cached rows costs more than it saves: they are read once or twice.

@@ -13,7 +13,7 @@ from kpipe_platform.spark.frames import is_small
 from kpipe_platform.spark.plans import reads_only
 from kpipe_platform.spark.reader import read_ranges
 from kpipe_platform.testing.broker import EmbeddedBroker
-from kpipe_platform.testing.plugin import TopicFactory
+from kpipe_platform.testing.plugin import Consume, TopicFactory
 from kpipe_platform_tests.io_managers.conftest import CACHED
 from kpipe_platform_tests.spark.plan_cases import check, check_copies
 
@@ -29,7 +29,7 @@ def test_what_a_plan_copies(spark: SparkSession) -> None:
 
 
 def test_kafkas_rows_come_by_the_second_version_of_sparks_source(
-    spark: SparkSession, kafka_broker: EmbeddedBroker, kafka_topic: TopicFactory
+    spark: SparkSession, kafka_broker: EmbeddedBroker, kafka_topic: TopicFactory, consume: Consume
 ) -> None:
     """By the first one each row becomes a Scala object and is taken apart again: a third of a copy's time."""
     topic = kafka_topic("plans")
@@ -42,6 +42,11 @@ def test_kafkas_rows_come_by_the_second_version_of_sparks_source(
     twice = one.alias("a").join(one.alias("b"), "offset").select("offset").union(one.select("offset"))
     assert reads_only(twice, [one])
     assert not reads_only(twice, [other])
+    # What people write of their own, as they write it everywhere: the second version's sink refuses it.
+    written = kafka_topic("written")
+    sink = {"kafka.bootstrap.servers": kafka_broker.bootstrap_servers, "topic": written}
+    spark.range(3).selectExpr("CAST(id AS STRING) AS value").write.format("kafka").options(**sink).save()
+    assert len(consume(written)) == 3
 
 
 def test_tests_that_need_a_cached_slice_have_one() -> None:
