@@ -26,7 +26,7 @@ class RowCache:
     def keep(self) -> None:
         """Cache the rows from now on."""
         if not self.is_kept:
-            self._frame.persist(StorageLevel.MEMORY_AND_DISK)
+            self._frame.persist(StorageLevel.MEMORY_AND_DISK_DESER)
             self.is_kept = True
 
     def drop(self) -> None:

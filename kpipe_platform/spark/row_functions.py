@@ -87,7 +87,7 @@ def map_records(
         raises=notes is None,
     )
     # Good rows and faults are read apart from each other; the function runs once.
-    mapped = df.mapInArrow(lambda batches: worker(batches), made).persist(StorageLevel.MEMORY_AND_DISK)
+    mapped = df.mapInArrow(lambda batches: worker(batches), made).persist(StorageLevel.MEMORY_AND_DISK_DESER)
     if notes is not None:
         notes.cached.append(mapped)
         place = [F.col(f"_kafka.{column}").alias(column) for column in ("topic", "partition", "offset")]

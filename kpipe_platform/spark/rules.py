@@ -85,7 +85,7 @@ def expect_all(df: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     grave = [rule for rule in rules if rule.action != "warn"]
     names = F.array_compact(F.array(*[F.when(failing[r.name], F.lit(r.name)) for r in rules]))
     # Read twice below, and a condition may be random: looked at once.
-    looked = df.withColumn(_FAILED, names).persist(StorageLevel.MEMORY_AND_DISK)
+    looked = df.withColumn(_FAILED, names).persist(StorageLevel.MEMORY_AND_DISK_DESER)
     set_aside = reduce(Column.__or__, [F.array_contains(_FAILED, r.name) for r in grave], F.lit(False))
     notes = current_notes()
     if notes is not None:
