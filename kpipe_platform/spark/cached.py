@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from pyspark import StorageLevel
 from pyspark.sql import DataFrame
 
 from kpipe_platform.spark.connect_sessions import is_reachable
@@ -26,7 +25,7 @@ class RowCache:
     def keep(self) -> None:
         """Cache the rows from now on."""
         if not self.is_kept:
-            self._frame.persist(StorageLevel.MEMORY_AND_DISK_DESER)
+            self._frame.persist()
             self.is_kept = True
 
     def drop(self) -> None:

@@ -15,7 +15,8 @@ def cancel_jobs(session: object) -> None:
     them; and a process that runs several slices is interrupted as a whole.
     """
     spark = cast("SparkSession", session)
-    spark.interruptAll()
-    if not is_remote():
-        # It does not find every job of a session in this process, which has no other jobs than its own.
+    if is_remote():
+        spark.interruptAll()
+    else:
+        # `interruptAll` does not find every job of a session in this process, which has no other jobs than its own.
         spark.sparkContext.cancelAllJobs()

@@ -80,8 +80,9 @@ def read_ranges(
     return session.read.format("kafka").options(**options).load() if is_remote() else _loaded(session, options)
 
 
-# A JVM session for each session of this process, to read with; it has no other use.
-_READERS: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
+# For each session of this process a JVM session to read with, which has no other use, and the JVM's class of frames,
+# whose name takes a call to the JVM for each of its parts.
+_READERS: WeakKeyDictionary[SparkSession, tuple[Any, Any]] = WeakKeyDictionary()
 
 
 def _loaded(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
@@ -91,18 +92,17 @@ def _loaded(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
     refuses ``df.write.format("kafka").save()``, as people write it. So a session of its own, with that setting, makes
     the plan. On a Connect server each action would need the setting, so there it is the user's.
     """
-    reader = _READERS.get(session)
-    if reader is None:
+    if session not in _READERS:
         reader = session._jsparkSession.newSession()
         others = [name for name in reader.conf().get(_V1_SOURCES).split(",") if name.strip() != "kafka"]
         reader.conf().set(_V1_SOURCES, ",".join(others))
-        _READERS[session] = reader
+        _READERS[session] = reader, cast("Any", session._jvm).org.apache.spark.sql.classic.Dataset
+    reader, frames = _READERS[session]
     source = reader.read().format("kafka")
     for name, value in options.items():
         source = source.option(name, value)
     plan = source.load().queryExecution().analyzed()
-    rows = cast("Any", session._jvm).org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
-    return DataFrame(rows, session)
+    return DataFrame(frames.ofRows(session._jsparkSession, plan), session)
 
 
 def read_slice(

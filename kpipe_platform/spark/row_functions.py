@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import pyarrow as pa
-from pyspark import StorageLevel, cloudpickle
+from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
@@ -87,7 +87,7 @@ def map_records(
         raises=notes is None,
     )
     # Good rows and faults are read apart from each other; the function runs once.
-    mapped = df.mapInArrow(lambda batches: worker(batches), made).persist(StorageLevel.MEMORY_AND_DISK_DESER)
+    mapped = df.mapInArrow(lambda batches: worker(batches), made).persist()
     if notes is not None:
         notes.cached.append(mapped)
         place = [F.col(f"_kafka.{column}").alias(column) for column in ("topic", "partition", "offset")]

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Literal
 
-from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import BooleanType
@@ -85,7 +84,7 @@ def expect_all(df: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     grave = [rule for rule in rules if rule.action != "warn"]
     names = F.array_compact(F.array(*[F.when(failing[r.name], F.lit(r.name)) for r in rules]))
     # Read twice below, and a condition may be random: looked at once.
-    looked = df.withColumn(_FAILED, names).persist(StorageLevel.MEMORY_AND_DISK_DESER)
+    looked = df.withColumn(_FAILED, names).persist()
     set_aside = reduce(Column.__or__, [F.array_contains(_FAILED, r.name) for r in grave], F.lit(False))
     notes = current_notes()
     if notes is not None:

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator
 
 import pyarrow as pa
-from pyspark import StorageLevel
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -28,7 +27,7 @@ def warm_up(session: SparkSession) -> None:
     for _ in range(_ROUNDS):
         rows = session.range(_ROWS).select("id", F.lit(value).alias("value"))
         parsed = rows.select("id", F.from_json("value", "id BIGINT, note STRING").alias("v"))
-        cached = parsed.persist(StorageLevel.MEMORY_AND_DISK_DESER)
+        cached = parsed.persist()
         try:
             good = cached.where("v is not null").select("id", F.to_json("v").alias("value"))
             good.repartition(1).sortWithinPartitions("id").mapInArrow(through, "id bigint, value string").count()

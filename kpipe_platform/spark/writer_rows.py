@@ -127,7 +127,8 @@ def output_rows(
         extra["timestamp_ms"] = as_timestamp_ms(F.col(timestamp), column_type(schema, timestamp), timestamp)
     columns += [column.cast(_EXTRA[name]).alias(name) for name, column in extra.items()]
     rows = output if copied is None else copied
-    return WriterRows(rows.select(*columns), tuple(extra), placed=kept, copies=copied is not None)
+    copies = copied is not None
+    return WriterRows(rows.select(*columns), tuple(extra), placed=kept, one_task=copies, copies=copies)
 
 
 def _copied(output: DataFrame, source: SliceFrames) -> DataFrame | None:
@@ -151,7 +152,7 @@ def slice_rows(
     """
     if output is not None and output.copies:
         # A record is counted when its output comes.
-        return replace(output, one_task=True)
+        return output
     beside = () if output is None else (*output.order[1:], *output.extra)
     for source in frames:
         # Of the slice's rows each is needed by its output, if there is one, by the count and by the search for faults.

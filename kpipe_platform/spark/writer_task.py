@@ -10,7 +10,7 @@ import json
 import pickle
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -91,8 +91,8 @@ class WriterTask:
         self.checks = OutputChecks(spec)
         self.faults = FaultRows(spec)
         self.steps: dict[str, float] = {"open": 0.0, "write": 0.0, "commit": 0.0}
-        self.written: dict[int, int] = {}
-        self.read: dict[int, int] = {}
+        self.written: Counter[int] = Counter()
+        self.read: Counter[int] = Counter()
         self.ended = False
 
     def producer_settings(self) -> dict[str, Any]:
@@ -236,7 +236,7 @@ class WriterTask:
         for batch in batches:
             if self.ended:
                 msg = f"{self.spec.slice}: rows came after the last one"
-                raise EngineUnavailableError(msg, fix="report it: Spark changed the order of a sorted partition")
+                raise EngineUnavailableError(msg, fix="report it: Spark changed the order of the rows")
             began = time.monotonic()
             self._note_segments()
             outputs, others = parted(batch)
@@ -260,7 +260,7 @@ class WriterTask:
         if self.spec.only_rejected:
             return
         if "records" in note:
-            self.read[note["src"]] = self.read.get(note["src"], 0) + note["records"]
+            self.read[note["src"]] += note["records"]
         if kind == KIND_RULE:
             found = RuleCount.from_json(note["note"])
             self.outcome.rules[found.rule] = found
@@ -284,19 +284,18 @@ class WriterTask:
                 self._is_rejected(row, sink)
             return
         if spec.copies:
-            for src, count in rows.ranges().items():
-                self.read[src] = self.read.get(src, 0) + count
+            self.read.update(rows.ranges())
         self.outcome.rejected.update(self.checks.rejected(rows))
         if self.stopped() and spec.mode == "transactional":
             return
         self._begin(transaction)
         if not spec.rejected and not self.outcome.rejected:
             sink.send_all(spec.output_topic, rows.messages())
-            self._note_written(rows.ranges())
+            self.written.update(rows.ranges())
         else:
             kept = [row for row in rows.rows() if not self._is_rejected(row, sink)]
             sink.send_all(spec.output_topic, (row.message for row in kept))
-            self._note_written(Counter(row.src or 0 for row in kept))
+            self.written.update(row.src or 0 for row in kept)
         self._note_preview(rows)
 
     def _is_rejected(self, row: Row, sink: Sink) -> bool:
@@ -351,10 +350,6 @@ class WriterTask:
 
     # Accounts
 
-    def _note_written(self, ranges: Mapping[int, int]) -> None:
-        for src, count in ranges.items():
-            self.written[src] = self.written.get(src, 0) + count
-
     def _note_preview(self, rows: OutputRows) -> None:
         missing = self.spec.preview_rows - len(self.outcome.preview)
         if missing > 0:
@@ -364,8 +359,8 @@ class WriterTask:
         """What was counted until now, by range."""
         return {
             src: SliceCounts(
-                read=self.read.get(src, 0),
-                written=self.written.get(src, 0),
+                read=self.read[src],
+                written=self.written[src],
                 dead_lettered=self.faults.dead_lettered.get(src, 0),
                 skipped=self.faults.skipped.get(src, 0),
             )
