@@ -94,6 +94,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 # ------------------------------------------------------------------------------------------------ Kafka
 
+# Tests write records of any age. By Kafka's defaults the broker looks after half a minute, and every five minutes from
+# then on, for records that are older than a week, and deletes them in the middle of whichever test runs.
+_DAY_MS = "86400000"
+_NOTHING_DELETED = {"log.initial.task.delay.ms": _DAY_MS, "log.retention.check.interval.ms": _DAY_MS}
+
 
 @pytest.fixture(scope="session")
 def kafka_broker_settings(pytestconfig: pytest.Config) -> dict[str, str]:
@@ -110,11 +115,15 @@ def kafka_broker_settings(pytestconfig: pytest.Config) -> dict[str, str]:
 
 @pytest.fixture(scope="session")
 def kafka_broker(pytestconfig: pytest.Config, kafka_broker_settings: dict[str, str]) -> Iterator[EmbeddedBroker]:
-    """A Kafka cluster for the whole test session; its data is thrown away at the end."""
+    """A Kafka cluster for the whole test session; its data is thrown away at the end.
+
+    Until then it deletes no record for its age or its topic's size; ``log.initial.task.delay.ms`` and
+    ``log.retention.check.interval.ms`` among the settings change that.
+    """
     from kpipe_platform.testing.broker import EmbeddedBroker
 
     brokers = int(pytestconfig.getini("kpipe_brokers"))
-    with EmbeddedBroker(brokers, settings=kafka_broker_settings) as broker:
+    with EmbeddedBroker(brokers, settings={**_NOTHING_DELETED, **kafka_broker_settings}) as broker:
         yield broker
 
 

@@ -12,8 +12,8 @@ from kpipe_platform.io_managers.interruption import Interruptible
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 
-class Session:
-    """Counts what is cancelled."""
+class ConnectSession:
+    """A session of a Spark Connect server; counts what is cancelled."""
 
     cancelled = 0
 
@@ -22,9 +22,31 @@ class Session:
         return []
 
 
-@pytest.fixture
-def session() -> Session:
-    return Session()
+class ClassicSession:
+    """A session in this process; counts what is cancelled."""
+
+    cancelled = 0
+
+    @property
+    def sparkContext(self) -> ClassicSession:
+        return self
+
+    def cancelAllJobs(self) -> None:
+        self.cancelled += 1
+
+
+Session = ClassicSession | ConnectSession
+
+
+@pytest.fixture(params=[ClassicSession, ConnectSession])
+def session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Session:
+    # How PySpark tells the two apart.
+    if request.param is ConnectSession:
+        monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
+    else:
+        monkeypatch.delenv("SPARK_CONNECT_MODE_ENABLED", raising=False)
+    session: Session = request.param()
+    return session
 
 
 @pytest.fixture

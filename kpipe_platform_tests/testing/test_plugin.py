@@ -33,6 +33,7 @@ def test_fixtures_settings_and_overrides(pytester: pytest.Pytester) -> None:
     """)
     pytester.makepyfile("""
         import pytest
+        from confluent_kafka.admin import AdminClient, ConfigResource
         from kpipe_platform.errors import DeliveryError
 
         def test_settings(kafka_broker_settings):
@@ -52,8 +53,15 @@ def test_fixtures_settings_and_overrides(pytester: pytest.Pytester) -> None:
             assert len(consume("made")) == 1
             with pytest.raises(DeliveryError, match="[Mm]essage size"):
                 produce("made", [b"x" * 3000])
+
+        def test_no_record_is_deleted_for_its_age_while_tests_run(kafka_broker):
+            admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap_servers})
+            broker = ConfigResource(ConfigResource.Type.BROKER, "0")
+            found = admin.describe_configs([broker])[broker].result(30)
+            assert found["log.retention.check.interval.ms"].value == "86400000"
+            assert found["log.initial.task.delay.ms"].value == "86400000"
     """)
-    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=3)
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=4)
 
 
 def test_a_broken_setting_is_a_usage_error(pytester: pytest.Pytester) -> None:
