@@ -77,7 +77,7 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
     )
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Let go of what a failed step has read."""
+        """Let go of the run's tables, and of what a failed step has read."""
         if context.run is not None:
             ledger.forget(context.run.run_id)
 
@@ -147,7 +147,8 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
                 group=self.source.group(context.asset_key),
                 parallelism=self.spark.tasks_at_once,
             )
-        return to_form(table, form, topic.value)
+        ledger.note_table(context.step_context.run_id, table)
+        return to_form(table.good, form, topic.value)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> Iterator[Any]:  # type: ignore[override]
         """Write the output to the asset's topic and move the offsets of what the step read.

@@ -1,7 +1,7 @@
-"""What the steps of this process have read and not stored yet.
+"""What the steps of this process have read and not stored yet, and the tables that their runs have loaded.
 
 Dagster loads a step's inputs and stores its output in two calls, which may be on two IO managers; in between, the
-slice waits here.
+slice waits here. A table is used until the run ends.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ class OpenRead:
 class _Ledger:
     lock: threading.Lock = field(default_factory=threading.Lock)
     reads: dict[StepId, list[OpenRead]] = field(default_factory=dict)
+    tables: dict[str, list[SliceFrames]] = field(default_factory=dict)
 
 
 _ledger = _Ledger()
@@ -77,10 +78,19 @@ def take_reads(step: StepId) -> list[OpenRead]:
         return _ledger.reads.pop(step, [])
 
 
+def note_table(run_id: str, frames: SliceFrames) -> None:
+    """Remember a table until its run ends."""
+    with _ledger.lock:
+        _ledger.tables.setdefault(run_id, []).append(frames)
+
+
 def forget(run_id: str) -> None:
-    """Let go of what a run that ended has read and not stored, because a step of it failed."""
+    """Let go of a run that ended: its tables, and what it has read and not stored, because a step of it failed."""
     with _ledger.lock:
         left = [step for step in _ledger.reads if step[0] == run_id]
+        tables = _ledger.tables.pop(run_id, [])
+    for table in tables:
+        table.release()
     for step in left:
         for read in take_reads(step):
             # The asset's own function failed: no IO manager was called again.

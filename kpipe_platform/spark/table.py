@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as F
 
+from kpipe_platform.codecs import Codec
 from kpipe_platform.errors import RecordFaultError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, watermarks
 from kpipe_platform.kafka.topics import describe_topics
-from kpipe_platform.spark.frames import TopicCodecs, decode_rows
+from kpipe_platform.spark.frames import SliceFrames, TopicCodecs, decode_rows
 from kpipe_platform.spark.reader import empty_rows, read_ranges
 
 
@@ -22,7 +23,7 @@ def latest_by_key(
     isolation: str,
     group: str,
     parallelism: int,
-) -> DataFrame:
+) -> SliceFrames:
     """The latest value of each key, tombstoned keys removed, records without a key left out.
 
     Args:
@@ -34,8 +35,9 @@ def latest_by_key(
         group: Prefix of Spark's group ids.
         parallelism: Tasks that the engine runs at once.
 
-    Columns:
-        The decoded value's columns and ``_kafka``, as of the log's end at the call.
+    Returns:
+        Frames whose ``good`` has the decoded value's columns and ``_kafka``, as of the log's end at the call. Its rows
+        are cached once they are looked at, for the asset may use them for each of its slices, until ``release``.
 
     Raises:
         RecordFaultError: A latest value does not decode.
@@ -59,11 +61,20 @@ def latest_by_key(
         .drop("_nth")
     )
     frames = decode_rows(latest, codecs, src=F.lit(0))
-    if frames.can_fault:
-        frames.keep()
-        bad = frames.decoded.where("bad is not null").select("_kafka.partition", "bad.offset", "bad.value").head(1)
-        if bad:
-            found = codecs.value.explain(bytes(bad[0]["value"] or b""))
-            msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {found.message}"
-            raise RecordFaultError(msg, fix="mend the record: write the key again", topic=topic)
-    return frames.good
+    frames.keep()
+    try:
+        _refuse_undecoded(frames, topic, codecs.value)
+    except BaseException:
+        frames.release()
+        raise
+    return frames
+
+
+def _refuse_undecoded(frames: SliceFrames, topic: str, codec: Codec) -> None:
+    if not frames.can_fault:
+        return
+    bad = frames.decoded.where("bad is not null").select("_kafka.partition", "bad.offset", "bad.value").head(1)
+    if bad:
+        found = codec.explain(bytes(bad[0]["value"] or b""))
+        msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {found.message}"
+        raise RecordFaultError(msg, fix="mend the record: write the key again", topic=topic)

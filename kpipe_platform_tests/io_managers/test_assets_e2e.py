@@ -315,6 +315,29 @@ class TestOtherStores:
         assert seen == [3, 3]
         assert orders.committed() is None
 
+    def test_the_rows_of_a_table_are_let_go_at_the_end_of_the_run(
+        self, make_orders: Callable[..., Orders], spark: SparkSession, spark_remote: str | None
+    ) -> None:
+        if spark_remote is not None:
+            pytest.skip("a server's cache is not seen from here")
+        orders = make_orders(config={"cleanup.policy": "compact"})
+        orders.send({"key": "a", "value": order(1)["value"]})
+        cache = spark._jsparkSession.sharedState().cacheManager()
+        while_at_work = []
+
+        @dg.asset(ins={"orders": table_input()})
+        def enriched(orders: DataFrame) -> None:
+            while_at_work.append(cache.isEmpty())
+            if len(while_at_work) == 2:
+                raise ValueError("the second run fails")
+
+        orders.run(enriched, None)
+        assert cache.isEmpty()
+        with pytest.raises(ValueError, match="the second run fails"):
+            orders.run(enriched, None)
+        assert cache.isEmpty()
+        assert while_at_work == [False, False]
+
 
 class TestPartitions:
     def test_a_range_run_reports_each_partition_by_itself(self, make_orders: Callable[..., Orders]) -> None:
