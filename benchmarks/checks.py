@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from confluent_kafka import Message
 
@@ -112,6 +112,25 @@ def _problems(
     if missing:
         wrong["are missing"] = missing
     return [f"{topic}: {times:,} records {what}" for what, times in wrong.items()]
+
+
+def drawn_problems(bootstrap_servers: str, topic: str, values: Collection[bytes], expected: int) -> Problems:
+    """What is wrong with a topic that must hold so many records, each with one of the values and without a key.
+
+    Args:
+        bootstrap_servers: The broker.
+        topic: The topic.
+        values: What they were drawn from.
+        expected: How many were to be written.
+    """
+    right = wrong = 0
+    for message in read(bootstrap_servers, topic):
+        is_right = message.value() in values and message.key() is None
+        right, wrong = right + is_right, wrong + (not is_right)
+    problems = [f"{topic}: {wrong:,} records were not drawn from what was given"] if wrong else []
+    if right != expected:
+        problems.append(f"{topic}: {right:,} records were drawn from what was given, where {expected:,} are right")
+    return problems
 
 
 def number_of(value: bytes | None) -> int | None:

@@ -6,6 +6,7 @@ from benchmarks.cases.at_least_once_4p import AtLeastOnce4p
 from benchmarks.cases.json_1p import Json1p
 from benchmarks.cases.json_4p import Json4p
 from benchmarks.cases.latency import Latency
+from benchmarks.cases.limit import Limit
 from benchmarks.cases.load import ImportKpipe, Load
 from benchmarks.cases.one_record import OneRecord
 from benchmarks.cases.range_run import RangeRun
@@ -22,6 +23,7 @@ CASES: tuple[Case, ...] = (
     Json4p(),
     Raw(1),
     Raw(4),
+    Limit(),
     AtLeastOnce4p(),
     OneRecord(),
     Latency(seconds=20),

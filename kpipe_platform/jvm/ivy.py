@@ -69,16 +69,18 @@ def run_ivy(
     coordinates: Sequence[Coordinate],
     *,
     exclude: Sequence[str],
+    dependencies: bool,
     jars_dir: Path,
     ivy_cache: Path,
     into: Path,
     progress: Callable[[str], None],
 ) -> None:
-    """Resolve artifacts with all they depend on and copy their jars into a folder.
+    """Resolve artifacts, with what they depend on or without, and copy their jars into a folder.
 
     Args:
         coordinates: What to resolve, together.
         exclude: Groups to leave out.
+        dependencies: Whether to resolve what they depend on.
         jars_dir: Folder whose jars contain Ivy.
         ivy_cache: Folder that Ivy downloads into.
         into: Folder that the jars are copied to.
@@ -88,7 +90,7 @@ def run_ivy(
         EnvironmentSetupError: No Java, or Ivy failed; says for want of what: network, space or artifact.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".xml", encoding="utf-8") as ivy_file:
-        ivy_file.write(_ivy_xml(coordinates, exclude))
+        ivy_file.write(_ivy_xml(coordinates, exclude, dependencies))
         ivy_file.flush()
         command: list[str | Path] = [
             *(find_java().path, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto"),
@@ -155,11 +157,12 @@ def _failure(coordinates: Sequence[Coordinate], folder: Path, lines: Sequence[st
     return EnvironmentSetupError(msg, fix=fix, reason=reason)
 
 
-def _ivy_xml(coordinates: Sequence[Coordinate], exclude: Sequence[str]) -> str:
+def _ivy_xml(coordinates: Sequence[Coordinate], exclude: Sequence[str], dependencies: bool) -> str:
+    transitive = "" if dependencies else ' transitive="false"'
     # "default" is the artifact itself together with what it needs at run time.
-    dependencies = "\n".join(
+    wanted = "\n".join(
         f"<dependency org={quoteattr(each.group)} name={quoteattr(each.artifact)} "
-        f'rev={quoteattr(each.version)} conf="default->default"/>'
+        f'rev={quoteattr(each.version)} conf="default->default"{transitive}/>'
         for each in coordinates
     )
     excludes = "\n".join(f"<exclude org={quoteattr(group)}/>" for group in exclude)
@@ -167,6 +170,6 @@ def _ivy_xml(coordinates: Sequence[Coordinate], exclude: Sequence[str]) -> str:
         '<ivy-module version="2.0">\n'
         '<info organisation="kpipe" module="fetch" revision="1"/>\n'
         '<configurations><conf name="default"/></configurations>\n'
-        f"<dependencies>\n{dependencies}\n{excludes}\n</dependencies>\n"
+        f"<dependencies>\n{wanted}\n{excludes}\n</dependencies>\n"
         "</ivy-module>\n"
     )

@@ -82,6 +82,7 @@ def fetch_jars(
     coordinate: str,
     *more: str,
     exclude: Sequence[str] = (),
+    dependencies: bool = True,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Get an artifact and all it depends on, from the cache or else from the network.
@@ -92,6 +93,7 @@ def fetch_jars(
         coordinate: ``group:artifact:version``.
         *more: Further coordinates, resolved together with the first.
         exclude: Groups that are left out among the dependencies.
+        dependencies: Whether to get what the artifacts depend on; False where other jars have it already.
         progress: Called with a line of text for each step; details are indented.
 
     Returns:
@@ -103,7 +105,7 @@ def fetch_jars(
             cannot be written.
     """
     coordinates = [Coordinate.parse(text) for text in (coordinate, *more)]
-    folder = cache_dir() / "jars" / _folder_name(coordinates, exclude)
+    folder = cache_dir() / "jars" / _folder_name(coordinates, exclude, dependencies)
     jars = _cached(folder)
     if jars is not None:
         return jars
@@ -111,7 +113,7 @@ def fetch_jars(
     with FileLock(folder.parent / ".lock"):
         jars = _cached(folder)
         if jars is None:
-            _download(coordinates, exclude, folder, progress)
+            _download(coordinates, exclude, dependencies, folder, progress)
             jars = _cached(folder)
     if jars is None:
         msg = f"The jars in {folder} changed while they were fetched."
@@ -146,10 +148,11 @@ def artifact_name(file_name: str) -> str:
     return re.sub(r"-\d+\.[^-]*(-[^-]+)?\.jar$", "", file_name)
 
 
-def _folder_name(coordinates: Sequence[Coordinate], exclude: Sequence[str]) -> str:
+def _folder_name(coordinates: Sequence[Coordinate], exclude: Sequence[str], dependencies: bool) -> str:
     first = coordinates[0]
-    whole = json.dumps([[str(each) for each in coordinates], sorted(exclude)])
-    digest = hashlib.sha256(whole.encode()).hexdigest()[:8]
+    # With dependencies the name is what it was before there was a choice: caches that are filled stay of use.
+    whole = [[str(each) for each in coordinates], sorted(exclude), *([] if dependencies else ["alone"])]
+    digest = hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:8]
     return f"{first.artifact}-{first.version}-{digest}"
 
 
@@ -177,6 +180,7 @@ def _make_room(folder: Path) -> None:
 def _download(
     coordinates: Sequence[Coordinate],
     exclude: Sequence[str],
+    dependencies: bool,
     folder: Path,
     progress: Progress | None,
 ) -> None:
@@ -190,6 +194,7 @@ def _download(
         run_ivy(
             coordinates,
             exclude=exclude,
+            dependencies=dependencies,
             jars_dir=pyspark_jars_dir(),
             ivy_cache=ivy_cache,
             into=temporary,

@@ -34,7 +34,7 @@ WARM_UP_TURNS = 2
 RATIOS = {
     *("json_1p", "json_1p_with_source", "json_1p_over_lz4", "json_4p", "json_4p_range", "raw_1p", "raw_4p"),
     *("headers", "json_1p_loop", "at_least_once_4p", "one_record", "tick_1000", "slice_growth", "range_3"),
-    *("size_1kb", "size_10kb", "size_100kb", "size_1mb"),
+    *("size_1kb", "size_10kb", "size_100kb", "size_1mb", "raw_1p_of_writing", "raw_1p_of_reading"),
 }
 SMALLER_IS_BETTER = {"one_record", "tick_1000", "slice_growth", "range_3"}
 # Cases whose size does not follow the number of records are tried in a smaller one.
@@ -484,7 +484,7 @@ def test_a_quick_run_leaves_out_what_takes_its_time_unless_it_is_asked_for() -> 
     assert len(set(everything)) == len(everything)
     assert names("--records", "5") == everything
     assert set(everything) - set(names("--quick")) == {
-        *("latency", "range_100", "import_kpipe", "load_1000"),
+        *("limit", "latency", "range_100", "import_kpipe", "load_1000"),
         *("size_1kb", "size_10kb", "size_100kb", "size_1mb"),
     }
     assert names("--quick", "--case", "range_100") == ["range_100"]

@@ -70,8 +70,9 @@ def test_other_coordinates_or_excludes_are_another_set(empty_cache: Path, monkey
         fetch_jars("g:a:1.1")[0].parent,
         fetch_jars("g:a:1.0", "g:b:1.0")[0].parent,
         fetch_jars("g:a:1.0", exclude=["x"])[0].parent,
+        fetch_jars("g:a:1.0", dependencies=False)[0].parent,
     }
-    assert len(folders) == 4
+    assert len(folders) == 5
 
 
 def test_a_download_that_breaks_off_leaves_nothing_that_looks_complete(
@@ -186,10 +187,12 @@ def test_bad_coordinate(text: str) -> None:
 
 
 def test_ivy_file_asks_for_all_together() -> None:
-    text = ivy._ivy_xml([Coordinate("g", "a", "1"), Coordinate("h", "b", "2")], ["org.x"])
+    text = ivy._ivy_xml([Coordinate("g", "a", "1"), Coordinate("h", "b", "2")], ["org.x"], dependencies=True)
     assert '<dependency org="g" name="a" rev="1" conf="default->default"/>' in text
     assert '<dependency org="h" name="b" rev="2" conf="default->default"/>' in text
     assert '<exclude org="org.x"/>' in text
+    alone = ivy._ivy_xml([Coordinate("g", "a", "1")], [], dependencies=False)
+    assert '<dependency org="g" name="a" rev="1" conf="default->default" transitive="false"/>' in alone
 
 
 @pytest.mark.parametrize(
