@@ -127,6 +127,9 @@ def translate(error: KafkaError | KafkaException, settings: ConnectionSettings, 
             fix="check that the brokers run and that bootstrap_servers and the network path are right, then run again",
             **where,
         )
+    if code == KafkaError._FATAL:
+        # Of the client, which the next run makes anew.
+        return TransientError(message, fix="run again: that begins with a new client", **where)
     kind = TransientError if error.retriable() else TerminalError
     return kind(message, **where)
 

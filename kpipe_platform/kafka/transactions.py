@@ -37,6 +37,9 @@ logger = logging.getLogger(__name__)
 # that is seconds. Past this the outcome is left to the next run's compare.
 COMMIT_DEADLINE_S = 60.0
 
+# A client that is past mending asks nobody before it says so, seconds.
+_ANSWERED_S = 1.0
+
 _TIMED_OUT_CODES = FENCED_CODES | {
     KafkaError.INVALID_TXN_STATE,
     KafkaError.INVALID_PRODUCER_ID_MAPPING,
@@ -230,6 +233,8 @@ class SliceTransaction:
         """A client's error as kpipe's, telling a timed-out transaction from a fenced one."""
         if isinstance(error, KafkaException):
             error = kafka_error(error)
+        if error.code() == KafkaError._FATAL:
+            error = self._why_fatal() or error
         open_for_s = None if self._began_at is None else self._clock() - self._began_at
         if error.code() in _TIMED_OUT_CODES and open_for_s is not None and open_for_s >= self._timeout_s:
             msg = (
@@ -254,6 +259,15 @@ class SliceTransaction:
                 msg, fix="run again: the next run compares the group's offset and loses or repeats nothing"
             )
         return found
+
+    def _why_fatal(self) -> KafkaError | None:
+        """What a client that takes no more records is fatally ill of: it says so when it is asked to abort."""
+        try:
+            self.producer.abort_transaction(_ANSWERED_S)
+        except KafkaException as exception:
+            found = kafka_error(exception)
+            return None if found.code() == KafkaError._FATAL else found
+        return None
 
     def _guard(self, what: str, call: Callable[[], Any]) -> None:
         guarded(call, lambda error: self.error(error, what), self._clock)

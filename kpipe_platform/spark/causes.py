@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 import traceback
 from dataclasses import dataclass
+from pathlib import Path
+
+from py4j.protocol import Py4JNetworkError
 
 from kpipe_platform.policies.faults import Component, Fault, qualified_name
 
@@ -117,6 +120,18 @@ def _asked(error: BaseException, method: str) -> str | None:
     return ask() if callable(ask) else None
 
 
+def is_of_lost_java(error: BaseException) -> bool:
+    """True where PySpark, on the driver, got no answer from its Java process: that has ended, or was killed.
+
+    What it raises then is an exception of py4j's, or the socket's own one, which only its traceback tells from that of
+    a service that a stage calls.
+    """
+    if isinstance(error, Py4JNetworkError):
+        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    return isinstance(error, OSError) and bool(frames) and Path(frames[-1].filename).parent.name == "py4j"
+
+
 def is_sparks(error: BaseException) -> bool:
     """True for an exception of Spark's, on classic or over Connect, not of the user's own code."""
-    return type(error).__module__.split(".")[0] in ("pyspark", "py4j", "grpc")
+    return type(error).__module__.split(".")[0] in ("pyspark", "py4j", "grpc") or is_of_lost_java(error)

@@ -14,7 +14,7 @@ from kpipe_platform.errors import (
     TransientError,
 )
 from kpipe_platform.policies.faults import qualified_name
-from kpipe_platform.spark.causes import Cause, cause_of, is_sparks
+from kpipe_platform.spark.causes import Cause, cause_of, is_of_lost_java, is_sparks
 
 # Marks in what Spark says where it names neither a Python exception nor a condition of the data.
 _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
@@ -92,6 +92,8 @@ def classify(error: BaseException, where: str) -> KpipeError:
         return error
     cause = cause_of(error)
     text = str(error)
+    if is_of_lost_java(error):
+        return java_lost(f", while working on {where}: {cause}")
     if is_sparks(error) and _MISSING_PACKAGE.search(text):
         return EnvironmentSetupError(
             f"Spark's Python workers lack a package, while working on {where}: {cause}",
@@ -118,6 +120,19 @@ def classify(error: BaseException, where: str) -> KpipeError:
                 part = {"part": "source"} if kind is BrokerUnavailableError else {}
                 return kind(f"{what}, while working on {where}: {cause}", fix=fix, **part)
     return _stage_failed(cause, where)
+
+
+def java_lost(when: str) -> EngineUnavailableError:
+    """The error for a Spark in this process whose Java process is gone.
+
+    Args:
+        when: The end of the sentence.
+    """
+    return EngineUnavailableError(
+        f"Spark's Java process, which this process had started, is gone{when}",
+        fix="run again in a new process, as Dagster's launcher does: PySpark starts its Java once. Where it was killed "
+        "for its memory, lower max_records, or give the machine more",
+    )
 
 
 def is_away(error: BaseException | None) -> bool:
@@ -155,4 +170,4 @@ def root_cause(error: BaseException) -> str:
     return str(cause_of(error))
 
 
-__all__ = ["classify", "is_away", "is_sparks", "root_cause"]
+__all__ = ["classify", "is_away", "is_sparks", "java_lost", "root_cause"]

@@ -14,7 +14,9 @@ from pyspark.sql import SparkSession
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.jvm.jars import spark_connector_jars
 from kpipe_platform.jvm.java import find_java
+from kpipe_platform.spark.causes import is_of_lost_java
 from kpipe_platform.spark.connect_sessions import attach, local_tasks
+from kpipe_platform.spark.failures import java_lost
 
 logger = logging.getLogger(__name__)
 
@@ -95,7 +97,7 @@ def get_session(settings: EngineSettings, holder: object = None) -> SparkSession
 
     Raises:
         EnvironmentSetupError: Java or the connector jars are missing.
-        EngineUnavailableError: The Connect server does not answer.
+        EngineUnavailableError: The Connect server does not answer, or the Java process of this one is gone.
     """
     # Spark starts its workers with the first python3 on PATH, which is seldom the one that has our packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -108,7 +110,12 @@ def get_session(settings: EngineSettings, holder: object = None) -> SparkSession
 
 
 def _classic(settings: EngineSettings) -> SparkSession:
-    active = SparkSession.getActiveSession()
+    try:
+        active = SparkSession.getActiveSession()
+    except Exception as error:
+        if is_of_lost_java(error):
+            raise java_lost("") from error
+        raise
     if active is not None:
         return active
     if "SPARK_CONNECT_MODE_ENABLED" in os.environ:

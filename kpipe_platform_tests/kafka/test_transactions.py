@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from kpipe_platform.errors import (
     BrokerUnavailableError,
@@ -15,6 +16,7 @@ from kpipe_platform.errors import (
     OffsetsPendingError,
     TransactionTimedOutError,
 )
+from kpipe_platform.kafka.calls import kafka_error
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.groups import committed_offsets
@@ -121,6 +123,29 @@ def test_a_zombie_is_fenced_at_its_commit(
             zombie.commit(COUNTS)
         owner.commit(COUNTS)
     assert [r.value for r in consume(target)] == [b"owner"]
+
+
+def test_a_zombie_that_still_sends_is_told_that_it_is_fenced(
+    source: str, kafka_topic: TopicFactory, plan: PlanNext, begin: Callable[..., SliceTransaction]
+) -> None:
+    """After the brokers' refusal the client says of each further record no more than that there was one."""
+    target = kafka_topic("target")
+    zombie, owner = begin(plan(source)), begin(plan(source))
+    with zombie, owner:
+        zombie.open()
+        zombie.begin()
+        zombie.producer.produce(target, b"zombie")
+        zombie.producer.flush()
+        owner.open()
+        zombie.producer.produce(target, b"late")
+        with suppress(SystemError, KafkaException):
+            zombie.producer.flush()
+        with pytest.raises(KafkaException) as caught:
+            zombie.producer.produce(target, b"later")
+        assert kafka_error(caught.value).code() == KafkaError._FATAL
+        found = zombie.error(caught.value, "write outputs")
+        assert isinstance(found, FencedError)
+        assert "a newer run took over" in str(found)
 
 
 def test_a_late_commit_of_offsets_alone_is_fenced_too(

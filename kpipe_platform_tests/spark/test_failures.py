@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
+from py4j.clientserver import JavaClient, JavaParameters, PythonParameters
+from py4j.java_gateway import GatewayProperty, PythonProxyPool
+from py4j.protocol import Py4JNetworkError
+from pyspark.sql import SparkSession
 
 from kpipe_platform.errors import (
     BrokerUnavailableError,
@@ -14,9 +20,11 @@ from kpipe_platform.errors import (
     StageFailedError,
     TransientError,
 )
+from kpipe_platform.jvm.ports import free_port
 from kpipe_platform.policies.faults import Fault
-from kpipe_platform.spark.causes import Cause
+from kpipe_platform.spark.causes import Cause, is_sparks
 from kpipe_platform.spark.failures import classify, root_cause
+from kpipe_platform.spark.session import EngineSettings, get_session
 
 NO_ANSWER = """<_MultiThreadedRendezvous of RPC that terminated with:
 \tstatus = StatusCode.{status}
@@ -188,6 +196,39 @@ def test_a_stage_that_raises_on_the_driver_keeps_its_own_type() -> None:
 )
 def test_what_is_not_the_records_fault_is_transient(error: Exception) -> None:
     assert isinstance(classify(error, "orders/0 [0, 5)"), TransientError)
+
+
+def socket_of_java() -> None:
+    """PySpark's own way to call Java, where nobody listens any more."""
+    shared = GatewayProperty(auto_field=True, pool=PythonProxyPool())
+    JavaClient(JavaParameters(port=free_port()), PythonParameters(), shared).send_command("r\nu\norg.apache.spark\ne\n")
+
+
+def no_answer_of_java() -> None:
+    msg = "Answer from Java side is empty"
+    raise Py4JNetworkError(msg)
+
+
+@pytest.mark.parametrize("call", [socket_of_java, no_answer_of_java])
+def test_a_java_process_that_is_gone_is_no_service_of_the_stage(call: Callable[[], None]) -> None:
+    with pytest.raises((OSError, Py4JNetworkError)) as caught:
+        call()
+    assert is_sparks(caught.value)
+    found = classify(caught.value, "orders/0 [0, 5)")
+    assert isinstance(found, EngineUnavailableError)
+    assert str(found).startswith(
+        "Spark's Java process, which this process had started, is gone, while working on orders/0"
+    )
+    assert "in a new process" in str(found)
+
+
+@pytest.mark.parametrize("call", [socket_of_java, no_answer_of_java])
+def test_a_session_whose_java_process_is_gone_is_told(
+    call: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SparkSession, "getActiveSession", call)
+    with pytest.raises(EngineUnavailableError, match="Java process, which this process had started, is gone"):
+        get_session(EngineSettings())
 
 
 @pytest.mark.parametrize(
