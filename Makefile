@@ -1,12 +1,14 @@
 # All of these set up what they need, once: see scripts/setup.
 .DEFAULT_GOAL := help
-.PHONY: help run dev test cluster-test check format bench bench-check setup clean distclean
+.PHONY: help run dev test cluster-test chaos check format bench bench-check setup clean distclean
 
 BIN := .venv/bin
 # Port of the Dagster UI of `make dev`.
 PORT ?= 3000
 # Passed on, for example: make test PYTEST_ARGS="-k slices -x"
 PYTEST_ARGS ?=
+CHAOS_MINUTES ?=
+CHAOS_SEED ?=
 RUN_ARGS ?=
 DEV_ARGS ?=
 BENCH_ARGS ?=
@@ -30,6 +32,11 @@ test: ## The whole test suite (PYTEST_ARGS are passed on)
 cluster-test: ## The flights platform on a Spark cluster and three brokers, one of which is killed; takes minutes
 	@sh scripts/setup run
 	@$(BIN)/python -m pytest -m cluster kpipe_platform_tests/cluster $(PYTEST_ARGS)
+
+chaos: ## Kills everything in turn while orders come, for CHAOS_MINUTES (5), then looks for each; CHAOS_SEED for the same again
+	@sh scripts/setup run
+	@KPIPE_CHAOS_MINUTES=$(CHAOS_MINUTES) KPIPE_CHAOS_SEED=$(CHAOS_SEED) \
+		$(BIN)/python -m pytest -m chaos kpipe_platform_tests/chaos $(PYTEST_ARGS)
 
 check: ## Lint, formatting, types and the layers of the package
 	@sh scripts/setup tools

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,13 +21,12 @@ from kpipe_platform.demo.progress import Steps
 from kpipe_platform.demo.reading import await_settled, group_lags
 from kpipe_platform.demo.seed import seed
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS, PARTITIONS
-from kpipe_platform.demo.verify import SOURCE_HEADER
 from kpipe_platform.demo.work import Work
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing.broker import EmbeddedBroker
-from kpipe_platform.testing.messages import ConsumedRecord
 from kpipe_platform.testing.records import consume
 from kpipe_platform.testing.topics import log_ranges
+from kpipe_platform_tests.each_once import assert_each_once
 
 # Partitions of __transaction_state on embedded brokers.
 _STATE_PARTITIONS = 5
@@ -119,22 +116,16 @@ class Flights:
         )
         flights = {(record.partition, record.offset): record for record in source}
         assert len(flights) == len(self.sent)
-        enriched = [(_source(record), record) for record in outputs]
-        dead = [(_origin(record), record) for record in letters]
-        places = Counter(place for place, _ in [*enriched, *dead])
-        assert places.keys() == flights.keys()
-        assert set(places.values()) == {1}
+        enriched, dead = assert_each_once(source, outputs, letters)
         never_left = {place for place, record in flights.items() if "dep_time" not in record.json()}
-        assert {place for place, _ in dead} == never_left
-        for place, record in enriched:
+        assert dead.keys() == never_left
+        for place, record in enriched.items():
             flight = flights[place].json()
             found = record.json()
             assert {name: found[name] for name in ("flight", "carrier", "dep_time")} == {
                 name: flight[name] for name in ("flight", "carrier", "dep_time")
             }
             assert record.key == flights[place].key
-        _assert_ordered(enriched)
-        _assert_ordered(dead)
         for group, topic in self.groups.items():
             assert set(group_lags(self.connection, group, topic).values()) == {0}
         table = self.platform["tables"].path(carrier_delays.key)
@@ -152,24 +143,3 @@ def flights_on(
         except BaseException as error:
             error.add_note(during()) if hasattr(error, "add_note") else None
             raise
-
-
-def _source(record: ConsumedRecord) -> tuple[int, int]:
-    topic, partition, offset = dict(record.headers)[SOURCE_HEADER].decode().rsplit("/", 2)
-    assert topic == FLIGHTS
-    return int(partition), int(offset)
-
-
-def _origin(record: ConsumedRecord) -> tuple[int, int]:
-    original = json.loads(record.value or b"{}")["original"]
-    assert original["topic"] == FLIGHTS
-    return original["partition"], original["offset"]
-
-
-def _assert_ordered(found: list[tuple[tuple[int, int], ConsumedRecord]]) -> None:
-    """In each partition of the output the records of one partition of the source have ascending offsets."""
-    last: dict[tuple[int, int], int] = {}
-    for (partition, offset), record in sorted(found, key=lambda each: (each[1].partition, each[1].offset)):
-        way = (partition, record.partition)
-        assert offset > last.get(way, -1), f"{record.partition}/{record.offset} is out of order"
-        last[way] = offset

@@ -9,6 +9,9 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
+# With the settings of `kpipe spark start`, and without.
+_DAEMONS = ("kpipe_platform.spark.worker_daemon", "pyspark.daemon")
+
 
 def descendants(pid: int) -> list[int]:
     """All living descendants of a process, parents before their children."""
@@ -26,9 +29,9 @@ def descendants(pid: int) -> list[int]:
 
 
 def python_workers(pid: int) -> list[int]:
-    """Python processes below a worker of Spark that are at a task: forked by the daemon, which is Python too."""
+    """Python processes below a worker of Spark, or a driver, that do tasks: a daemon forks them, Python too."""
     below = descendants(pid)
-    daemons = [each for each in below if "kpipe_platform.spark.worker_daemon" in command(each)]
+    daemons = [each for each in below if any(name in command(each) for name in _DAEMONS)]
     return [each for daemon in daemons for each in descendants(daemon)]
 
 
