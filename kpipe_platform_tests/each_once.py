@@ -19,16 +19,18 @@ def assert_each_once(
     """Compare where records come from, by what kpipe says beside each, with what is in the source.
 
     Args:
-        source: All records of the source topic.
+        source: All records of the source topic, of which there is one at least.
         outputs: All records of the destination.
         letters: All dead letters.
 
     Returns:
         Outputs and dead letters, by the place of the record that they come from.
     """
+    source = list(source)
+    (topic,) = {record.topic for record in source}
     wanted = {(record.partition, record.offset) for record in source}
-    written = [(_source(record), record) for record in outputs]
-    dead = [(_origin(record), record) for record in letters]
+    written = [(_source(record, topic), record) for record in outputs]
+    dead = [(_origin(record, topic), record) for record in letters]
     times = Counter(place for place, _ in [*written, *dead])
     assert sorted(wanted - times.keys())[:10] == [], "lost"
     assert sorted(times.keys() - wanted)[:10] == [], "from nowhere"
@@ -38,13 +40,15 @@ def assert_each_once(
     return dict(written), dict(dead)
 
 
-def _source(record: ConsumedRecord) -> Place:
-    _, partition, offset = dict(record.headers)[SOURCE_HEADER].decode().rsplit("/", 2)
+def _source(record: ConsumedRecord, topic: str) -> Place:
+    found, partition, offset = dict(record.headers)[SOURCE_HEADER].decode().rsplit("/", 2)
+    assert found == topic
     return int(partition), int(offset)
 
 
-def _origin(record: ConsumedRecord) -> Place:
+def _origin(record: ConsumedRecord, topic: str) -> Place:
     original = json.loads(record.value or b"{}")["original"]
+    assert original["topic"] == topic
     return original["partition"], original["offset"]
 
 

@@ -234,7 +234,7 @@ class SliceTransaction:
         if isinstance(error, KafkaException):
             error = kafka_error(error)
         if error.code() == KafkaError._FATAL:
-            error = self._why_fatal() or error
+            error = self._why_fatal(error)
         open_for_s = None if self._began_at is None else self._clock() - self._began_at
         if error.code() in _TIMED_OUT_CODES and open_for_s is not None and open_for_s >= self._timeout_s:
             msg = (
@@ -260,14 +260,13 @@ class SliceTransaction:
             )
         return found
 
-    def _why_fatal(self) -> KafkaError | None:
+    def _why_fatal(self, error: KafkaError) -> KafkaError:
         """What a client that takes no more records is fatally ill of: it says so when it is asked to abort."""
         try:
             self.producer.abort_transaction(_ANSWERED_S)
         except KafkaException as exception:
-            found = kafka_error(exception)
-            return None if found.code() == KafkaError._FATAL else found
-        return None
+            return kafka_error(exception)
+        return error
 
     def _guard(self, what: str, call: Callable[[], Any]) -> None:
         guarded(call, lambda error: self.error(error, what), self._clock)

@@ -12,7 +12,6 @@ from kpipe_platform.testing.topics import create_topic
 from .runner import DEAD_LETTERS, PARTITIONS, SOURCE, TARGET
 
 _REPLICATED = {
-    "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
 }

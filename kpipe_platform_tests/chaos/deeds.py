@@ -8,7 +8,7 @@ from collections.abc import Callable
 from random import Random
 
 from kpipe_platform.testing.broker import EmbeddedBroker
-from kpipe_platform_tests.cluster.processes import send, wait_until
+from kpipe_platform_tests.processes import send, wait_until
 
 from .runners import Runner
 
@@ -40,8 +40,8 @@ class Deeds:
         self._random = random
         self._await_progress = await_progress
         self.all: dict[str, Callable[[], None]] = {
-            "SIGKILL to a Python worker": self._kill_worker,
-            "SIGKILL to Spark's JVM": self._kill_jvm,
+            "SIGKILL to a Python worker": lambda: self._kill_one_of(runner.workers),
+            "SIGKILL to Spark's JVM": lambda: self._kill_one_of(runner.jvms),
             "SIGKILL to the runner alone": lambda: runner.kill([runner.pid]),
             "SIGKILL to the runner, its JVM and its workers": lambda: runner.kill(runner.everyone()),
             "SIGTERM to the runner": runner.terminate,
@@ -50,21 +50,18 @@ class Deeds:
             "SIGKILL to a broker, which starts again": self._kill_broker,
         }
 
-    def _kill_worker(self) -> None:
+    def _kill_one_of(self, processes: Callable[[], list[int]]) -> None:
+        """As soon as there is one, unless the runner ends before."""
         found: list[int] = []
 
-        def is_at_work() -> bool:
-            found[:] = self._runner.workers() if self._runner.is_running else []
-            return bool(found) or not self._runner.is_running
+        def is_over() -> bool:
+            is_running = self._runner.is_running
+            found[:] = processes() if is_running else []
+            return bool(found) or not is_running
 
-        wait_until(is_at_work, "a Python worker", _AT_WORK_S)
+        wait_until(is_over, "a process to kill", _AT_WORK_S, 0.01)
         if found:
             self._runner.kill([self._random.choice(found)])
-
-    def _kill_jvm(self) -> None:
-        jvm = self._runner.jvm()
-        if jvm is not None:
-            self._runner.kill([jvm])
 
     def _freeze(self) -> None:
         """A runner that was away for a while and does not know it: what it still writes must not be seen."""
@@ -81,9 +78,8 @@ class Deeds:
     def _compete(self) -> None:
         before = self._other.said().total()
         self._other.start()
-        for runs in (1, 2, 3):
-            # Which of the two wins each time is left to chance.
-            wait_until(lambda runs=runs: self._other.said().total() >= before + runs, "runs of both", _AT_WORK_S, 0.1)
+        # Which of the two wins each time is left to chance.
+        wait_until(lambda: self._other.said().total() >= before + 3, "three runs of the second", 3 * _AT_WORK_S)
         self._end_other()
 
     def _end_other(self) -> None:

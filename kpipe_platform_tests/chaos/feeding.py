@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from random import Random
 from types import TracebackType
@@ -75,8 +74,6 @@ class Feeder:
 
     def _send(self) -> None:
         record = BAD if self._random.randrange(_ONE_IN) == 0 else order(self.sent)
-        value = record["value"] if isinstance(record["value"], bytes) else json.dumps(record["value"]).encode()
-        partition = self._random.randrange(PARTITIONS)
-        self._producer.produce(SOURCE, value, record["key"], partition)
+        self._producer.produce(SOURCE, record["value"], record["key"], self._random.randrange(PARTITIONS))
         self._producer.poll(0)
         self.sent += 1

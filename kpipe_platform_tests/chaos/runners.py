@@ -11,16 +11,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import kpipe_platform
-from kpipe_platform_tests.cluster.processes import command, descendants, python_workers, send, wait_until
+from kpipe_platform.jvm.identity import ProcessIdentity
+from kpipe_platform_tests.processes import command, descendants, python_workers, send, wait_until
 
 from .runner import ENGINE_GONE, NO_MORE_RUNS
 
 # Spark's Java, and what it started, end by themselves once their driver is gone.
 _ORPHANS_END_S = 60.0
 _TERMINATED_S = 30.0
-
-Process = tuple[int, str]
-"""A process id with the time of its start, for ids come again."""
 
 
 class Runner:
@@ -40,7 +38,7 @@ class Runner:
         self._instance.mkdir(parents=True)
         self._no_more_runs = self._instance / NO_MORE_RUNS
         self._process: subprocess.Popen[bytes] | None = None
-        self._left: set[Process] = set()
+        self._left: set[ProcessIdentity] = set()
         self.problems: list[str] = []
         """What was said by processes that ended as none should."""
 
@@ -77,9 +75,9 @@ class Runner:
                 env={**os.environ, "PYTHONPATH": str(root)},
             )
 
-    def jvm(self) -> int | None:
-        """Spark's Java process."""
-        return next((pid for pid in descendants(self.pid) if "SparkSubmit" in command(pid)), None)
+    def jvms(self) -> list[int]:
+        """Spark's Java process, once it is there."""
+        return [pid for pid in descendants(self.pid) if "SparkSubmit" in command(pid)]
 
     def workers(self) -> list[int]:
         """Python workers at a task."""
@@ -91,11 +89,13 @@ class Runner:
 
     def kill(self, pids: Iterable[int]) -> None:
         """End some of its processes by SIGKILL; with the first of them it is over."""
-        self._left |= {process for pid in self.everyone() if (process := _process(pid)) is not None}
+        self._remember()
         killed = list(pids)
         send(killed, signal.SIGKILL)
         if self.pid in killed:
-            self._over()
+            assert self._process is not None
+            self._process.wait(30)
+            self._process = None
 
     def terminate(self) -> None:
         """Ask it to end, as Dagster does.
@@ -103,7 +103,7 @@ class Runner:
         Raises:
             AssertionError: It did not within half a minute.
         """
-        self._left |= {process for pid in self.everyone() if (process := _process(pid)) is not None}
+        self._remember()
         self._no_more_runs.touch()
         send([self.pid], signal.SIGTERM)
         wait_until(lambda: not self.is_running, f"the end of runner {self._name}", _TERMINATED_S)
@@ -133,20 +133,9 @@ class Runner:
             self.kill(self.everyone())
         send(self._orphans(), signal.SIGKILL)
 
-    def _over(self) -> None:
-        assert self._process is not None
-        self._process.wait(30)
-        self._process = None
+    def _remember(self) -> None:
+        self._left |= {each for pid in self.everyone() if (each := ProcessIdentity.of(pid)) is not None}
 
     def _orphans(self) -> list[int]:
-        ours = set(self.everyone()) if self.is_running else set()
-        return [process[0] for process in self._left if _process(process[0]) == process and process[0] not in ours]
-
-
-def _process(pid: int) -> Process | None:
-    """A living process; None for one that has ended, reaped or not."""
-    try:
-        fields = (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else (pid, fields[19])
+        ours = self.everyone() if self.is_running else []
+        return [each.pid for each in self._left if each.is_running() and each.pid not in ours]

@@ -17,8 +17,7 @@ from kpipe_platform.jvm.jars import pyspark_jars_dir
 from kpipe_platform.jvm.java import find_java
 from kpipe_platform.jvm.ports import LOOPBACK, free_ports
 from kpipe_platform.jvm.process import ManagedProcess
-
-from .processes import descendants, send, wait_until
+from kpipe_platform_tests.processes import descendants, send, wait_until
 
 # An executor and the Python that it starts; two of them, a driver and three brokers share the machine.
 MEMORY = "1g"

@@ -16,9 +16,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 from kpipe_platform.demo.topics import TOPICS
 from kpipe_platform.errors import TransientError
 from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform_tests.processes import python_workers, send, wait_until
 
 from .flights import Flights
-from .processes import python_workers, send, wait_until
 from .standalone import StandaloneCluster
 
 pytestmark = [pytest.mark.cluster, pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(900)]
@@ -103,7 +103,7 @@ def when_writing(platform: Flights, cluster: StandaloneCluster, act: Callable[[i
     def watch() -> None:
         try:
             while not over.is_set():
-                wait_until(lambda: over.is_set() or platform.is_writing(), "outputs of an open transaction", 300)
+                wait_until(lambda: over.is_set() or platform.is_writing(), "outputs of an open transaction", 300, 0.01)
                 writers = {pid: python_workers(pid) for pid in cluster.pids}
                 frozen = [pid for below in writers.values() for pid in below]
                 send(frozen, signal.SIGSTOP)

@@ -39,10 +39,11 @@ from kpipe_platform.spark.connect_server import ConnectServer
 from kpipe_platform.spark.connect_sessions import detach
 from kpipe_platform.spark.session import EngineSettings, get_session
 from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform_tests.processes import wait_until
 from kpipe_platform_tests.spark import plan_cases
 
 from .conftest import BAD, CACHED, Orders, order
-from .killing import hanging_at, wait_until
+from .killing import hanging_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

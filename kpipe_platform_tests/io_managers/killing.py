@@ -6,13 +6,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import kpipe_platform
 from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform_tests.processes import descendant_groups, wait_until
 
 from .conftest import Orders
 
@@ -82,31 +82,3 @@ def hanging_at(
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
         child.wait(30)
-
-
-def wait_until(condition: Callable[[], bool], what: str, deadline_s: float = 90.0) -> None:
-    end = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
-        time.sleep(0.05)
-
-
-def descendant_groups(pid: int) -> set[int]:
-    """Process groups of all descendants: Spark puts its Python workers into a group of their own."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                fields = (entry / "stat").read_text().rsplit(")", 1)[1].split()
-            except OSError:
-                continue
-            children.setdefault(int(fields[1]), []).append(int(entry.name))
-    found, pending = set(), [pid]
-    while pending:
-        for child in children.get(pending.pop(), []):
-            pending.append(child)
-            try:
-                found.add(os.getpgid(child))
-            except ProcessLookupError:
-                continue
-    return found - {os.getpgid(0)}

@@ -26,9 +26,9 @@ from kpipe_platform.io_managers import follower
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.topics import create_topic, delete_topic
+from kpipe_platform_tests.processes import wait_until
 
 from .conftest import Orders, order
-from .killing import wait_until
 
 logger = logging.getLogger(__name__)
 

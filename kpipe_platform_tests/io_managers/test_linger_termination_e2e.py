@@ -19,9 +19,9 @@ import pytest
 
 import kpipe_platform
 from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform_tests.processes import descendant_groups, wait_until
 
 from .conftest import Orders, order
-from .killing import descendant_groups, wait_until
 
 logger = logging.getLogger(__name__)
 

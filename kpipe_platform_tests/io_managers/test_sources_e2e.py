@@ -20,9 +20,9 @@ from kpipe_platform.errors import (
 )
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.topics import create_topic, delete_topic
+from kpipe_platform_tests.processes import wait_until
 
 from .conftest import Orders, order
-from .killing import wait_until
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform_tests.processes import descendant_groups, wait_until
 
 from .conftest import BAD, Orders, order
-from .killing import descendant_groups, hanging_at, wait_until
+from .killing import hanging_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 

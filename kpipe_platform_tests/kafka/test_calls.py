@@ -7,8 +7,8 @@ from concurrent.futures import Future
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from kpipe_platform.errors import FencedError, TopicNotFoundError
-from kpipe_platform.kafka.calls import Asked, ask_each, beside, served
+from kpipe_platform.errors import FencedError, TopicNotFoundError, TransientError
+from kpipe_platform.kafka.calls import Asked, ask_each, beside, served, translate
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.settings import ConnectionSettings
 
@@ -43,6 +43,13 @@ def answered(value: int | KafkaError) -> Future[int]:
 
 def asked_of(key: str) -> Asked:
     return Asked(f"look at {key}", {"topic": key})
+
+
+def test_a_client_that_is_past_mending_is_no_reason_for_somebody_to_act() -> None:
+    fatal = KafkaError(KafkaError._FATAL)
+    found = translate(fatal, ConnectionSettings(bootstrap_servers="127.0.0.1:9"), "write outputs")
+    assert isinstance(found, TransientError)
+    assert "run again" in str(found)
 
 
 def test_only_the_answer_that_was_refused_for_the_moment_is_awaited_again() -> None:

@@ -35,6 +35,15 @@ def python_workers(pid: int) -> list[int]:
     return [each for daemon in daemons for each in descendants(daemon)]
 
 
+def descendant_groups(pid: int) -> set[int]:
+    """Process groups of all descendants but this process's own: Spark puts its Python workers into one of their own."""
+    found = set()
+    for each in descendants(pid):
+        with suppress(ProcessLookupError):
+            found.add(os.getpgid(each))
+    return found - {os.getpgid(0)}
+
+
 def command(pid: int) -> str:
     try:
         return (Path("/proc") / str(pid) / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
@@ -48,7 +57,7 @@ def send(pids: Iterable[int], what: signal.Signals) -> None:
             os.kill(pid, what)
 
 
-def wait_until(condition: Callable[[], object], what: str, deadline_s: float = 90.0, poll_s: float = 0.01) -> None:
+def wait_until(condition: Callable[[], object], what: str, deadline_s: float = 90.0, poll_s: float = 0.05) -> None:
     end = time.monotonic() + deadline_s
     while not condition():
         assert time.monotonic() < end, f"{what}: not within {deadline_s} s"
