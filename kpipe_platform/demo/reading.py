@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from kpipe_platform.errors import BrokerUnavailableError
-from kpipe_platform.kafka.calls import kafka_error, translate
+from kpipe_platform.kafka.calls import NO_LEADER, kafka_error, translate
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 _BATCH = 5_000
@@ -19,15 +19,6 @@ _POLL_S = 0.2
 # Markers follow a commit within milliseconds; a busy machine may take seconds.
 _SETTLE_DEADLINE_S = 60.0
 _SETTLE_POLL_S = 0.05
-# What brokers answer for a moment after their start, or after that of a topic.
-_NO_LEADER = {
-    KafkaError.NOT_LEADER_FOR_PARTITION,
-    KafkaError.LEADER_NOT_AVAILABLE,
-    KafkaError.REPLICA_NOT_AVAILABLE,
-    KafkaError.OFFSET_NOT_AVAILABLE,
-    KafkaError.FENCED_LEADER_EPOCH,
-    KafkaError.UNKNOWN_LEADER_EPOCH,
-}
 
 
 def await_settled(settings: ConnectionSettings, topics: Iterable[str]) -> None:
@@ -122,7 +113,7 @@ def _ends(consumer: Consumer, topic: str, timeout_s: float) -> dict[int, tuple[i
 
 
 def _waits_for_a_leader(error: BaseException) -> bool:
-    return isinstance(error, KafkaException) and kafka_error(error).code() in _NO_LEADER
+    return isinstance(error, KafkaException) and kafka_error(error).code() in NO_LEADER
 
 
 def _ends_now(consumer: Consumer, topic: str, timeout_s: float) -> dict[int, tuple[int, int]]:

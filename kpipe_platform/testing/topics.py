@@ -10,6 +10,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from kpipe_platform.errors import BrokerUnavailableError, ConfigError, TopicNotFoundError
+from kpipe_platform.kafka.calls import NO_LEADER
 from kpipe_platform.testing.clients import Client, client_config
 
 __all__ = ["Isolation", "create_topic", "delete_topic", "log_ranges"]
@@ -19,19 +20,7 @@ Isolation = Literal["read_committed", "read_uncommitted"]
 _POLL_S = 0.02
 # A broker may not have heard yet of a topic that another one has made already.
 _UNKNOWN_TOPIC_S = 1.0
-_PASSING = frozenset(
-    {
-        KafkaError._TIMED_OUT,
-        KafkaError._TRANSPORT,
-        KafkaError.FENCED_LEADER_EPOCH,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-        KafkaError.OFFSET_NOT_AVAILABLE,
-        KafkaError.REPLICA_NOT_AVAILABLE,
-        KafkaError.UNKNOWN_LEADER_EPOCH,
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-    }
-)
+_PASSING = NO_LEADER | {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.UNKNOWN_TOPIC_OR_PART}
 
 
 def create_topic(

@@ -7,8 +7,8 @@ from concurrent.futures import Future
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from kpipe_platform.errors import FencedError, TopicNotFoundError, TransientError
-from kpipe_platform.kafka.calls import Asked, ask_each, beside, served, translate
+from kpipe_platform.errors import BrokerUnavailableError, FencedError, TopicNotFoundError, TransientError
+from kpipe_platform.kafka.calls import NO_LEADER, Asked, ask_each, beside, served, translate
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.settings import ConnectionSettings
 
@@ -52,12 +52,19 @@ def test_a_client_that_is_past_mending_is_no_reason_for_somebody_to_act() -> Non
     assert "run again" in str(found)
 
 
-def test_only_the_answer_that_was_refused_for_the_moment_is_awaited_again() -> None:
-    moment = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)
+@pytest.mark.parametrize("code", [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.FENCED_LEADER_EPOCH])
+def test_only_the_answer_that_was_refused_for_the_moment_is_awaited_again(code: int) -> None:
+    moment = KafkaError(code)
     rounds = iter([{"a": answered(1), "b": answered(moment)}, {"a": answered(moment), "b": answered(2)}])
     clients = Clients(ConnectionSettings(bootstrap_servers="nowhere:1"))
     assert ask_each(lambda: next(rounds), clients, asked_of)() == {"a": 1, "b": 2}
     assert next(rounds, None) is None
+
+
+@pytest.mark.parametrize("code", sorted(NO_LEADER))
+def test_a_leader_that_moves_asks_nobody_to_act(code: int) -> None:
+    found = translate(KafkaError(code), ConnectionSettings(bootstrap_servers="127.0.0.1:9"), "list offsets")
+    assert isinstance(found, BrokerUnavailableError)
 
 
 def test_an_answer_that_is_an_error_is_told_with_its_place() -> None:
