@@ -176,7 +176,7 @@ class Pipeline:
             msg = f"asset {self.step.asset_key.to_user_string()} has no Kafka destination"
             raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
         began = time.monotonic()
-        rows = self._rows(staged, target.topic, codec or target.topic.value, source=_copyable(staged))
+        rows = self._rows(staged, target.topic, codec or target.topic.value, source=_alone(staged))
         spec = self._spec(staged, target)
         if self.destination.delivery == "exactly_once":
             outcome = write_slice(rows, staged.frames, spec, staged.notes)
@@ -376,12 +376,12 @@ class Pipeline:
         )
 
 
-def _copyable(staged: Staged) -> SliceFrames | None:
-    """The source of a slice whose output may be a copy of it; None where there is more to write or to count."""
+def _alone(staged: Staged) -> SliceFrames | None:
+    """The source of a slice that may be written as it is made of each record; None where more is to be read of it."""
     if len(staged.frames) != 1 or staged.notes.faults or staged.notes.counts:
         return None
     (source,) = staged.frames
-    return None if source.can_fault or source.small or source.cache.is_kept else source
+    return None if source.small or source.shared or source.cache.is_filled else source
 
 
 def _until(planned: PlannedRange, end: int) -> PlannedRange:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from pyspark.sql import DataFrame
+from pyspark.sql.utils import is_remote
 
 from kpipe_platform.spark.connect_sessions import is_reachable
 
@@ -27,6 +28,16 @@ class RowCache:
         if not self.is_kept:
             self._frame.persist()
             self.is_kept = True
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether a job computed rows into the cache; of a Connect server's cache: whether one may have."""
+        if not self.is_kept or is_remote():
+            return self.is_kept
+        found = self._frame.sparkSession._jsparkSession.sharedState().cacheManager().lookupCachedData(self._frame._jdf)
+        return (
+            bool(found.isDefined()) and found.get().cachedRepresentation().cacheBuilder().isCachedColumnBuffersLoaded()
+        )
 
     def drop(self) -> None:
         """Drop what is cached. A failure is only logged: the error that led here is the one to show."""

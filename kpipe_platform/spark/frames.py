@@ -46,6 +46,8 @@ class SliceFrames:
         can_fault: False where every byte string decodes, so that nobody need look for faults.
         only_range: The range that all rows are of; None where there are several.
         small: Whether there are few records, so that a row for each is cheaper than a job that counts them.
+        shared: Whether the stage sees other rows than those of ``decoded``, or others need the rows again, so that they
+            are not this slice's alone to drop.
     """
 
     decoded: DataFrame
@@ -55,6 +57,7 @@ class SliceFrames:
     can_fault: bool
     only_range: int | None = None
     small: bool = False
+    shared: bool = False
 
     def faults(self) -> DataFrame:
         """Records that do not decode: src, offset, key, value, headers, timestamp_ms, timestamp_type, component."""
@@ -85,9 +88,8 @@ class SliceFrames:
         decoded = self.decoded.where(inside).withColumn("src", index)
         good = self.good.where(inside)
         small = is_small(sum(r.span for _, r in wanted))
-        return replace(
-            self, decoded=decoded, good=good, only_range=wanted[0][0] if len(wanted) == 1 else None, small=small
-        )
+        only_range = wanted[0][0] if len(wanted) == 1 else None
+        return replace(self, decoded=decoded, good=good, only_range=only_range, small=small, shared=True)
 
     def without(self, whole: Slice, offsets: Mapping[int, Collection[int]]) -> SliceFrames:
         """The frames of which the stage does not see some records; they count as read all the same.
@@ -101,11 +103,11 @@ class SliceFrames:
             r = whole.ranges[index].range
             here = (F.col("_kafka.topic") == r.topic) & (F.col("_kafka.partition") == r.partition)
             gone = gone | (here & F.col("_kafka.offset").isin(sorted(left_out)))
-        return replace(self, good=self.good.where(~gone))
+        return replace(self, good=self.good.where(~gone), shared=True)
 
     def none(self) -> SliceFrames:
         """The frames without a row."""
-        return replace(self, decoded=self.decoded.limit(0), good=self.good.limit(0))
+        return replace(self, decoded=self.decoded.limit(0), good=self.good.limit(0), shared=True)
 
     def totals(self) -> tuple[int, int]:
         """Number of records, and of those that do not decode."""
@@ -121,6 +123,11 @@ class SliceFrames:
         """Cache the rows for those who use them twice, unless there are so few that a cache takes longer."""
         if not self.small:
             self.cache.keep()
+
+    def read_once(self) -> None:
+        """Do not cache the rows, where none are cached yet: whoever needs them gets all that he needs in one pass."""
+        if not self.cache.is_filled:
+            self.cache.drop()
 
     def release(self) -> None:
         """Drop the cached rows."""

@@ -151,14 +151,6 @@ class OutputRows:
             headers.append((SOURCE_HEADER, places[src] + number))
             yield headers
 
-    def ranges(self) -> dict[int, int]:
-        """Rows by index of their range; under 0 where the source is not known."""
-        src = self._columns.get("src")
-        if src is None:
-            return {0: self.batch.num_rows}
-        counted = pc.value_counts(pc.fill_null(src, 0)).to_pylist()
-        return {row["values"]: row["counts"] for row in counted}
-
     def first(self, count: int) -> list[tuple[bytes | None, bytes | None]]:
         """Key and value of the first rows."""
         head = self.batch.slice(0, count)
@@ -171,6 +163,14 @@ class OutputRows:
             self.messages(), *columns, self._list("src", 0), strict=False
         ):
             yield Row(key, value, headers or [], partition, timestamp, None if offset is None else src, offset)
+
+
+def by_range(batch: pa.RecordBatch) -> dict[int, int]:
+    """Rows by index of their range; under 0 where the source is not known."""
+    if "src" not in batch.schema.names:
+        return {0: batch.num_rows}
+    counted = pc.value_counts(pc.fill_null(batch.column("src"), 0)).to_pylist()
+    return {row["values"]: row["counts"] for row in counted}
 
 
 class OutputChecks:

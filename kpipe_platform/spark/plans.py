@@ -1,11 +1,12 @@
-"""What a DataFrame is computed from."""
+"""What a DataFrame is computed from, and frames of plans."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.utils import is_remote
 
 
@@ -111,16 +112,16 @@ def _copied_by_name(plan: Any, source: DataFrame) -> list[tuple[str, Path]] | No
 
 def _copied_by_id(plan: Any, source: Any) -> list[tuple[str, Path]] | None:
     if plan.equals(source):
-        return [(each.name(), (each.name(),)) for each in _each(source.output())]
+        return [(each.name(), (each.name(),)) for each in elements(source.output())]
     if plan.nodeName() != "Project":
         return None
     below = _copied_by_id(plan.child(), source)
     if below is None:
         return None
-    ids = [each.exprId() for each in _each(plan.child().output())]
+    ids = [each.exprId() for each in elements(plan.child().output())]
     paths = [path for _, path in below]
     found = []
-    for each in _each(plan.projectList()):
+    for each in elements(plan.projectList()):
         path = _path(each, ids, paths)
         if path is None:
             return None
@@ -141,6 +142,17 @@ def _path(expression: Any, ids: list[Any], paths: list[Path]) -> Path | None:
     return None
 
 
-def _each(sequence: Any) -> Iterator[Any]:
+def elements(sequence: Any) -> Iterator[Any]:
     """The elements of a Scala sequence."""
     return (sequence.apply(number) for number in range(sequence.size()))
+
+
+# For each session of this process the JVM's class of frames, whose name takes a call to the JVM for each of its parts.
+_FRAMES: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
+
+
+def frame_of(session: SparkSession, plan: Any) -> DataFrame:
+    """A frame of a plan in this process's JVM."""
+    if session not in _FRAMES:
+        _FRAMES[session] = cast("Any", session._jvm).org.apache.spark.sql.classic.Dataset
+    return DataFrame(_FRAMES[session].ofRows(session._jsparkSession, plan), session)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -19,6 +19,7 @@ from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.spark.columns import HEADERS_TYPE
 from kpipe_platform.spark.frames import SliceFrames, TopicCodecs, decode_rows, is_small
+from kpipe_platform.spark.plans import frame_of
 
 # Fewer and larger fetches than the Java client's defaults, which are made for low latency.
 _CONSUMER = {
@@ -80,9 +81,8 @@ def read_ranges(
     return session.read.format("kafka").options(**options).load() if is_remote() else _loaded(session, options)
 
 
-# For each session of this process a JVM session to read with, which has no other use, and the JVM's class of frames,
-# whose name takes a call to the JVM for each of its parts.
-_READERS: WeakKeyDictionary[SparkSession, tuple[Any, Any]] = WeakKeyDictionary()
+# For each session of this process a JVM session to read with, which has no other use.
+_READERS: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
 
 
 def _loaded(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
@@ -96,13 +96,11 @@ def _loaded(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
         reader = session._jsparkSession.newSession()
         others = [name for name in reader.conf().get(_V1_SOURCES).split(",") if name.strip() != "kafka"]
         reader.conf().set(_V1_SOURCES, ",".join(others))
-        _READERS[session] = reader, cast("Any", session._jvm).org.apache.spark.sql.classic.Dataset
-    reader, frames = _READERS[session]
-    source = reader.read().format("kafka")
+        _READERS[session] = reader
+    source = _READERS[session].read().format("kafka")
     for name, value in options.items():
         source = source.option(name, value)
-    plan = source.load().queryExecution().analyzed()
-    return DataFrame(frames.ofRows(session._jsparkSession, plan), session)
+    return frame_of(session, source.load().queryExecution().analyzed())
 
 
 def read_slice(

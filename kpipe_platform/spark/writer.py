@@ -16,6 +16,7 @@ from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.components import stops
 from kpipe_platform.policies.faults import Component
+from kpipe_platform.spark.cached import RowCache
 from kpipe_platform.spark.failures import classify
 from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.stage_notes import RuleCount, StageNotes
@@ -62,10 +63,29 @@ def write_slice(
 
 def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
     """The same for rows of `slice_rows`; raises as `write_slice`."""
+    if rows.one_task or not rows.in_order or spec.mode == "idempotent":
+        return _write_in_passes(rows, spec)
+    started_ms = int(time.time() * 1000)
+    cache = RowCache(rows.frame)
+    cache.keep()
+    try:
+        # All tasks at once make the rows, and one then has them in order without a sort.
+        computed(rows.frame, str(spec.slice))
+        return _write_in_passes(replace(rows, one_task=True), replace(spec, started_ms=started_ms))
+    finally:
+        cache.drop()
+
+
+def _write_in_passes(rows: WriterRows, spec: WriterSpec) -> Outcome:
     first: Outcome | None = None
     for _ in range(_MAX_PASSES):
         outcome = run_pass(rows, spec)
         outcome.raise_error()
+        spec = replace(spec, started_ms=None)
+        if outcome.status == "disordered":
+            logger.info("%s: Spark gave the rows in another order than theirs; they are sorted", spec.slice)
+            rows = replace(rows, one_task=False, in_order=False)
+            continue
         if outcome.status == "faults":
             raise stopped_by_faults(spec, outcome)
         if outcome.status == "over_limit":
@@ -92,14 +112,18 @@ def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
 
 def run_pass(rows: WriterRows, spec: WriterSpec) -> Outcome:
     """One Spark job over the rows: one writer task in offset order, or parallel ones at least once."""
-    spec = replace(spec, started_ms=int(time.time() * 1000), after_input=rows.one_task, copies=rows.copies)
+    started_ms = spec.started_ms or int(time.time() * 1000)
+    spec = replace(spec, started_ms=started_ms, after_input=rows.one_task, per_record=rows.per_record)
     ordered = (with_end(rows) if spec.mode == "transactional" else rows).frame
+    checked: tuple[str, ...] = ()
     if spec.mode != "idempotent":
         ordered = ordered.coalesce(1) if rows.one_task else ordered.repartition(1)
-        if not rows.copies:
+        if rows.in_order:
+            checked = rows.order
+        else:
             # Also where they come in order: the writer gets its first row when the stage made the last one.
             ordered = ordered.sortWithinPartitions(*rows.order)
-    written = ordered.select("key", "value", "note", *rows.extra)
+    written = ordered.select("key", "value", "note", *checked, *rows.extra)
     outcome, *others = outcomes_of(written.mapInArrow(_writer(spec), OUTCOME_SCHEMA), spec.slice)
     for other in others:
         outcome = merged(outcome, other)
@@ -120,6 +144,19 @@ def outcomes_of(answers: DataFrame, slice_: Slice) -> list[Outcome]:
     except Exception as error:  # Spark raises its own tree on classic and another on Connect
         raise classify(error, str(slice_)) from error
     return [pickle.loads(bytes(answer["outcome"])) for answer in collected]  # noqa: S301  # our own
+
+
+def computed(rows: DataFrame, where: str) -> None:
+    """Compute rows that are to be kept.
+
+    Raises:
+        StageFailedError: The stage raised.
+        KpipeError: Anything else that Spark failed on.
+    """
+    try:
+        rows.count()
+    except Exception as error:  # as above
+        raise classify(error, where) from error
 
 
 def evaluate(output: object, where: str) -> None:

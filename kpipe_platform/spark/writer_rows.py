@@ -22,11 +22,10 @@ from kpipe_platform.spark.columns import (
 from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.plans import copied_columns, reads_only
 from kpipe_platform.spark.reused import reused
+from kpipe_platform.spark.row_wise import BAD, MADE, SRC, row_wise
 from kpipe_platform.spark.stage_notes import StageNotes
-from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_END, KIND_FAULT, KIND_NOTED, KIND_RULE
+from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_END, KIND_FAULT, KIND_NOTED, KIND_RULE, NO_OUTPUT
 
-# The range of a copied record, beside the columns of the output.
-_SRC = "_kpipe_src"
 # The largest bigint: no offset and no row number is as large.
 _AFTER_ALL = 2**63 - 1
 
@@ -50,14 +49,16 @@ class WriterRows:
         extra: Those of its columns that not all rows have.
         placed: Whether ``ord`` says more than the order in which the rows come; there is an ``ord2`` then.
         one_task: Whether one task makes all rows, so that they need no shuffle; False: they come out of parallel tasks.
-        copies: Whether there is an output for each record read, in the order of the records, and nothing else.
+        per_record: Whether there is one row for each record read, with its output, its fault or neither, and no others.
+        in_order: Whether the rows need no sort: each of their partitions is in order, and so is one after the other.
     """
 
     frame: DataFrame
     extra: tuple[str, ...] = ()
     placed: bool = False
     one_task: bool = False
-    copies: bool = False
+    per_record: bool = False
+    in_order: bool = False
 
     @property
     def order(self) -> tuple[str, ...]:
@@ -83,19 +84,19 @@ def output_rows(
         key: Column of the record key; None: the column ``key`` (raw, text), else the source record's key.
         timestamp: Column of the record timestamp; None: the column ``timestamp`` (raw, text), else the time of the
             write.
-        source: All that the slice is read from, where an output that copies each record may be written as it is read.
+        source: All that the slice is read from, where its rows may be written as they are made of each record.
 
     Columns:
-        key, value (binary); note (binary, null: JSON of what is no output, see ``fault_rows``); ord (bigint): the
-        order within the slice. And, only where an output can have them, since each column costs the shuffle and the
-        writer as much as the next: ord2 (bigint: the order of the outputs of one record), src_offset (bigint), src
-        (int; absent where the slice has one range), headers (array, never null), partition (int, nullable),
-        timestamp_ms (bigint, nullable).
+        key, value (binary); note (binary, null: what is no output, JSON as in ``fault_rows``, or NO_OUTPUT); ord
+        (bigint): the order within the slice. And, only where an output can have them, since each column costs the
+        shuffle and the writer as much as the next: ord2 (bigint: the order of the outputs of one record), src_offset
+        (bigint), src (int; absent where the slice has one range), headers (array, never null), partition (int,
+        nullable), timestamp_ms (bigint, nullable).
 
     Raises:
         ConfigError: The columns do not fit the codec or the topic.
     """
-    copied = None if source is None else _copied(output, source)
+    made = None if source is None else _made_of_each(output, source)
     schema = output.schema
     kept = "_kafka" in schema.names
     own = set(schema.names) if isinstance(codec, RawCodec | TextCodec) else set()
@@ -104,18 +105,23 @@ def output_rows(
     timestamp = timestamp or ("timestamp" if "timestamp" in own else None)
     null = F.lit(None)
     row_id = F.monotonically_increasing_id()
+    key_bytes = as_key(F.col(key), column_type(schema, key)) if key else null.cast("binary")
+    note = null.cast("binary")
+    if made is not None and made.can_lack:
+        key_bytes, value, note = _beside_faults(key_bytes, value)
+    placed = kept and made is None
     columns = [
-        (as_key(F.col(key), column_type(schema, key)) if key else null.cast("binary")).alias("key"),
+        key_bytes.alias("key"),
         value.alias("value"),
-        null.cast("binary").alias("note"),
-        *([F.col("_kafka.offset").alias("ord"), row_id.alias("ord2")] if kept else [row_id.alias("ord")]),
+        note.alias("note"),
+        *([F.col("_kafka.offset").alias("ord"), row_id.alias("ord2")] if placed else [row_id.alias("ord")]),
     ]
     extra: dict[str, Column] = {}
     if kept:
         extra["src_offset"] = F.col("_kafka.offset")
     if len(slice_.ranges) != 1:
-        if copied is not None:
-            extra["src"] = F.col(_SRC)
+        if made is not None:
+            extra["src"] = F.col(SRC)
         elif kept:
             extra["src"] = _range_of(slice_, F.col("_kafka.topic"), F.col("_kafka.partition"))
     if kept or "headers" in own:
@@ -126,20 +132,50 @@ def output_rows(
     if timestamp:
         extra["timestamp_ms"] = as_timestamp_ms(F.col(timestamp), column_type(schema, timestamp), timestamp)
     columns += [column.cast(_EXTRA[name]).alias(name) for name, column in extra.items()]
-    rows = output if copied is None else copied
-    copies = copied is not None
-    return WriterRows(rows.select(*columns), tuple(extra), placed=kept, one_task=copies, copies=copies)
+    if made is None:
+        return WriterRows(output.select(*columns), tuple(extra), placed=placed)
+    # What is read as it is takes one task no longer than handing it over from others would.
+    copied = not made.can_lack
+    return WriterRows(made.frame.select(*columns), tuple(extra), one_task=copied, per_record=True, in_order=True)
 
 
-def _copied(output: DataFrame, source: SliceFrames) -> DataFrame | None:
-    """The same output with each record's range, where it is nothing but columns of the source's records; else None."""
-    columns = copied_columns(output, source.good)
-    if columns is None:
-        return None
-    rows = source.decoded.select(F.col("src").alias(_SRC), *source.columns)
-    return rows.select(
-        _SRC, *[reduce(Column.getField, inside, F.col(name)).alias(as_) for as_, (name, *inside) in columns]
+@dataclass(frozen=True)
+class _Made:
+    """The rows that a stage makes of each record.
+
+    Args:
+        frame: The output's columns and SRC; with ``can_lack`` BAD and MADE too.
+        can_lack: Whether there can be records without an output.
+    """
+
+    frame: DataFrame
+    can_lack: bool
+
+
+def _made_of_each(output: DataFrame, source: SliceFrames) -> _Made | None:
+    """The same output with a row for each record, where the stage makes none of several records; else None."""
+    columns = None if source.can_fault else copied_columns(output, source.good)
+    if columns is not None:
+        rows = source.decoded.select(F.col("src").alias(SRC), *source.columns)
+        copied = [reduce(Column.getField, inside, F.col(name)).alias(as_) for as_, (name, *inside) in columns]
+        return _Made(rows.select(SRC, *copied), can_lack=False)
+    made = row_wise(output, source)
+    return None if made is None else _Made(made, can_lack=True)
+
+
+def _beside_faults(key: Column, value: Column) -> tuple[Column, Column, Column]:
+    """Key, value and note of each record, of those of its output."""
+    made, bad = F.col(MADE), F.col(BAD)
+    fault = _note(KIND_FAULT, F.col(SRC).alias("src"), F.lit(1).alias("records"), *_fault_fields(bad))
+    return (
+        F.when(made, key).otherwise(bad["key"]),
+        F.when(made, value).otherwise(bad["value"]),
+        F.when(~made, F.when(bad.isNotNull(), fault.cast("binary")).otherwise(F.lit(NO_OUTPUT))),
     )
+
+
+def _fault_fields(bad: Column) -> list[Column]:
+    return [bad[name].alias(name) for name in _FAULT_FIELDS]
 
 
 def slice_rows(
@@ -150,8 +186,9 @@ def slice_rows(
     Raises:
         ConfigError: There is nothing.
     """
-    if output is not None and output.copies:
-        # A record is counted when its output comes.
+    if output is not None and output.per_record:
+        for source in frames:
+            source.read_once()
         return output
     beside = () if output is None else (*output.order[1:], *output.extra)
     for source in frames:
@@ -228,7 +265,7 @@ def _record_columns(can_fault: bool, beside: tuple[str, ...]) -> Sequence[Column
     if not can_fault:
         return _aside(count, beside)
     bad = F.col("bad")
-    fault = _note(KIND_FAULT, "src", F.lit(1).alias("records"), *[bad[name].alias(name) for name in _FAULT_FIELDS])
+    fault = _note(KIND_FAULT, "src", F.lit(1).alias("records"), *_fault_fields(bad))
     return _aside(
         F.when(bad.isNull(), count).otherwise(fault),
         beside,

@@ -17,6 +17,9 @@ from kpipe_platform.policies.faults import Fault, FaultAction
 from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
 from kpipe_platform.spark.stage_notes import RuleCount
 
+NO_OUTPUT = b""
+"""Note of a record of which the stage has no output; other notes are JSON."""
+
 KIND_FAULT, KIND_COUNT, KIND_NOTED, KIND_RULE, KIND_END = 1, 2, 3, 4, 5
 """Kinds of rows that are no outputs: a record that does not decode, with its bytes; records read, a row a range; a
 record that the stage set aside, by its coordinates; what one rule found; that nothing comes after it."""
@@ -56,7 +59,7 @@ class WriterSpec:
         started_ms: When the Spark job was started, milliseconds since the epoch.
         after_input: Take over the transactional id only when the first rows are there, because the stage runs in the
             writer's own task: where it fails, the writer must not fence the next one, after its own end.
-        copies: Each output is a record read, and there are no others.
+        per_record: Each row is a record that was read, and counts as one.
         transaction_timeout_s: Transaction timeout, seconds.
         delivery_timeout_s: How long one record may wait for its acknowledgement, seconds.
     """
@@ -81,7 +84,7 @@ class WriterSpec:
     producer: dict[str, Any] = field(default_factory=dict)
     started_ms: int | None = None
     after_input: bool = False
-    copies: bool = False
+    per_record: bool = False
     transaction_timeout_s: float = 300.0
     delivery_timeout_s: float = 60.0
 
@@ -131,8 +134,8 @@ class Outcome:
         status: ``committed``; ``committed_earlier`` (an earlier attempt of this slice did it); ``written`` (acked,
             offsets not moved by this task); ``faults`` (records failed and the action is to stop); ``rejected``
             (the destination will not take ``rejected``); ``broker_rejected`` (the brokers refused a batch, so the
-            culprits must be found); ``over_limit`` (more records failed than the limit allows); ``counted`` (nothing
-            was sent); ``error``.
+            culprits must be found); ``disordered`` (the rows came in another order than theirs); ``over_limit`` (more
+            records failed than the limit allows); ``counted`` (nothing was sent); ``error``.
         counts: Counted records by range of the slice.
         faults: Number of failed records seen.
         samples: The first of them.

@@ -15,6 +15,7 @@ from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import KafkaException, Producer
 
 from kpipe_platform.deadletter import Segment
@@ -22,7 +23,7 @@ from kpipe_platform.errors import DeadLetterError, EngineUnavailableError, Kpipe
 from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, not_delivered, translate
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.transactions import SliceTransaction
-from kpipe_platform.spark.outputs import OutputChecks, OutputRows, Row
+from kpipe_platform.spark.outputs import OutputChecks, OutputRows, Row, by_range
 from kpipe_platform.spark.probe import find_refused
 from kpipe_platform.spark.sink import GiveUpError, Sink
 from kpipe_platform.spark.stage_notes import RuleCount
@@ -32,6 +33,7 @@ from kpipe_platform.spark.writer_spec import (
     KIND_FAULT,
     KIND_NOTED,
     KIND_RULE,
+    NO_OUTPUT,
     Outcome,
     PreviewRow,
     WriterSpec,
@@ -94,6 +96,7 @@ class WriterTask:
         self.written: Counter[int] = Counter()
         self.read: Counter[int] = Counter()
         self.ended = False
+        self.last_order = -1
 
     def producer_settings(self) -> dict[str, Any]:
         """Librdkafka producer properties, with what the topics take and what the protocol needs."""
@@ -151,6 +154,9 @@ class WriterTask:
                 outcome = self.given_up(sink, transaction)
                 transaction.abort()
                 return outcome
+            except DisorderError:
+                transaction.abort()
+                return self.finish("disordered")
             except KafkaException as exception:
                 raise transaction.error(exception, "write outputs") from exception
         return self.finish("committed")
@@ -177,7 +183,7 @@ class WriterTask:
         with self.faults:
             for batch in batches:
                 self._note_segments()
-                for aside in parted(batch)[1]:
+                for aside in parted(batch).others:
                     for _ in self._dead_letters(aside):
                         pass
         return self.finish(self.outcome.status if self.stopped() or self._is_over_limit() else "counted")
@@ -196,13 +202,27 @@ class WriterTask:
         except KafkaException as exception:
             raise translate(exception, self.spec.settings, "look for refused records") from exception
         for batch in batches:
-            rows = OutputRows(parted(batch)[0], self.spec)
+            rows = OutputRows(parted(batch).outputs, self.spec)
             suspects = [row for row in rows.rows() if row.identity not in self.spec.rejected]
             refused = find_refused(producer, self.spec, suspects, REFUSED_CODES)
             self.outcome.rejected.update({row.identity: fault for row, fault in refused})
         return self.finish("rejected" if self.outcome.rejected else "error")
 
     # Work
+
+    def _require_order(self, batch: pa.RecordBatch) -> None:
+        """Refuse rows that were to come in order and do not; others have no column that says where they belong.
+
+        Raises:
+            DisorderError: A row belongs before the one that came before it.
+        """
+        if "ord" not in batch.schema.names or not batch.num_rows:
+            return
+        order = batch.column("ord")
+        before = pa.concat_arrays([pa.array([self.last_order], order.type), order[:-1]])
+        if not pc.all(pc.less(before, order)).as_py():
+            raise DisorderError
+        self.last_order = order[-1].as_py()
 
     def require_end(self) -> None:
         """Refuse to commit unless the row that comes after all others was seen.
@@ -234,12 +254,15 @@ class WriterTask:
     def consume(self, batches: Iterable[pa.RecordBatch], sink: Sink, transaction: SliceTransaction | None) -> None:
         """Send what the rows ask for, and count."""
         for batch in batches:
+            self._require_order(batch)
             if self.ended:
                 msg = f"{self.spec.slice}: rows came after the last one"
                 raise EngineUnavailableError(msg, fix="report it: Spark changed the order of the rows")
             began = time.monotonic()
             self._note_segments()
-            outputs, others = parted(batch)
+            outputs, without, others = parted(batch)
+            if without is not None and not self.spec.only_rejected:
+                self.read.update(by_range(without))
             for aside in others:
                 for topic, row in self._dead_letters(aside):
                     if self.stopped():
@@ -283,15 +306,15 @@ class WriterTask:
             for row in rows.rows():
                 self._is_rejected(row, sink)
             return
-        if spec.copies:
-            self.read.update(rows.ranges())
+        if spec.per_record:
+            self.read.update(by_range(part))
         self.outcome.rejected.update(self.checks.rejected(rows))
         if self.stopped() and spec.mode == "transactional":
             return
         self._begin(transaction)
         if not spec.rejected and not self.outcome.rejected:
             sink.send_all(spec.output_topic, rows.messages())
-            self.written.update(rows.ranges())
+            self.written.update(by_range(part))
         else:
             kept = [row for row in rows.rows() if not self._is_rejected(row, sink)]
             sink.send_all(spec.output_topic, (row.message for row in kept))
@@ -397,6 +420,10 @@ class _Timer:
         self._steps[self._step] += time.monotonic() - self._began
 
 
+class DisorderError(Exception):
+    """Rows do not come in the order in which they are to be written."""
+
+
 class Aside(NamedTuple):
     """A row that is no output: what it is, and the key and value of a record that does not decode."""
 
@@ -405,14 +432,24 @@ class Aside(NamedTuple):
     value: bytes | None
 
 
-def parted(batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[Aside]]:
-    """The outputs of a batch, not copied where there is nothing else, and its other rows."""
+class Parts(NamedTuple):
+    """The rows of a batch: outputs, records without an output (None: there are none), and all others."""
+
+    outputs: pa.RecordBatch
+    without: pa.RecordBatch | None
+    others: list[Aside]
+
+
+def parted(batch: pa.RecordBatch) -> Parts:
+    """A batch by kind of row; its outputs are not copied where there is nothing else."""
     note = batch.column("note")
     if note.null_count == len(note):
-        return batch, []
-    others = batch.filter(note.is_valid())
+        return Parts(batch, None, [])
+    is_without = pc.fill_null(pc.equal(note, pa.scalar(NO_OUTPUT)), fill_value=False)
+    others = batch.filter(pc.and_not(note.is_valid(), is_without))
     columns = (others.column(name).to_pylist() for name in ("note", "key", "value"))
-    return batch.filter(note.is_null()), [Aside(json.loads(n), k, v) for n, k, v in zip(*columns, strict=True)]
+    asides = [Aside(json.loads(n), k, v) for n, k, v in zip(*columns, strict=True)]
+    return Parts(batch.filter(note.is_null()), batch.filter(is_without) if is_without.true_count else None, asides)
 
 
 def arrived(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:

@@ -323,6 +323,7 @@ class TestOtherStores:
         orders = make_orders(config={"cleanup.policy": "compact"})
         orders.send({"key": "a", "value": order(1)["value"]})
         cache = spark._jsparkSession.sharedState().cacheManager()
+        cache.clearCache()  # what stages that other tests call by hand have left
         while_at_work = []
 
         @dg.asset(ins={"orders": table_input()})

@@ -18,7 +18,7 @@ from kpipe_platform.kafka.topics import TopicLimits
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.spark.sink import Sink
-from kpipe_platform.spark.writer_spec import KIND_FAULT, WriterSpec
+from kpipe_platform.spark.writer_spec import KIND_FAULT, NO_OUTPUT, WriterSpec
 from kpipe_platform.spark.writer_task import Aside, WriterTask, parted
 
 
@@ -67,16 +67,19 @@ def test_a_refused_output_is_looked_for_and_a_refused_dead_letter_stops_the_run(
 def test_a_batch_of_outputs_alone_is_not_copied() -> None:
     none = pa.array([None] * 3, pa.binary())
     one = pa.RecordBatch.from_pydict({"key": none, "value": none, "note": none, "n": [1, 2, 3]})
-    assert parted(one) == (one, [])
-    assert parted(one)[0] is one
+    assert parted(one) == (one, None, [])
+    assert parted(one).outputs is one
     mixed = pa.RecordBatch.from_pydict(
         {
-            "key": pa.array([b"k", None], pa.binary()),
-            "value": pa.array([b"v", b"w"], pa.binary()),
-            "note": pa.array([b'{"kind":1,"src":0}', None], pa.binary()),
+            "key": pa.array([b"k", None, None], pa.binary()),
+            "value": pa.array([b"v", b"w", None], pa.binary()),
+            "note": pa.array([b'{"kind":1,"src":0}', None, NO_OUTPUT], pa.binary()),
+            "n": [1, 2, 3],
         }
     )
-    outputs, others = parted(mixed)
+    outputs, without, others = parted(mixed)
     assert outputs.column("value").to_pylist() == [b"w"]
+    assert without is not None
+    assert without.column("n").to_pylist() == [3]
     assert others == [Aside({"kind": KIND_FAULT, "src": 0}, b"k", b"v")]
-    assert parted(one.slice(0, 0))[1] == []
+    assert parted(one.slice(0, 0)).others == []
