@@ -69,6 +69,7 @@ class _Rebuilt:
         if levels is None:
             return None
         rebuilt, beside = self._base()
+        no = self._expressions.Literal.FalseLiteral()
         for level in reversed(levels):
             kind = level.nodeName()
             if kind == "Project":
@@ -76,7 +77,8 @@ class _Rebuilt:
                 rebuilt = self._project(self._sequence([*columns, *beside]), rebuilt)
             elif kind == "Filter":
                 columns = list(elements(level.child().output()))
-                made = self._named(MADE, self._if(beside[-1], self._is_true(level.condition()), self._false()))
+                holds = self._expressions.Coalesce(self._sequence([level.condition(), no]))
+                made = self._alias(self._if(beside[-1], holds, no), MADE, self._expressions.NamedExpression.newExprId())
                 rebuilt = self._project(self._sequence([*columns, *beside[:-1], made]), rebuilt)
                 beside = [*beside[:-1], made.toAttribute()]
         return frame_of(self._session, rebuilt)
@@ -127,15 +129,6 @@ class _Rebuilt:
 
     def _if(self, condition: Any, then: Any, otherwise: Any) -> Any:
         return self._expressions.If(condition, then, otherwise)
-
-    def _is_true(self, condition: Any) -> Any:
-        return self._expressions.Coalesce(self._sequence([condition, self._false()]))
-
-    def _false(self) -> Any:
-        return self._expressions.Literal.FalseLiteral()
-
-    def _named(self, name: str, expression: Any) -> Any:
-        return self._alias(expression, name, self._expressions.NamedExpression.newExprId())
 
     def _alias(self, expression: Any, name: str, expression_id: Any) -> Any:
         nothing = self._sequence([])

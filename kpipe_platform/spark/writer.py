@@ -6,6 +6,7 @@ import logging
 import pickle
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -137,12 +138,8 @@ def outcomes_of(answers: DataFrame, slice_: Slice) -> list[Outcome]:
         StageFailedError: The stage raised.
         KpipeError: Anything else that Spark failed on.
     """
-    try:
+    with _told_as_ours(str(slice_)):
         collected = answers.collect()
-    except KpipeError:
-        raise
-    except Exception as error:  # Spark raises its own tree on classic and another on Connect
-        raise classify(error, str(slice_)) from error
     return [pickle.loads(bytes(answer["outcome"])) for answer in collected]  # noqa: S301  # our own
 
 
@@ -153,10 +150,8 @@ def computed(rows: DataFrame, where: str) -> None:
         StageFailedError: The stage raised.
         KpipeError: Anything else that Spark failed on.
     """
-    try:
+    with _told_as_ours(where):
         rows.count()
-    except Exception as error:  # as above
-        raise classify(error, where) from error
 
 
 def evaluate(output: object, where: str) -> None:
@@ -167,9 +162,18 @@ def evaluate(output: object, where: str) -> None:
     """
     if not isinstance(output, DataFrame):
         return
-    try:
+    with _told_as_ours(where):
         output.write.format("noop").mode("overwrite").save()
-    except Exception as error:  # as above
+
+
+@contextmanager
+def _told_as_ours(where: str) -> Iterator[None]:
+    """Raises the typed error for whatever a Spark job fails on."""
+    try:
+        yield
+    except KpipeError:
+        raise
+    except Exception as error:  # Spark raises its own tree on classic and another on Connect
         raise classify(error, where) from error
 
 

@@ -306,15 +306,16 @@ class WriterTask:
             for row in rows.rows():
                 self._is_rejected(row, sink)
             return
+        counted = by_range(part)
         if spec.per_record:
-            self.read.update(by_range(part))
+            self.read.update(counted)
         self.outcome.rejected.update(self.checks.rejected(rows))
         if self.stopped() and spec.mode == "transactional":
             return
         self._begin(transaction)
         if not spec.rejected and not self.outcome.rejected:
             sink.send_all(spec.output_topic, rows.messages())
-            self.written.update(by_range(part))
+            self.written.update(counted)
         else:
             kept = [row for row in rows.rows() if not self._is_rejected(row, sink)]
             sink.send_all(spec.output_topic, (row.message for row in kept))
