@@ -7,6 +7,8 @@ BIN := .venv/bin
 PORT ?= 3000
 # Passed on, for example: make test PYTEST_ARGS="-k slices -x"
 PYTEST_ARGS ?=
+# Processes of `make test`, each with a broker and a Spark session of its own; 0 runs all tests in pytest's own.
+TEST_JOBS ?= 2
 CHAOS_MINUTES ?=
 CHAOS_SEED ?=
 RUN_ARGS ?=
@@ -25,9 +27,9 @@ dev: ## Kafka and the Dagster UI with the flights platform, on PORT (3000); Ctrl
 	@sh scripts/setup run
 	@$(BIN)/kpipe dev --port $(PORT) $(DEV_ARGS)
 
-test: ## The whole test suite (PYTEST_ARGS are passed on)
+test: ## The whole test suite, in TEST_JOBS (2) processes (PYTEST_ARGS are passed on)
 	@sh scripts/setup test
-	@$(BIN)/python -m pytest $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
 
 cluster-test: ## The flights platform on a Spark cluster and three brokers, one of which is killed; takes minutes
 	@sh scripts/setup run
