@@ -112,9 +112,10 @@ class OutputRows:
         return column.to_pylist()  # type: ignore[no-any-return]
 
     def _all_headers(self) -> Iterable[Headers | None]:
-        if not self._stamped:
-            return self._own_headers() if self._has_headers else repeat(None)
-        return self._stamped_headers(self._own_headers() if self._has_headers else repeat(None))
+        own = self._own_headers() if self._has_headers else None
+        if self._stamped:
+            return self._stamped_headers(own)
+        return repeat(None) if own is None else own
 
     def _own_headers(self) -> Iterator[Headers | None]:
         """The headers of each row; column-wise, because a dict for each header takes three times as long."""
@@ -133,23 +134,47 @@ class OutputRows:
         for count in counts.to_pylist():
             yield list(islice(pairs, count)) or None
 
-    def _stamped_headers(self, own: Iterable[Headers | None]) -> Iterator[Headers | None]:
+    def _stamped_headers(self, own: Iterable[Headers | None] | None) -> Iterable[Headers | None]:
+        """The headers of each row, with those that are added where its source is known.
+
+        Args:
+            own: The headers that the rows have; None: none of them has any.
+        """
         ranges = [p.range for p in self._spec.slice.ranges]
-        places = [f"{r.topic}/{r.partition}/".encode() for r in ranges]
+        places = self._with_offsets([f"{r.topic}/{r.partition}/" for r in ranges])
         # As `kpipe_platform.deadletter.correlation_id` makes it.
-        ids = [f"{r.topic}-{r.partition}-".encode() for r in ranges]
+        ids = self._with_offsets([f"{r.topic}-{r.partition}-" for r in ranges])
+        if own is None and not places.null_count:
+            # Usual, and in less than half the time.
+            added: list[Iterable[tuple[str, bytes | None]]] = [repeat(stamp) for stamp in self._spec.stamps]
+            added.append(zip(repeat(SOURCE_HEADER), places.to_pylist(), strict=False))
+            if self._spec.correlation_header is not None:
+                added.insert(0, zip(repeat(self._spec.correlation_header), ids.to_pylist(), strict=False))
+            return map(list, zip(*added, strict=False))
+        return self._stamped_beside(repeat(None) if own is None else own, places, ids)
+
+    def _stamped_beside(
+        self, own: Iterable[Headers | None], places: pa.Array, ids: pa.Array
+    ) -> Iterator[Headers | None]:
         correlation, stamps = self._spec.correlation_header, list(self._spec.stamps)
-        for src, offset, raw in zip(self._list("src", 0), self._list("src_offset"), own, strict=False):
-            if offset is None:
+        for raw, place, correlation_id in zip(own, places.to_pylist(), ids.to_pylist(), strict=False):
+            if place is None:
                 yield raw
                 continue
-            number = b"%d" % offset
             headers = [h for h in raw if h[0] not in STAMP_HEADERS] if raw else []
             if correlation is not None and not any(h[0] == correlation and h[1] for h in headers):
-                headers.append((correlation, ids[src] + number))
+                headers.append((correlation, correlation_id))
             headers += stamps
-            headers.append((SOURCE_HEADER, places[src] + number))
+            headers.append((SOURCE_HEADER, place))
             yield headers
+
+    def _with_offsets(self, prefixes: list[str]) -> pa.Array:
+        """Of each row the prefix of its range and its offset; null where its source is not known."""
+        offsets = pc.cast(pc.cast(self._columns["src_offset"], pa.string()), pa.binary())
+        of_ranges = pa.array([prefix.encode() for prefix in prefixes], pa.binary())
+        src = self._columns.get("src")
+        prefix = of_ranges[0] if src is None else of_ranges.take(src)
+        return pc.binary_join_element_wise(prefix, offsets, pa.scalar(b""))
 
     def first(self, count: int) -> list[tuple[bytes | None, bytes | None]]:
         """Key and value of the first rows."""

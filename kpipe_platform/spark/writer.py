@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from kpipe_platform.errors import DestinationRejectedError, KpipeError
 from kpipe_platform.kafka.commit_metadata import SliceCounts
@@ -71,8 +72,8 @@ def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
     cache.keep()
     try:
         # All tasks at once make the rows, and one then has them in order without a sort.
-        computed(rows.frame, str(spec.slice))
-        return _write_in_passes(replace(rows, one_task=True), replace(spec, started_ms=started_ms))
+        made = computed(rows, str(spec.slice))
+        return _write_in_passes(replace(made, one_task=True), replace(spec, started_ms=started_ms))
     finally:
         cache.drop()
 
@@ -143,15 +144,26 @@ def outcomes_of(answers: DataFrame, slice_: Slice) -> list[Outcome]:
     return [pickle.loads(bytes(answer["outcome"])) for answer in collected]  # noqa: S301  # our own
 
 
-def computed(rows: DataFrame, where: str) -> None:
+def computed(rows: WriterRows, where: str) -> WriterRows:
     """Compute rows that are to be kept.
+
+    Returns:
+        The same rows; without the column of headers where none of them has any, since Spark and the writer would look
+        at it for each row.
 
     Raises:
         StageFailedError: The stage raised.
         KpipeError: Anything else that Spark failed on.
     """
     with _told_as_ours(where):
-        rows.count()
+        if "headers" not in rows.extra:
+            rows.frame.count()
+            return rows
+        (most,) = rows.frame.agg(F.max(F.size("headers"))).collect()[0]
+    if most:
+        return rows
+    others = tuple(name for name in rows.extra if name != "headers")
+    return replace(rows, frame=rows.frame.drop("headers"), extra=others)
 
 
 def evaluate(output: object, where: str) -> None:

@@ -111,6 +111,34 @@ def test_what_a_filter_takes_out_is_read_and_not_written(make_orders: MakeOrders
     assert seen.row_wise == 1
 
 
+@pytest.mark.parametrize("given", [None, ("tenant", b"t1"), ("none", None)])
+def test_headers_are_handed_to_the_writer_where_a_record_has_some(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, given: tuple[str, bytes | None] | None
+) -> None:
+    handed: list[tuple[str, ...]] = []
+    run_pass = writer.run_pass
+
+    def noted(rows: WriterRows, spec: WriterSpec) -> Any:
+        handed.append(rows.extra)
+        return run_pass(rows, spec)
+
+    monkeypatch.setattr(writer, "run_pass", noted)
+    count = sent(orders)
+    orders.send(order(CACHED, headers=[] if given is None else [given]))
+    orders.run(orders.asset(lambda orders: orders.withColumn("amount", F.col("amount") * 2)))
+    assert [("headers" in extra) for extra in handed] == [given is not None]
+    outputs = orders.outputs()
+    assert [record.json()["amount"] for record in outputs] == [n * 3.0 for n in range(CACHED + 1)]
+    source, place = f"{orders.source}-0-{count}", f"{orders.source}/0/{count}"
+    added = [("correlation-id", source.encode()), ("kpipe.source", place.encode())]
+    found = [header for header in outputs[-1].headers or () if header[0] not in ("kpipe.instance", "kpipe.worker")]
+    assert found == [*([] if given is None else [given]), *added]
+    assert [dict(r.headers)["kpipe.source"] for r in outputs[:2]] == [
+        b"%s/0/%d" % (orders.source.encode(), n) for n in (0, 1)
+    ]
+    assert orders.committed() == count + 1
+
+
 def test_a_record_that_stops_the_run_stops_it_before_anything_is_seen(orders: Orders, seen: Seen) -> None:
     sent(orders)
     with pytest.raises(RecordFaultError, match="offset 400"):

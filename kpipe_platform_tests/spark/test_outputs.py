@@ -115,6 +115,24 @@ def test_an_output_that_only_the_added_headers_make_too_large_is_found_before_se
 STAMPS = (("kpipe.instance", b"blue"), ("kpipe.worker", b"host-1/pid-7"), ("kpipe.lease", b"g.owners/m/3"))
 
 
+@pytest.mark.parametrize("correlation", ["correlation-id", None])
+@pytest.mark.parametrize("stamps", [(), STAMPS])
+def test_a_batch_without_headers_of_its_own_gets_those_that_each_row_alone_would(
+    correlation: str | None, stamps: tuple[tuple[str, bytes], ...]
+) -> None:
+    chosen = spec(stamps=stamps, correlation_header=correlation)
+    sources = [(0, 0), (1, 99), (0, 2**53 + 1), (1, 2**63 - 2)]
+    found = headers_of(batch(*({"src": src, "src_offset": offset} for src, offset in sources)), chosen)
+    for headers, (src, offset) in zip(found, sources, strict=True):
+        partition = (0, 3)[src]
+        first = [] if correlation is None else [(correlation, f"orders-{partition}-{offset}".encode())]
+        assert headers == [*first, *stamps, ("kpipe.source", f"orders/{partition}/{offset}".encode())]
+    # A row with headers of its own in the batch, or without a source, changes nothing for the others.
+    mixed = [{"src": src, "src_offset": offset} for src, offset in sources]
+    mixed += [{"headers": [{"key": "mine", "value": b"1"}]}, {"src_offset": 5}]
+    assert headers_of(batch(*mixed), chosen) == [*found, [("mine", b"1")], []]
+
+
 def test_who_wrote_an_output_stands_beside_its_source_and_takes_the_place_of_an_earlier_hop() -> None:
     given = [
         {"key": "kpipe.lease", "value": b"earlier"},
