@@ -59,6 +59,20 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
     return found
 
 
+@pytest.fixture
+def passes(monkeypatch: pytest.MonkeyPatch) -> list[WriterRows]:
+    """The rows of every pass over a slice."""
+    found: list[WriterRows] = []
+    run_pass = writer.run_pass
+
+    def noted(rows: WriterRows, spec: WriterSpec) -> Any:
+        found.append(rows)
+        return run_pass(rows, spec)
+
+    monkeypatch.setattr(writer, "run_pass", noted)
+    return found
+
+
 def sent(orders: Orders, partitions: int = 1) -> int:
     """Send orders and, after every so many, one that does not decode; returns how many are sent to each partition."""
     records: list[dict[str, Any]] = []
@@ -113,20 +127,12 @@ def test_what_a_filter_takes_out_is_read_and_not_written(make_orders: MakeOrders
 
 @pytest.mark.parametrize("given", [None, ("tenant", b"t1"), ("none", None)])
 def test_headers_are_handed_to_the_writer_where_a_record_has_some(
-    orders: Orders, monkeypatch: pytest.MonkeyPatch, given: tuple[str, bytes | None] | None
+    orders: Orders, passes: list[WriterRows], given: tuple[str, bytes | None] | None
 ) -> None:
-    handed: list[tuple[str, ...]] = []
-    run_pass = writer.run_pass
-
-    def noted(rows: WriterRows, spec: WriterSpec) -> Any:
-        handed.append(rows.extra)
-        return run_pass(rows, spec)
-
-    monkeypatch.setattr(writer, "run_pass", noted)
     count = sent(orders)
     orders.send(order(CACHED, headers=[] if given is None else [given]))
     orders.run(orders.asset(lambda orders: orders.withColumn("amount", F.col("amount") * 2)))
-    assert [("headers" in extra) for extra in handed] == [given is not None]
+    assert [("headers" in rows.extra) for rows in passes] == [given is not None]
     outputs = orders.outputs()
     assert [record.json()["amount"] for record in outputs] == [n * 3.0 for n in range(CACHED + 1)]
     source, place = f"{orders.source}-0-{count}", f"{orders.source}/0/{count}"
@@ -223,17 +229,9 @@ def test_rows_that_a_stage_had_computed_already_are_not_computed_again(orders: O
 
 
 def test_rows_in_another_order_than_theirs_are_sorted(
-    orders: Orders, spark: SparkSession, consume: Consume, monkeypatch: pytest.MonkeyPatch
+    orders: Orders, spark: SparkSession, consume: Consume, passes: list[WriterRows]
 ) -> None:
     """Spark says nothing about the order in which one task gets the partitions of others: the writer looks."""
-    passes: list[bool] = []
-    run_pass = writer.run_pass
-
-    def noted(rows: WriterRows, spec: WriterSpec) -> Any:
-        passes.append(rows.in_order)
-        return run_pass(rows, spec)
-
-    monkeypatch.setattr(writer, "run_pass", noted)
     orders.send(*(order(n) for n in range(100)))
     none = F.lit(None).cast("binary")
     value = F.col("id").cast("string").cast("binary")
@@ -256,5 +254,6 @@ def test_rows_in_another_order_than_theirs_are_sorted(
         isolation="read_committed",
     )
     outcome = write_rows(WriterRows(backwards, per_record=True, in_order=True), spec)
-    assert (outcome.status, outcome.total.read, outcome.total.written, passes) == ("committed", 100, 100, [True, False])
+    assert (outcome.status, outcome.total.read, outcome.total.written) == ("committed", 100, 100)
+    assert [rows.in_order for rows in passes] == [True, False]
     assert [json.loads(record.value or b"") for record in consume(orders.target)] == list(range(100))
