@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,10 +70,10 @@ def run(bench: Bench, cases: Sequence[Case], tell: Tell) -> dict[str, Any]:
     await_groups(bench.bootstrap_servers)
     results = []
     with Sources(bench.bootstrap_servers) as sources:
-        for case in cases:
+        for number, case in enumerate(cases):
             tell(f"{case.name}: {case.title}; preparing")
             elapsed = stopwatch()
-            with case.open(bench, sources) as contest:
+            with case.open(replace(bench, first=number == 0), sources) as contest:
                 result = measure(contest, tell)
             result.took_s = elapsed()
             tell(f"{case.name}: took {result.took_s:.1f} s")

@@ -125,6 +125,7 @@ class Bench:
         turns: Repetitions that are measured.
         warm_up_turns: Repetitions before them, in the first case.
         quick: Leave out what a quick look does not need.
+        first: Whether no case was measured before in this process.
     """
 
     bootstrap_servers: str
@@ -132,14 +133,16 @@ class Bench:
     turns: int
     warm_up_turns: int = 2
     quick: bool = False
+    first: bool = True
 
     @property
     def short_warm_up(self) -> int:
         """Repetitions before the measured ones in a later case: the compiler has seen most of the code by then.
 
-        None in full size, where what is left to compile is a small part of a turn, and a turn takes half a minute.
+        None in full size, where what is left to compile is a small part of a turn, and a turn takes half a minute; but
+        one where the case is the first.
         """
-        return min(self.warm_up_turns, 1) if self.quick else 0
+        return min(self.warm_up_turns, 1) if self.quick or self.first else 0
 
 
 @dataclass(frozen=True)

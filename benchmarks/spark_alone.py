@@ -38,6 +38,7 @@ class _SparkAlone(ABC):
             "kafka.bootstrap.servers": work.bootstrap_servers,
             "subscribe": work.source,
             "startingOffsets": "earliest",
+            "includeHeaders": str(work.headers).lower(),
         }
 
     def run(self, turn: int) -> Run:

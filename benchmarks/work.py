@@ -24,12 +24,14 @@ class Work(ABC):
         source: The source topic; order n is in partition n % ``partitions``.
         orders: The orders that are to be taken, from the topic's start.
         partitions: Partitions of the source, and of the outputs.
+        headers: Whether the records have headers.
     """
 
     bootstrap_servers: str
     source: str
     orders: Orders
     partitions: int = 1
+    headers: bool = False
 
     @property
     @abstractmethod
@@ -101,13 +103,7 @@ class JsonEnrich(Work):
 
 @dataclass(frozen=True)
 class RawCopy(Work):
-    """Copy keys and values as they are.
-
-    Args:
-        headers: Whether the records have headers, which are copied too.
-    """
-
-    headers: bool = False
+    """Copy keys and values as they are, and headers where the records have some."""
 
     @property
     def codec(self) -> Codec:
@@ -120,7 +116,7 @@ class RawCopy(Work):
         return rows.select("_kafka.key", "value", *(["_kafka.headers"] if self.headers else []))
 
     def by_hand(self, rows: DataFrame) -> DataFrame:
-        return rows.select("key", "value")
+        return rows.select("key", "value", *(["headers"] if self.headers else []))
 
     @property
     def bad(self) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import kpipe_platform as kp
+from benchmarks.handing_over import HandingOver
 from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Contestant, Ratio
 from benchmarks.orders import Orders
@@ -15,9 +16,11 @@ from benchmarks.work import RawCopy
 
 
 class Raw:
-    """The figures ``raw_1p`` and ``raw_4p``; and, of one partition, ``headers``.
+    """The figures ``raw_1p`` and ``raw_4p``; and, of one partition, ``headers``, and in full size two beside it.
 
-    ``headers`` is kpipe's copy of records with two headers, which are copied too, over that of records without.
+    ``headers`` is kpipe's copy of records with two headers, which are copied too, over that of records without;
+    ``headers_handed_over`` the same of Spark alone, which hands the records to Python, where nothing becomes of them.
+    ``raw_1p_with_headers`` is kpipe's copy with headers over that of Structured Streaming, with the same headers.
 
     Args:
         partitions: Partitions of the source and of the output.
@@ -45,4 +48,15 @@ class Raw:
             with_headers = RawCopy(servers, sources.topic(orders, headers=True), orders, headers=True)
             contestants.append(Kpipe("kpipe_with_headers", with_headers, engine))
             ratios.append(Ratio("headers", "kpipe_with_headers", "kpipe"))
+            if not bench.quick:
+                session = engine.spark_session
+                contestants += [
+                    StructuredStreaming("structured_streaming_with_headers", with_headers, session),
+                    HandingOver("handing_over", work, session),
+                    HandingOver("handing_over_with_headers", with_headers, session),
+                ]
+                ratios += [
+                    Ratio("raw_1p_with_headers", "kpipe_with_headers", "structured_streaming_with_headers"),
+                    Ratio("headers_handed_over", "handing_over_with_headers", "handing_over"),
+                ]
         yield Contest(self.name, contestants, ratios, bench.turns, bench.short_warm_up)

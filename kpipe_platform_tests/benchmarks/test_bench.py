@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -20,10 +20,12 @@ from benchmarks.cases.latency import Latency
 from benchmarks.cases.load import ImportKpipe, Load
 from benchmarks.cases.range_run import RangeRun
 from benchmarks.checks import copied_problems, dead_letter_problems, enriched_problems, number_of
+from benchmarks.handing_over import HandingOver
 from benchmarks.measure import Bench, Better, Case, Contest, Problems, Ratio, Run, measure
 from benchmarks.orders import FIELDS, VALUE_BYTES, LargeOrders, Orders
 from benchmarks.report import BEGIN, END, as_json, refresh_page
 from benchmarks.topics import Sources, read
+from benchmarks.work import RawCopy
 from kpipe_platform import JsonCodec
 from kpipe_platform.codecs import DecodeFault
 from kpipe_platform.testing.broker import EmbeddedBroker
@@ -35,6 +37,7 @@ RATIOS = {
     *("json_1p", "json_1p_with_source", "json_1p_over_lz4", "json_4p", "json_4p_range", "raw_1p", "raw_4p"),
     *("headers", "json_1p_loop", "at_least_once_4p", "one_record", "tick_1000", "slice_growth", "range_3"),
     *("size_1kb", "size_10kb", "size_100kb", "size_1mb", "raw_1p_of_writing", "raw_1p_of_reading"),
+    *("raw_1p_with_headers", "headers_handed_over"),
 }
 SMALLER_IS_BETTER = {"one_record", "tick_1000", "slice_growth", "range_3"}
 # Cases whose size does not follow the number of records are tried in a smaller one.
@@ -171,6 +174,28 @@ def run_without_a_broker(cases: Sequence[Case]) -> dict[str, Any]:
         with case.open(bench, Sources("nowhere:1")) as contest:
             results.append(measure(contest, nothing))
     return as_json({}, {}, results)
+
+
+@pytest.mark.broker
+@pytest.mark.spark
+def test_records_handed_over_without_their_headers_do_not_count(
+    kafka_broker: EmbeddedBroker, spark: SparkSession
+) -> None:
+    orders = Orders(7)
+    with Sources(kafka_broker.bootstrap_servers) as sources:
+        bare = sources.topic(orders)
+        said_to_have_some = RawCopy(kafka_broker.bootstrap_servers, bare, orders, headers=True)
+        run = HandingOver("handing_over", said_to_have_some, spark).run(0)
+
+        assert run.problems() == [f"{bare}: (7, 0) records and headers came, of (7, 14)"]
+
+
+def test_a_later_case_of_full_size_warms_up_no_more() -> None:
+    bench = Bench("nowhere:1", records=1, turns=5, warm_up_turns=2)
+
+    assert bench.short_warm_up == 1
+    assert replace(bench, first=False).short_warm_up == 0
+    assert replace(bench, first=False, quick=True).short_warm_up == 1
 
 
 @pytest.mark.broker
