@@ -381,7 +381,7 @@ def _alone(staged: Staged) -> SliceFrames | None:
     if len(staged.frames) != 1 or staged.notes.faults or staged.notes.counts:
         return None
     (source,) = staged.frames
-    return None if source.small or source.shared or source.cache.is_filled else source
+    return None if source.shared or source.cache.is_filled else source
 
 
 def _until(planned: PlannedRange, end: int) -> PlannedRange:

@@ -46,6 +46,7 @@ class SliceFrames:
         can_fault: False where every byte string decodes, so that nobody need look for faults.
         only_range: The range that all rows are of; None where there are several.
         small: Whether there are few records, so that a row for each is cheaper than a job that counts them.
+        one_task: Whether several tasks would read and decode the rows no sooner than one.
         shared: Whether the stage sees other rows than those of ``decoded``, or others need the rows again, so that they
             are not this slice's alone to drop.
     """
@@ -57,6 +58,7 @@ class SliceFrames:
     can_fault: bool
     only_range: int | None = None
     small: bool = False
+    one_task: bool = False
     shared: bool = False
 
     def faults(self) -> DataFrame:
@@ -154,6 +156,7 @@ def decode_rows(
     src: Column,
     only_range: int | None = None,
     small: bool = False,
+    one_task: bool = False,
 ) -> SliceFrames:
     """Decode rows of Spark's Kafka source.
 
@@ -163,6 +166,7 @@ def decode_rows(
         src: Index of a row's range in the slice.
         only_range: As in ``SliceFrames``.
         small: As in ``SliceFrames``.
+        one_task: As in ``SliceFrames``.
     """
     how = _decoding(codecs.key, codecs.value)
     staged = rows.select(src.cast("int").alias("src"), *how.staged)
@@ -170,7 +174,7 @@ def decode_rows(
     decoded = flat.select(*how.decoded)
     good = decoded.where("bad is null") if how.can_fault else decoded
     good = good.select(*how.good)
-    return SliceFrames(decoded, good, how.good, RowCache(flat), how.can_fault, only_range, small)
+    return SliceFrames(decoded, good, how.good, RowCache(flat), how.can_fault, only_range, small, one_task)
 
 
 @dataclass(frozen=True)

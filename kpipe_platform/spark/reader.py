@@ -131,7 +131,9 @@ def read_slice(
     rows = read_ranges(session, settings, ranges, isolation=isolation, group=slice_.group, parts=parts)
     only = indexed[0][0] if len(indexed) == 1 else None
     small = is_small(span)
-    frames = decode_rows(rows, codecs, src=_range_index(indexed), only_range=only, small=small)
+    frames = decode_rows(
+        rows, codecs, src=_range_index(indexed), only_range=only, small=small, one_task=small or parts == 1
+    )
     if frames.can_fault:
         # The search for faults needs them beside the stage.
         frames.keep()

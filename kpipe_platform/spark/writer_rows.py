@@ -132,11 +132,11 @@ def output_rows(
     if timestamp:
         extra["timestamp_ms"] = as_timestamp_ms(F.col(timestamp), column_type(schema, timestamp), timestamp)
     columns += [column.cast(_EXTRA[name]).alias(name) for name, column in extra.items()]
-    if made is None:
+    if source is None or made is None:
         return WriterRows(output.select(*columns), tuple(extra), placed=placed)
     # What is read as it is takes one task no longer than handing it over from others would.
-    copied = not made.can_lack
-    return WriterRows(made.frame.select(*columns), tuple(extra), one_task=copied, per_record=True, in_order=True)
+    one_task = source.one_task or not made.can_lack
+    return WriterRows(made.frame.select(*columns), tuple(extra), one_task=one_task, per_record=True, in_order=True)
 
 
 @dataclass(frozen=True)

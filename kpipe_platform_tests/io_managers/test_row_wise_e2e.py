@@ -1,4 +1,4 @@
-"""Stages that only compute and filter columns: a large slice is decoded and staged in one pass, with no sort."""
+"""Stages that only compute and filter columns: a slice is decoded and staged in one pass, with no sort."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.slices import PlannedRange, Slice
 from kpipe_platform.kafka.topics import TopicLimits
 from kpipe_platform.policies.components import FaultPolicies
-from kpipe_platform.spark import row_wise, writer, writer_rows
+from kpipe_platform.spark import reader, row_wise, writer, writer_rows
 from kpipe_platform.spark.cached import RowCache
 from kpipe_platform.spark.writer import write_rows
 from kpipe_platform.spark.writer_rows import WriterRows
@@ -30,6 +30,17 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 MakeOrders = Callable[..., Orders]
 EVERY = 400
+
+
+@pytest.fixture(params=[1_000, 100_000], ids=["several_tasks", "one_task"], autouse=True)
+def offsets_a_part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many offsets a parallel part of a slice has: less than the slices here have, or more."""
+    monkeypatch.setattr(reader, "_OFFSETS_A_PART", request.param)
+    return int(request.param)
+
+
+several_tasks = pytest.mark.parametrize("offsets_a_part", [1_000], indirect=True)
+one_task = pytest.mark.parametrize("offsets_a_part", [100_000], indirect=True)
 
 
 @dataclass
@@ -85,6 +96,12 @@ def sent(orders: Orders, partitions: int = 1) -> int:
     return len(records) // partitions
 
 
+def leaves(frame: DataFrame) -> list[str]:
+    """What a frame reads."""
+    found = frame._jdf.queryExecution().analyzed().collectLeaves()
+    return [found.apply(number).nodeName() for number in range(found.size())]
+
+
 def doubled(orders: DataFrame) -> DataFrame:
     return orders.select("id", (F.col("amount") * 2).alias("amount"), "note")
 
@@ -125,6 +142,24 @@ def test_what_a_filter_takes_out_is_read_and_not_written(make_orders: MakeOrders
     assert seen.row_wise == 1
 
 
+@one_task
+@pytest.mark.parametrize("count", [1, 100, CACHED])
+def test_rows_of_one_task_are_read_once_and_not_cached(
+    orders: Orders, passes: list[WriterRows], seen: Seen, count: int
+) -> None:
+    orders.send(*(order(n) for n in range(count)), BAD)
+    found = orders.metadata(orders.run(orders.asset(even)))
+    assert (found["records_read"], found["records_written"], found["dead_letters"]) == (count + 1, (count + 1) // 2, 1)
+    assert orders.ids() == list(range(0, count, 2))
+    assert len(orders.letters()) == 1
+    (rows,) = passes
+    assert (rows.one_task, rows.per_record) == (True, True)
+    assert leaves(rows.frame) == ["DataSourceV2Relation"]
+    assert not any(cache.is_filled for cache in seen.caches)
+    assert orders.committed() == count + 1
+
+
+@several_tasks
 @pytest.mark.parametrize("given", [None, ("tenant", b"t1"), ("none", None)])
 def test_headers_are_handed_to_the_writer_where_a_record_has_some(
     orders: Orders, passes: list[WriterRows], given: tuple[str, bytes | None] | None
@@ -228,6 +263,7 @@ def test_rows_that_a_stage_had_computed_already_are_not_computed_again(orders: O
     assert [record.json()["id"] for record in orders.outputs()] == list(range(CACHED))
 
 
+@one_task
 def test_rows_in_another_order_than_theirs_are_sorted(
     orders: Orders, spark: SparkSession, consume: Consume, passes: list[WriterRows]
 ) -> None:
