@@ -131,9 +131,9 @@ def read_slice(
     rows = read_ranges(session, settings, ranges, isolation=isolation, group=slice_.group, parts=parts)
     only = indexed[0][0] if len(indexed) == 1 else None
     small = is_small(span)
-    frames = decode_rows(
-        rows, codecs, src=_range_index(indexed), only_range=only, small=small, one_task=small or parts == 1
-    )
+    # Of more offsets one task would hold the transaction open while the stage is at work.
+    one_task = small or (parts == 1 and span < 2 * _OFFSETS_A_PART)
+    frames = decode_rows(rows, codecs, src=_range_index(indexed), only_range=only, small=small, one_task=one_task)
     if frames.can_fault:
         # The search for faults needs them beside the stage.
         frames.keep()
