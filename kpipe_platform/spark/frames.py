@@ -46,7 +46,7 @@ class SliceFrames:
         can_fault: False where every byte string decodes, so that nobody need look for faults.
         only_range: The range that all rows are of; None where there are several.
         small: Whether there are few records, so that a row for each is cheaper than a job that counts them.
-        one_task: Whether several tasks would read and decode the rows no sooner than one.
+        one_task: Whether there are so few records that several tasks would have them written no sooner than one.
         shared: Whether the stage sees other rows than those of ``decoded``, or others need the rows again, so that they
             are not this slice's alone to drop.
     """

@@ -131,8 +131,9 @@ def read_slice(
     rows = read_ranges(session, settings, ranges, isolation=isolation, group=slice_.group, parts=parts)
     only = indexed[0][0] if len(indexed) == 1 else None
     small = is_small(span)
-    # Of more offsets one task would hold the transaction open while the stage is at work.
-    one_task = small or (parts == 1 and span < 2 * _OFFSETS_A_PART)
+    # Of more offsets there are several parts; where one task has to read them all, it would hold the transaction open
+    # while the stage is at work.
+    one_task = small or (only is not None and span < 2 * _OFFSETS_A_PART)
     frames = decode_rows(rows, codecs, src=_range_index(indexed), only_range=only, small=small, one_task=one_task)
     if frames.can_fault:
         # The search for faults needs them beside the stage.
