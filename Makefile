@@ -1,14 +1,16 @@
 # All of these set up what they need, once: see scripts/setup.
 .DEFAULT_GOAL := help
-.PHONY: help run dev test cluster-test chaos check format bench bench-check setup clean distclean
+.PHONY: help run dev test test-slow cluster-test chaos check format bench bench-check setup clean distclean
 
 BIN := .venv/bin
 # Port of the Dagster UI of `make dev`.
 PORT ?= 3000
 # Passed on, for example: make test PYTEST_ARGS="-k slices -x"
 PYTEST_ARGS ?=
-# Processes of `make test`, each with a broker and a Spark session of its own; 0 runs all tests in pytest's own.
-TEST_JOBS ?= 2
+# Processes of `make test`, each with a broker of its own; of three, two have a Spark session. 0: one process for all.
+TEST_JOBS ?= 3
+# JUnit reports: python -m kpipe_platform_tests.timings build/junit/*.xml prints the slowest files.
+JUNIT := build/junit
 CHAOS_MINUTES ?=
 CHAOS_SEED ?=
 RUN_ARGS ?=
@@ -27,9 +29,13 @@ dev: ## Kafka and the Dagster UI with the flights platform, on PORT (3000); Ctrl
 	@sh scripts/setup run
 	@$(BIN)/kpipe dev --port $(PORT) $(DEV_ARGS)
 
-test: ## The whole test suite, in TEST_JOBS (2) processes (PYTEST_ARGS are passed on)
+test: ## The fast tests: everything that a change can break, in 15 minutes (PYTEST_ARGS are passed on)
 	@sh scripts/setup test
-	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest -n $(TEST_JOBS) --dist loadfile --junitxml=$(JUNIT)/test.xml $(PYTEST_ARGS)
+
+test-slow: ## The slow tests: processes killed, real dagster dev and kpipe dev, the UI, many records; 20 minutes
+	@sh scripts/setup test
+	@$(BIN)/python -m pytest -m slow -n 2 --dist loadfile --junitxml=$(JUNIT)/test-slow.xml $(PYTEST_ARGS)
 
 cluster-test: ## The flights platform on a Spark cluster and three brokers, one of which is killed; takes minutes
 	@sh scripts/setup run

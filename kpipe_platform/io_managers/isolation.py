@@ -1,130 +1,120 @@
-"""Isolation: a slice whose stage fails on data is halved until the failing record stands alone.
+"""Isolation: find the records that a stage fails on, by calling it on parts of the slice. The search writes nothing.
 
-Each good part commits its own progress, in order, so that a run that is killed goes on where it stopped. ``k`` failing
-records among ``n`` cost about ``2 k log2(n)`` calls of the stage.
+This is group testing with parts sized by what was found so far. The cost of `k` failing records among `n` is about
+``k log2(n / k) + 2 k`` calls, which is near the least that any search needs. See docs/adr/0009.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 
 from kpipe_platform.errors import DeadLetterLimitError, StageFailedError
-from kpipe_platform.io_managers.staged import IsolationCost, SliceReport
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.spark.stops import too_many_faults
 
-logger = logging.getLogger(__name__)
+Part = Sequence[OffsetRange]
+Fails = Callable[[Part], StageFailedError | None]
+"""Calls the stage on some offsets; returns its failure on data, and raises any other error."""
 
-# Records that are tried alone before anything is written, where a limit is set. With none of 8 failing, a share of 60%
-# would have been a chance of 1 in 1,500.
+# Records that are tried first, alone, where a limit is set. With none of 8 failing, a share of 60% would have been a
+# chance of 1 in 1,500.
 _FIRST_SAMPLES = 8
 # How unlikely the failures among the samples must be, if the limit held, to call it broken.
 _DOUBT = 0.01
 
 
-@dataclass
-class Isolation:
-    """Finds the records that a stage fails on.
+def failing_records(
+    ranges: Sequence[OffsetRange], fails: Fails, first: StageFailedError
+) -> Iterator[tuple[OffsetRange, StageFailedError]]:
+    """Find the records that the stage fails on when it gets them alone.
 
     Args:
-        attempt: Takes a part of the slice: calls the stage and commits, or only tries. Raises StageFailedError.
-        dispose: Takes a part of one offset whose record fails, with the failure: applies the action and commits.
-        limit: The largest share of failed records.
-        records: Records of the whole slice, and how many of them do not decode.
-        clock: Monotonic seconds; injected for tests.
+        ranges: All offsets of the slice, in order.
+        fails: Calls the stage on a part of them.
+        first: The failure of the whole slice.
+
+    Yields:
+        A range of one offset, and the failure of that record alone, in order.
     """
-
-    attempt: Callable[[Slice], SliceReport]
-    dispose: Callable[[Slice, StageFailedError], SliceReport]
-    limit: DeadLetterLimit
-    records: int
-    undecoded: int = 0
-    clock: Callable[[], float] = time.monotonic
-    cost: IsolationCost = field(default_factory=IsolationCost)
-
-    def run(self, whole: Slice, done: Callable[[SliceReport], None]) -> None:
-        """Take the whole slice in parts, from its first offset to its last.
-
-        Args:
-            whole: The slice that the stage fails on.
-            done: Told of each part that is committed.
-
-        Raises:
-            StageFailedError: It is not the records: nothing can be isolated.
-            DeadLetterLimitError: Too many records fail; what is committed already stays.
-            KpipeError: Anything else that went wrong; the rest of the slice is unmoved.
-        """
-        began = self.clock()
-        reasons: dict[str, int] = {}
-        # The whole failed already, or nobody would ask.
-        pending = [*reversed(whole.halves())] if whole.can_be_halved else [whole]
-        while pending:
-            part = pending.pop()
-            self.cost.calls += 1
-            try:
-                report = self.attempt(part)
-            except StageFailedError as error:
-                if not error.isolable:
-                    raise
-                if part.can_be_halved:
-                    pending += reversed(part.halves())
-                    continue
-                self.cost.records += 1
-                self._count(str(whole), error, reasons)
-                logger.info("isolated %s: %s", part, error.cause)
-                report = self.dispose(part, error)
-            self.cost.duration_s = self.clock() - began
-            done(report)
-
-    def _count(self, where: str, error: StageFailedError, reasons: dict[str, int]) -> None:
-        reasons[error.cause] = reasons.get(error.cause, 0) + 1
-        failed = self.cost.records + self.undecoded
-        if not self.limit.allows(failed, self.records):
-            raise too_many_faults(where, self.limit, failed, self.records, reasons)
+    total = sum(r.span for r in ranges)
+    start, width, found = 0, total, 0
+    error: StageFailedError | None = first
+    while start < total:
+        part = range(start, min(start + width, total))
+        if error is None:
+            error = fails(_offsets(ranges, part))
+        if error is None:
+            start, width = part.stop, 2 * width
+            continue
+        record, error = _first_failing(ranges, part, error, fails)
+        start = record.stop
+        if error is not None:
+            found += 1
+            yield _offsets(ranges, record)[0], error
+        # A part of this width fails with a chance of about one half, so each call says the most.
+        width = max(1, round(math.log(2) * start / max(found, 1)))
+        error = None
 
 
-def refuse_hopeless(
-    samples: Sequence[Slice], attempt: Callable[[Slice], object], limit: DeadLetterLimit, records: int
-) -> int:
-    """Try single records and write nothing, so that a broken stage is found before the first commit.
+def _first_failing(
+    ranges: Sequence[OffsetRange], part: range, error: StageFailedError, fails: Fails
+) -> tuple[range, StageFailedError | None]:
+    """Halve a part that fails until its first failing record is left; returns it with its own failure.
+
+    No failure is returned where the record does not fail alone: the part failed for its records together.
+    """
+    alone = len(part) == 1
+    while len(part) > 1:
+        half = part[: len(part) // 2]
+        failure = fails(_offsets(ranges, half))
+        if failure is not None:
+            part, error, alone = half, failure, len(half) == 1
+        else:
+            part, alone = part[len(half) :], False
+    return part, error if alone else fails(_offsets(ranges, part))
+
+
+def _offsets(ranges: Sequence[OffsetRange], part: range) -> list[OffsetRange]:
+    """The offsets at some positions, counted over all ranges one after another."""
+    found, before = [], 0
+    for r in ranges:
+        start, end = max(part.start - before, 0), min(part.stop - before, r.span)
+        if start < end:
+            found.append(OffsetRange(r.topic, r.partition, r.start + start, r.start + end))
+        before += r.span
+    return found
+
+
+def refuse_hopeless(samples: Sequence[OffsetRange], fails: Fails, limit: DeadLetterLimit, records: int) -> None:
+    """Try single records first, so that a broken stage is refused soon and not at the end of a long search.
 
     Args:
-        samples: Parts of one record each, chosen at random.
-        attempt: Calls the stage on a part and writes nothing. Raises StageFailedError.
+        samples: Single records, chosen at random.
+        fails: Calls the stage on one of them.
         limit: The largest share of failed records.
         records: Records of the whole slice.
-
-    Returns:
-        The number of calls.
 
     Raises:
         DeadLetterLimitError: So many of the samples fail that the limit does not hold for the slice.
     """
     if limit.ratio is None or records < limit.minimum:
-        return 0
+        return
     failed, reasons = 0, dict[str, int]()
-    for number, part in enumerate(samples, 1):
-        try:
-            attempt(part)
-        except StageFailedError as error:
-            if not error.isolable:
-                raise
+    for number, record in enumerate(samples, 1):
+        error = fails([record])
+        if error is not None:
             failed += 1
             reasons[error.cause] = reasons.get(error.cause, 0) + 1
             if chance_of(failed, number, limit.ratio) < _DOUBT:
                 raise _hopeless(limit, failed, number, reasons) from error
         if number >= _FIRST_SAMPLES and failed == 0:
-            return number
-    return len(samples)
+            return
 
 
 def _hopeless(limit: DeadLetterLimit, failed: int, tried: int, reasons: dict[str, int]) -> DeadLetterLimitError:
-    where = "those that were tried alone, at random"
+    where = "a random sample that was tried one by one"
     return too_many_faults(where, limit, failed, tried, reasons)
 
 

@@ -264,7 +264,7 @@ class FeedRunner:
             nonlocal began, planned_s
             now = self._clock()
             report = replace(report, duration_s=now - began, steps_s={**report.steps_s, "plan": planned_s})
-            # The parts of an isolated slice share its plan.
+            # The two parts of a slice whose lanes stopped share its plan.
             began, planned_s = now, 0.0
             logger.info("slice done: %s", dict(describe(Tally.of([report]))))
             done(report)
@@ -281,6 +281,7 @@ class FeedRunner:
                     self._store,
                     planned=(started_ms, int(planned_s * 1000)),
                     retries=retries,
+                    check=self._interruptible.check,
                     clock=self._clock,
                     sleep=self._sleep,
                 )

@@ -15,19 +15,23 @@ from kpipe_platform.spark.stage_notes import RuleCount, StageNotes
 from kpipe_platform.spark.writer_spec import FaultSample, PreviewRow
 
 
-@dataclass
+@dataclass(frozen=True)
 class IsolationCost:
-    """What an isolation took.
+    """The cost of finding the records that a stage fails on.
 
-    Attributes:
-        calls: Calls of the stage, with those that failed.
-        records: Records that were found failing.
-        duration_s: Seconds from the first failure on.
+    Args:
+        calls: Calls of the stage on parts of the slice.
+        records: Records that it fails on.
+        duration_s: Seconds from the first failure to the end of the search.
     """
 
-    calls: int = 0
-    records: int = 0
-    duration_s: float = 0.0
+    calls: int
+    records: int
+    duration_s: float
+
+    def __add__(self, other: IsolationCost) -> IsolationCost:
+        """Both together."""
+        return IsolationCost(self.calls + other.calls, self.records + other.records, self.duration_s + other.duration_s)
 
 
 @dataclass(frozen=True)
@@ -45,8 +49,7 @@ class SliceReport:
         columns: Name and type of each column of the stage's output.
         steps_s: Seconds by step.
         duration_s: Seconds of the whole slice.
-        isolation: What was spent until here on finding the records that the stage fails on; None where it failed on
-            none.
+        isolation: The cost of finding the records that the stage fails on; None where it did not fail.
         lanes: Lanes that the slice was written in; 1: in one transaction.
     """
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,20 +12,21 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import Retry, Segment
 from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
 from kpipe_platform.io_managers.feed import StagedFeeds
-from kpipe_platform.io_managers.isolation import Isolation, refuse_hopeless
+from kpipe_platform.io_managers.isolation import Fails, failing_records, refuse_hopeless
 from kpipe_platform.io_managers.pipeline import Pipeline, encoded
 from kpipe_platform.io_managers.staged import IsolationCost, SliceReport, Staged
 from kpipe_platform.io_managers.target import Target
 from kpipe_platform.kafka.lanes import split
+from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.components import stops
 from kpipe_platform.policies.faults import Component
-from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.policies.retry import try_again
 from kpipe_platform.spark.convert import to_form
 from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.frames import SliceFrames
-from kpipe_platform.spark.stage_notes import RowFault, StageNotes, fault_frame, noting, retry_of
+from kpipe_platform.spark.stage_notes import RowFault, fault_frame, noting, retry_of
+from kpipe_platform.spark.stops import too_many_faults
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,7 @@ class Stager:
         store: The inner IO manager's store; None where the output goes to Kafka.
         planned: When the plan began, milliseconds since the epoch, and how long it took, milliseconds.
         retries: Attempts at this slice that failed before.
+        check: Called before each call of a search; raises where the run was terminated.
         clock: Monotonic seconds; injected for tests.
         sleep: Waits for seconds; injected for tests.
     """
@@ -57,6 +59,7 @@ class Stager:
         *,
         planned: tuple[int, int],
         retries: tuple[Retry, ...] = (),
+        check: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -66,6 +69,7 @@ class Stager:
         self._store = store
         self._segments = (Segment("plan", *planned),)
         self._retries = retries
+        self._check = check
         self._clock = clock
         self._sleep = sleep
 
@@ -96,9 +100,8 @@ class Stager:
                 for _, frames in reads.values():
                     # Also a small slice: it is read many times now.
                     frames.cache.keep()
-                self._isolate(slice_, reads, error, done)
-            else:
-                done(report)
+                report = self._isolate(slice_, reads, error)
+            done(report)
         finally:
             _release(reads)
 
@@ -180,60 +183,62 @@ class Stager:
 
     # Isolation
 
-    def _isolate(
-        self, whole: Slice, reads: Reads, error: StageFailedError, done: Callable[[SliceReport], None]
-    ) -> None:
-        logger.warning("%s: the stage failed and the failing records are looked for: %s", whole, error.cause)
-        pipeline = self._pipeline
+    def _isolate(self, whole: Slice, reads: Reads, error: StageFailedError) -> SliceReport:
+        """Find the records that the stage fails on, then write the slice once, without them."""
+        logger.warning("%s: the stage failed; searching for the records that it fails on: %s", whole, error.cause)
+        limit, began, calls = self._pipeline.limit, self._clock(), 0
+
+        def fails(part: Sequence[OffsetRange]) -> StageFailedError | None:
+            nonlocal calls
+            calls += 1
+            self._check()
+            try:
+                self._try(whole, {name: (topic, frames.part(part)) for name, (topic, frames) in reads.items()})
+            except StageFailedError as failure:
+                if not failure.isolable:
+                    raise
+                return failure
+            return None
+
         self._refuse_mistake(whole, reads, error)
         ((_, frames),) = reads.values()
-        records, undecoded = frames.totals() if pipeline.limit.ratio is not None else (0, 0)
-        # The share counts over the whole slice, not over each part of it.
-        unlimited = replace(pipeline, limit=NO_LIMIT)
-        cost = IsolationCost()
+        records, undecoded = frames.totals() if limit.ratio is not None else (0, 0)
+        if limit.ratio is not None:
+            refuse_hopeless([_record(whole, *place) for place in frames.sample(_SAMPLES)], fails, limit, records)
+        ranges = [planned.range for planned in whole.ranges]
+        poison: list[tuple[OffsetRange, RowFault]] = []
+        reasons: dict[str, int] = {}
+        for record, failure in failing_records(ranges, fails, error):
+            fault = self._tried_again(record, failure, fails)
+            if fault is None:
+                continue
+            logger.info("the stage fails on %s: %s", record, failure.cause)
+            poison.append((record, fault))
+            reasons[failure.cause] = reasons.get(failure.cause, 0) + 1
+            failed = len(poison) + undecoded
+            if not limit.allows(failed, records):
+                raise too_many_faults(str(whole), limit, failed, records, reasons)
+        cost = IsolationCost(calls, len(poison), self._clock() - began)
+        return replace(self._write_without(whole, reads, poison, error), isolation=cost)
 
-        def parts(part: Slice) -> Reads:
-            return {name: (topic, frames.part(whole, part)) for name, (topic, frames) in reads.items()}
+    def _tried_again(self, record: OffsetRange, failure: StageFailedError, fails: Fails) -> RowFault | None:
+        """The fault of a record that the stage fails on alone, after its retries; None where one succeeded."""
 
-        def attempt(part: Slice) -> SliceReport:
-            if part.is_empty:
-                return pipeline.store_start(part)
-            if self._store is not None:
-                self._try(part, parts(part))
-                return SliceReport(part, [])
-            return self._write(unlimited, part, parts(part))
+        def again() -> None:
+            if (error := fails([record])) is not None:
+                raise error
 
-        def dispose(part: Slice, failure: StageFailedError) -> SliceReport:
-            tried = try_again(
-                pipeline.policies.retry("stage"),
-                lambda: attempt(part),
-                first=failure,
-                catch=StageFailedError,
-                clock=self._clock,
-                sleep=self._sleep,
-            )
-            if tried.error is None:
-                report: SliceReport = tried.result
-                return report
-            note = RowFault(failure.source.fault(int(time.time() * 1000)), retries=tuple(map(retry_of, tried.failed)))
-            if self._store is not None:
-                poison.append((part, note))
-                return SliceReport(part, [])
-            return self._dead(unlimited, part, parts(part), [(part, note)])
-
-        def told(report: SliceReport) -> None:
-            if self._store is None:
-                done(replace(report, isolation=replace(cost)))
-
-        poison: list[tuple[Slice, RowFault]] = []
-        if pipeline.limit.ratio is not None:
-            samples = [whole.single(*place) for place in frames.sample(_SAMPLES)]
-            cost.calls += refuse_hopeless(samples, lambda part: self._try(part, parts(part)), pipeline.limit, records)
-        isolation = Isolation(attempt, dispose, pipeline.limit, records, undecoded, self._clock, cost)
-        isolation.run(whole, told)
-        if self._store is not None:
-            # A store may overwrite what it stored of the same run: it gets the slice once, without those records.
-            done(replace(self._store_without(whole, reads, poison), isolation=replace(cost)))
+        tried = try_again(
+            self._pipeline.policies.retry("stage"),
+            again,
+            first=failure,
+            catch=StageFailedError,
+            clock=self._clock,
+            sleep=self._sleep,
+        )
+        if tried.error is None:
+            return None
+        return RowFault(failure.source.fault(int(time.time() * 1000)), retries=tuple(map(retry_of, tried.failed)))
 
     def _refuse_mistake(self, whole: Slice, reads: Reads, error: StageFailedError) -> None:
         """Refuse to isolate where the stage fails in the same way on no rows at all: the data is not the reason."""
@@ -244,43 +249,44 @@ class Stager:
             if str(again.source) == str(error.source):
                 msg = f"the stage fails on {whole} and on no rows at all alike: {error.cause}"
                 raise StageFailedError(
-                    msg, fix="mend the stage; no record is the reason", cause=error.cause, isolable=False
+                    msg, fix="fix the stage; no record is the reason", cause=error.cause, isolable=False
                 ) from error
 
-    def _dead(
-        self, pipeline: Pipeline, slice_: Slice, reads: Reads, poison: list[tuple[Slice, RowFault]]
+    def _write_without(
+        self, whole: Slice, reads: Reads, poison: list[tuple[OffsetRange, RowFault]], first: StageFailedError
     ) -> SliceReport:
-        """Apply the action to records that the stage fails on, and move the offsets."""
-        notes = StageNotes(faults=[fault_frame(pipeline.engine.spark_session, _places(poison))])
-        staged = Staged(slice_, reads, None, notes, self._segments, self._retries)
-        return pipeline.write(staged, self._target)
-
-    def _store_without(self, whole: Slice, reads: Reads, poison: list[tuple[Slice, RowFault]]) -> SliceReport:
+        """Write the slice without the records that the stage fails on, and apply the action to them."""
         pipeline = self._pipeline
-        index = {(p.range.topic, p.range.partition): i for i, p in enumerate(whole.ranges)}
-        offsets: dict[int, list[int]] = {}
-        for topic, partition, offset, _ in _places(poison):
-            offsets.setdefault(index[(topic, partition)], []).append(offset)
-        rest = {name: (topic, frames.without(whole, offsets)) for name, (topic, frames) in reads.items()}
+        rest = {
+            name: (topic, frames.without([record for record, _ in poison])) for name, (topic, frames) in reads.items()
+        }
+        places = [(r.topic, r.partition, r.start, fault.to_json()) for r, fault in poison]
         staged = self._stage(whole, rest)
-        if poison:
-            staged.notes.faults.append(fault_frame(pipeline.engine.spark_session, _places(poison)))
+        if places:
+            staged.notes.faults.append(fault_frame(pipeline.engine.spark_session, places))
         try:
             return store_output(pipeline, staged, self._target, self._store)
+        except StageFailedError as error:
+            if not error.isolable:
+                raise
+            msg = f"the stage fails on {whole}, also without the {len(poison):,} record(s) that it fails on alone: "
+            raise StageFailedError(
+                msg + error.cause,
+                fix="fix the stage: it fails on records together that pass alone; nothing was written",
+                cause=error.cause,
+                isolable=False,
+            ) from first
         finally:
             staged.notes.release()
+
+
+def _record(whole: Slice, index: int, offset: int) -> OffsetRange:
+    return replace(whole.ranges[index].range, start=offset, end=offset + 1)
 
 
 def _release(reads: Reads) -> None:
     for _, frames in reads.values():
         frames.release()
-
-
-def _places(poison: list[tuple[Slice, RowFault]]) -> list[tuple[str, int, int, str]]:
-    return [
-        (part.ranges[0].range.topic, part.ranges[0].range.partition, part.ranges[0].range.start, note.to_json())
-        for part, note in poison
-    ]
 
 
 def store_output(pipeline: Pipeline, staged: Staged, target: Target, store: Store | None) -> SliceReport:

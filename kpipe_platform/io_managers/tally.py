@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kpipe_platform.io_managers.latency import Latencies
 from kpipe_platform.io_managers.staged import IsolationCost, SliceReport
@@ -87,8 +87,7 @@ class Tally:
         self.columns: Sequence[tuple[str, str]] = ()
         self.lost: list[str] = []
         self.latencies = Latencies()
-        self._isolated: IsolationCost | None = None
-        self._isolating: tuple[str, IsolationCost] | None = None
+        self.isolation: IsolationCost | None = None
         self._busy: deque[Row] = deque(maxlen=TABLE_ROWS)
         self._idle: deque[Row] = deque(maxlen=TABLE_ROWS)
 
@@ -115,7 +114,8 @@ class Tally:
         for name, count in report.rules.items():
             self.rules[name] = count + self.rules[name] if name in self.rules else count
         self._add_reasons(report.reasons)
-        self._add_isolation(report)
+        if report.isolation is not None:
+            self.isolation = report.isolation + self.isolation if self.isolation else report.isolation
         self._add_ranges(report)
 
     @property
@@ -123,28 +123,12 @@ class Tally:
         """The last rows. Partitions that had nothing new would hide those that had, so they stand here only alone."""
         return list(self._busy or self._idle)
 
-    @property
-    def isolation(self) -> IsolationCost | None:
-        """What it cost to find the records that the stage fails on; None where it failed on none."""
-        if self._isolating is None:
-            return self._isolated
-        return _sum(self._isolated, self._isolating[1])
-
     def _add_reasons(self, reasons: Mapping[str, int]) -> None:
         for reason, count in reasons.items():
             self.reasons[reason] = self.reasons.get(reason, 0) + count
         if len(self.reasons) > _REASONS:
             rare = sorted(self.reasons, key=lambda r: (r == _OTHERS, -self.reasons[r]))[_REASONS // 2 :]
             self.reasons[_OTHERS] = sum(self.reasons.pop(reason) for reason in rare)
-
-    def _add_isolation(self, report: SliceReport) -> None:
-        if report.isolation is None:
-            return
-        # Each part of a slice holds what was spent until then, so its last part holds all of it.
-        name = report.slice.whole_id
-        if self._isolating is not None and self._isolating[0] != name:
-            self._isolated = _sum(self._isolated, self._isolating[1])
-        self._isolating = (name, replace(report.isolation))
 
     def _add_ranges(self, report: SliceReport) -> None:
         for planned in report.slice.ranges:
@@ -157,9 +141,3 @@ class Tally:
         for planned, counts in zip(report.slice.ranges, report.counts, strict=False):
             rows = self._idle if planned.range.is_empty else self._busy
             rows.append(Row(planned, counts, report.duration_s))
-
-
-def _sum(one: IsolationCost | None, other: IsolationCost) -> IsolationCost:
-    if one is None:
-        return other
-    return IsolationCost(one.calls + other.calls, one.records + other.records, one.duration_s + other.duration_s)

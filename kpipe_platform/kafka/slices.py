@@ -162,44 +162,6 @@ class Slice:
         """The id under which this slice, or this lane of it, commits."""
         return lane_id(self.base_id, self.lane)
 
-    @property
-    def whole_id(self) -> str:
-        """``slice_id`` of the slice that this one is a part of; its own for a whole slice."""
-        return self.slice_id.partition("/")[0]
-
-    @property
-    def can_be_halved(self) -> bool:
-        """True while the slice is more than one offset of one partition."""
-        return self.span > 1 or len(self.ranges) > 1
-
-    def halves(self) -> tuple[Slice, Slice]:
-        """Two slices that together are this one, each with a commit of its own, to be taken in this order.
-
-        The partitions are shared out; the offsets of the last one left are. The second half of a partition begins
-        where the commit of the first one ends.
-
-        Raises:
-            ValueError: There is nothing to halve.
-        """
-        if len(self.ranges) > 1:
-            middle = len(self.ranges) // 2
-            return self._part(self.ranges[:middle], self.fence), self._part(self.ranges[middle:])
-        if self.span < 2:
-            msg = f"{self} cannot be halved"
-            raise ValueError(msg)
-        (planned,) = self.ranges
-        whole = planned.range
-        middle = whole.start + whole.span // 2
-        first = replace(planned, range=replace(whole, end=middle))
-        # What was lost is told by the first half.
-        second = replace(planned, range=replace(whole, start=middle), committed=middle, lost=None)
-        return self._part((first,), self.fence), self._part((second,))
-
-    def single(self, index: int, offset: int) -> Slice:
-        """The part of one offset of one of the ranges, to be tried and not to be committed."""
-        planned = self.ranges[index]
-        return self._part((replace(planned, range=replace(planned.range, start=offset, end=offset + 1)),))
-
     def rest(self, starts: Sequence[int], committed: Sequence[int | None]) -> Slice:
         """What is left of the slice from some offsets on, one for each range, where the group stands now."""
         ranges = tuple(
@@ -211,12 +173,9 @@ class Slice:
             )
             for p, start, stored in zip(self.ranges, starts, committed, strict=True)
         )
-        return self._part(ranges, self.fence)
-
-    def _part(self, ranges: tuple[PlannedRange, ...], fence: tuple[str, ...] = ()) -> Slice:
-        first = ranges[0].range
-        name = f"{self.whole_id}/{first.partition}.{first.start}-{ranges[-1].range.end}"
-        return replace(self, slice_id=name, ranges=ranges, fence=fence, unit=self.base_id)
+        first, last = ranges[0].range, ranges[-1].range
+        name = f"{self.slice_id}/{first.partition}.{first.start}-{last.end}"
+        return replace(self, slice_id=name, ranges=ranges, unit=self.base_id)
 
     def __str__(self) -> str:
         return ", ".join(str(planned.range) for planned in self.ranges)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from pyspark.sql import Column, DataFrame
@@ -10,7 +10,6 @@ from pyspark.sql import functions as F
 
 from kpipe_platform.codecs import Codec
 from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.spark.cached import RowCache
 from kpipe_platform.spark.columns import HEADERS_TYPE, is_fault, parsed, value_columns, value_of
@@ -74,37 +73,22 @@ class SliceFrames:
             )
         return self.decoded.groupBy("src").agg(F.count(F.lit(1)).alias("records"))
 
-    def part(self, whole: Slice, part: Slice) -> SliceFrames:
-        """The rows of a part of the slice, out of the cache; the whole is to be released, not its parts.
+    def part(self, ranges: Iterable[OffsetRange]) -> SliceFrames:
+        """The frames of which the stage sees some offsets only, out of the cache."""
+        return replace(self, good=self.good.where(_within(ranges)), shared=True)
 
-        Args:
-            whole: The slice that was read.
-            part: Some of its offsets.
-        """
-        wanted = [(i, p.range) for i, p in enumerate(part.ranges) if not p.range.is_empty]
-        before = {(p.range.topic, p.range.partition): i for i, p in enumerate(whole.ranges)}
-        inside = _within([r for _, r in wanted])
-        index = F.lit(None).cast("int")
-        for i, r in wanted:
-            index = F.when(F.col("src") == before[(r.topic, r.partition)], i).otherwise(index)
-        decoded = self.decoded.where(inside).withColumn("src", index)
-        good = self.good.where(inside)
-        small = is_small(sum(r.span for _, r in wanted))
-        only_range = wanted[0][0] if len(wanted) == 1 else None
-        return replace(self, decoded=decoded, good=good, only_range=only_range, small=small, shared=True)
-
-    def without(self, whole: Slice, offsets: Mapping[int, Collection[int]]) -> SliceFrames:
+    def without(self, records: Iterable[OffsetRange]) -> SliceFrames:
         """The frames of which the stage does not see some records; they count as read all the same.
 
         Args:
-            whole: The slice.
-            offsets: Offsets to leave out, by index of their range.
+            records: The records to leave out, as ranges of one offset.
         """
+        offsets: dict[tuple[str, int], list[int]] = {}
+        for record in records:
+            offsets.setdefault((record.topic, record.partition), []).append(record.start)
         gone = F.lit(False)
-        for index, left_out in offsets.items():
-            r = whole.ranges[index].range
-            here = (F.col("_kafka.topic") == r.topic) & (F.col("_kafka.partition") == r.partition)
-            gone = gone | (here & F.col("_kafka.offset").isin(sorted(left_out)))
+        for place, left_out in offsets.items():
+            gone = gone | (_of(*place) & F.col("_kafka.offset").isin(left_out))
         return replace(self, good=self.good.where(~gone), shared=True)
 
     def none(self) -> SliceFrames:
@@ -136,12 +120,15 @@ class SliceFrames:
         self.cache.drop()
 
 
+def _of(topic: str, partition: int) -> Column:
+    return (F.col("_kafka.topic") == topic) & (F.col("_kafka.partition") == partition)
+
+
 def _within(ranges: Iterable[OffsetRange]) -> Column:
     inside = F.lit(False)
     for r in ranges:
         offset = F.col("_kafka.offset")
-        here = (F.col("_kafka.topic") == r.topic) & (F.col("_kafka.partition") == r.partition)
-        inside = inside | (here & (offset >= r.start) & (offset < r.end))
+        inside = inside | (_of(r.topic, r.partition) & (offset >= r.start) & (offset < r.end))
     return inside
 
 

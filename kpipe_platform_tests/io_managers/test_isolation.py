@@ -1,166 +1,141 @@
-"""How a slice is halved, without a broker: which parts are called, in which order, and what stops it."""
+"""The search for the records that a stage fails on, without a broker: what it finds and how many calls it makes."""
 
 from __future__ import annotations
 
 import math
 import random
-from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kpipe_platform.errors import BrokerUnavailableError, DeadLetterLimitError, StageFailedError, TransientError
-from kpipe_platform.io_managers.isolation import Isolation, chance_of, refuse_hopeless
-from kpipe_platform.io_managers.staged import SliceReport
+from kpipe_platform.errors import BrokerUnavailableError, DeadLetterLimitError, StageFailedError
+from kpipe_platform.io_managers.isolation import Part, chance_of, failing_records, refuse_hopeless
 from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.slices import PlannedRange, Slice
 from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
 from kpipe_platform.spark.causes import Cause
 
-
-def planned(start: int, end: int, partition: int = 0, committed: int | None = None) -> PlannedRange:
-    return PlannedRange(OffsetRange("orders", partition, start, end), "id", 0, end, committed)
-
-
-def slice_of(*ranges: PlannedRange) -> Slice:
-    return Slice("kpipe.enriched", "run", "abc", ranges)
+Place = tuple[int, int]
+"""Kafka partition and offset."""
 
 
-class Log:
-    """A group and a stage that fails on some offsets; a part is taken only where the group is."""
+def places(part: Part) -> list[Place]:
+    return [(r.partition, offset) for r in part for offset in range(r.start, r.end)]
 
-    def __init__(self, *poison: int | tuple[int, int]) -> None:
+
+class Stage:
+    """Fails on some records, and names those that it failed on."""
+
+    def __init__(self, *poison: int | Place) -> None:
         self.poison = {p if isinstance(p, tuple) else (0, p) for p in poison}
-        self.at: dict[int, int | None] = {}
-        self.calls: list[str] = []
-        self.disposed: list[tuple[int, int]] = []
-        self.parts: list[SliceReport] = []
+        self.calls: list[Part] = []
 
-    def stage(self, part: Slice) -> None:
-        self.calls.append(str(part))
-        places = {(p.range.partition, o) for p in part.ranges for o in range(p.range.start, p.range.end)}
-        if places & self.poison:
-            cause = Cause("python", "ValueError", "bad")
-            raise StageFailedError("the stage failed", cause=str(cause), source=cause, isolable=True)
+    def __call__(self, part: Part) -> StageFailedError | None:
+        assert part
+        self.calls.append(part)
+        return self.failure(part)
 
-    def attempt(self, part: Slice) -> SliceReport:
-        self.stage(part)
-        return self._commit(part)
+    def failure(self, part: Part) -> StageFailedError | None:
+        failing = sorted(self.poison & set(places(part)))
+        if not failing:
+            return None
+        cause = Cause("python", "ValueError", f"bad: {failing}")
+        return StageFailedError("the stage failed", cause=str(cause), source=cause, isolable=True)
 
-    def dispose(self, part: Slice, error: StageFailedError) -> SliceReport:
-        assert error.source.exception_type == "ValueError"
-        self.disposed.append((part.ranges[0].range.partition, part.ranges[0].range.start))
-        return self._commit(part)
+    def search(self, *ranges: OffsetRange) -> list[Place]:
+        first = self.failure(ranges)
+        assert first is not None
+        found = list(failing_records(ranges, self, first))
+        for record, error in found:
+            # Each record has its own failure, not that of a part with others.
+            assert error.cause.endswith(f"bad: {places([record])}")
+        return [place for record, _ in found for place in places([record])]
 
-    def _commit(self, part: Slice) -> SliceReport:
-        for p in part.ranges:
-            assert self.at.setdefault(p.range.partition, p.committed) == p.committed
-            self.at[p.range.partition] = p.range.end
-        return SliceReport(part, [])
 
-    def isolate(self, whole: Slice, limit: DeadLetterLimit = NO_LIMIT, records: int = 0, undecoded: int = 0) -> None:
-        Isolation(self.attempt, self.dispose, limit, records, undecoded).run(whole, self.parts.append)
+def whole(start: int, end: int, partition: int = 0) -> OffsetRange:
+    return OffsetRange("orders", partition, start, end)
 
 
 @pytest.mark.parametrize("poison", [0, 999, 500, 137])
-def test_one_record_of_a_thousand_costs_two_calls_a_halving(poison: int) -> None:
-    log = Log(poison)
-    log.isolate(slice_of(planned(0, 1000)))
-    assert log.disposed == [(0, poison)]
-    assert log.at == {0: 1000}
-    assert len(log.calls) <= 2 * math.ceil(math.log2(1000))
+def test_one_record_of_a_thousand(poison: int) -> None:
+    stage = Stage(poison)
+    assert stage.search(whole(0, 1000)) == [(0, poison)]
+    assert len(stage.calls) <= 2 * math.ceil(math.log2(1000))
 
 
-def test_scattered_records_cost_k_log_n() -> None:
+def test_scattered_records_cost_little_more_than_the_least_that_any_search_needs() -> None:
     poison = sorted(random.Random(7).sample(range(100_000), 20))
-    log = Log(*poison)
-    log.isolate(slice_of(planned(0, 100_000)))
-    assert log.disposed == [(0, p) for p in poison]
-    assert log.at == {0: 100_000}
-    assert len(log.calls) <= 2 * 20 * math.ceil(math.log2(100_000))
+    stage = Stage(*poison)
+    assert stage.search(whole(0, 100_000)) == [(0, p) for p in poison]
+    least = math.log2(math.comb(100_000, 20))
+    assert len(stage.calls) < 1.3 * least
 
 
-def test_all_records() -> None:
-    log = Log(*range(8))
-    log.isolate(slice_of(planned(0, 8)))
-    assert log.disposed == [(0, n) for n in range(8)]
+def test_one_record_alone_is_not_called_again() -> None:
+    stage = Stage(5)
+    assert stage.search(whole(5, 6)) == [(0, 5)]
+    assert stage.calls == []
 
 
-def test_one_record_alone() -> None:
-    log = Log(5)
-    log.isolate(slice_of(planned(5, 6, committed=5)))
-    assert log.disposed == [(0, 5)]
-    assert log.at == {0: 6}
+def test_all_records_cost_about_one_call_each() -> None:
+    stage = Stage(*range(400))
+    assert len(stage.search(whole(0, 400))) == 400
+    assert len(stage.calls) < 410
 
 
-def test_parts_keep_the_unit_and_have_names_of_their_own() -> None:
-    log = Log(3)
-    whole = slice_of(planned(0, 8), planned(0, 4, partition=1))
-    log.isolate(whole)
-    assert log.at == {0: 8, 1: 4}
-    assert {p.slice.transactional_id for p in log.parts} == {whole.transactional_id}
-    assert len({p.slice.slice_id for p in log.parts}) == len(log.parts)
+@given(data=st.data())
+def test_every_failing_record_is_found_once_and_in_order(data: st.DataObject) -> None:
+    spans = data.draw(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 40)), min_size=1, max_size=4))
+    ranges = [whole(start, start + span, partition) for partition, (start, span) in enumerate(spans)]
+    everything = places(ranges)
+    if not everything:
+        return
+    poison = data.draw(st.lists(st.sampled_from(everything), min_size=1, unique=True))
+    assert Stage(*poison).search(*ranges) == sorted(poison)
 
 
-def test_partitions_are_shared_out_before_offsets() -> None:
-    log = Log((1, 2))
-    log.isolate(slice_of(planned(0, 8), planned(0, 4, partition=1)))
-    assert log.calls[0] == str(OffsetRange("orders", 0, 0, 8))
-    assert log.disposed == [(1, 2)]
+def test_records_that_fail_only_together_are_not_blamed() -> None:
+    def fails(part: Part) -> StageFailedError | None:
+        if {(0, 2), (0, 6)} <= set(places(part)):
+            return StageFailedError("together", cause="together", isolable=True)
+        return None
+
+    first = fails([whole(0, 8)])
+    assert first is not None
+    assert list(failing_records([whole(0, 8)], fails, first)) == []
 
 
-def test_a_new_groups_first_part_compares_with_no_offset_and_tells_what_was_lost() -> None:
-    lost = OffsetRange("orders", 0, 0, 4)
-    first, second = slice_of(replace(planned(4, 8), lost=lost)).halves()
-    assert (first.ranges[0].committed, second.ranges[0].committed) == (None, 6)
-    assert (first.ranges[0].lost, second.ranges[0].lost) == (lost, None)
+def test_an_error_that_is_not_the_records_ends_the_search() -> None:
+    stage = Stage(1)
 
+    def fails(part: Part) -> StageFailedError | None:
+        if len(stage.calls) == 2:
+            raise BrokerUnavailableError("away")
+        return stage(part)
 
-def test_fenced_ids_are_fenced_once() -> None:
-    first, second = replace(slice_of(planned(0, 8)), fence=("old",)).halves()
-    assert (first.fence, second.fence) == (("old",), ())
-
-
-@pytest.mark.parametrize("error", [BrokerUnavailableError("away"), StageFailedError("a mistake", isolable=False)])
-def test_what_is_not_the_records_stops_it_where_it_is(error: TransientError | StageFailedError) -> None:
-    log = Log(1)
-
-    def attempt(part: Slice) -> SliceReport:
-        if part.ranges[0].range.start >= 4:
-            raise error
-        return log.attempt(part)
-
-    with pytest.raises(type(error)):
-        Isolation(attempt, log.dispose, NO_LIMIT, 0).run(slice_of(planned(0, 8)), log.parts.append)
-    assert log.at == {0: 4}
-    assert log.disposed == [(0, 1)]
-
-
-def test_the_limit_counts_over_the_whole_slice_with_what_does_not_decode() -> None:
-    log = Log(*range(50, 100))
-    with pytest.raises(DeadLetterLimitError, match=r"11 of 100 records .* at most 10\.0% may") as caught:
-        log.isolate(slice_of(planned(0, 100)), DeadLetterLimit(0.1, 10), records=100, undecoded=4)
-    assert "ValueError: bad" in str(caught.value)
-    assert len(log.disposed) == 6
+    first = stage.failure([whole(0, 8)])
+    assert first is not None
+    with pytest.raises(BrokerUnavailableError):
+        list(failing_records([whole(0, 8)], fails, first))
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_broken_stage_is_refused_before_the_first_commit(seed: int) -> None:
+def test_a_broken_stage_is_refused_after_a_few_samples(seed: int) -> None:
     """60% of the records fail and 10% may."""
     chosen = random.Random(seed)
-    log = Log(*chosen.sample(range(1000), 600))
-    whole = slice_of(planned(0, 1000))
-    samples = [whole.single(0, n) for n in chosen.sample(range(1000), 20)]
-    with pytest.raises(DeadLetterLimitError, match="tried alone"):
-        refuse_hopeless(samples, log.stage, DeadLetterLimit(0.1, 10), 1000)
+    stage = Stage(*chosen.sample(range(1000), 600))
+    samples = [whole(n, n + 1) for n in chosen.sample(range(1000), 20)]
+    with pytest.raises(DeadLetterLimitError, match="random sample"):
+        refuse_hopeless(samples, stage, DeadLetterLimit(0.1, 10), 1000)
 
 
-def test_a_sound_stage_costs_eight_calls() -> None:
-    log = Log(999)
-    whole = slice_of(planned(0, 1000))
-    samples = [whole.single(0, n) for n in range(20)]
-    assert refuse_hopeless(samples, log.stage, DeadLetterLimit(0.1, 10), 1000) == 8
-    assert refuse_hopeless(samples, log.stage, NO_LIMIT, 1000) == 0
-    assert refuse_hopeless(samples, log.stage, DeadLetterLimit(0.1, 10), 9) == 0
+def test_a_sound_stage_costs_eight_samples_and_none_without_a_limit() -> None:
+    samples = [whole(n, n + 1) for n in range(20)]
+    cases = [(DeadLetterLimit(0.1, 10), 1000, 8), (NO_LIMIT, 1000, 0), (DeadLetterLimit(0.1, 10), 9, 0)]
+    for limit, records, calls in cases:
+        stage = Stage(999)
+        refuse_hopeless(samples, stage, limit, records)
+        assert len(stage.calls) == calls
 
 
 def test_the_chance_is_the_binomial_tail() -> None:

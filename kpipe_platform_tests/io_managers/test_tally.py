@@ -87,14 +87,9 @@ def test_partitions_without_anything_new_are_shown_only_alone() -> None:
     assert [item["partition"] for item in values(Tally.of([both]))["kpipe/ranges"]] == [0, 1]
 
 
-def test_an_isolation_counts_once_a_slice() -> None:
-    spent = [IsolationCost(2, 0, 0.1), IsolationCost(5, 1, 0.3), IsolationCost(3, 2, 0.2)]
-    reports = [
-        report_of(0, slice_id="a/0", isolation=spent[0]),
-        report_of(1, slice_id="a/1", isolation=spent[1]),
-        report_of(2, slice_id="b/0", isolation=spent[2]),
-        report_of(3),
-    ]
+def test_the_costs_of_isolation_add_up() -> None:
+    spent = [IsolationCost(5, 1, 0.3), IsolationCost(3, 2, 0.2)]
+    reports = [report_of(0, isolation=spent[0]), report_of(1), report_of(2, isolation=spent[1])]
     (row,) = values(Tally.of(reports))["isolation"].records
     assert row.data == {"records": 3, "stage_calls": 8, "seconds": 0.5}
 

@@ -1,0 +1,34 @@
+"""Settings of the whole suite: the order of files, who runs which, and hypothesis."""
+
+from __future__ import annotations
+
+import hypothesis
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+
+from kpipe_platform_tests.scheduling import FileScheduling, slowest_first, uses_spark
+
+hypothesis.settings.register_profile(
+    "kpipe",
+    deadline=None,  # a loaded machine is no failure
+    database=None,  # leaves no folder behind
+    derandomize=True,  # the same examples in every run
+)
+hypothesis.settings.load_profile("kpipe")
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadScopeScheduling | None:
+    """Under ``--dist loadfile``: whole files to a worker, slowest first, and one worker without Spark."""
+    return FileScheduling(config) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order the files, and refuse a test that starts Spark in a file that does not say so."""
+    unmarked = {
+        item.path.name for item in items if "spark" in getattr(item, "fixturenames", ()) and not uses_spark(item.path)
+    }
+    if unmarked:
+        msg = f"{', '.join(sorted(unmarked))}: uses the spark fixture without the mark pytest.mark.spark"
+        raise pytest.UsageError(msg)
+    slowest_first(items)

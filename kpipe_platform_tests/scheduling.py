@@ -1,0 +1,75 @@
+"""Dividing the suite's files among processes (pytest-xdist).
+
+A file's tests stay together, since they share fixtures. The slowest files start first, so that none of them runs alone
+at the end. One process takes no file that uses Spark: it runs beside the others, because Kafka's tests mostly wait.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
+
+ROOT = Path(__file__).parent.parent
+TIMINGS = Path(__file__).with_name("timings.json")
+# A file without a measurement, seconds.
+_UNKNOWN_S = 20.0
+# Fewer processes than this all take every file.
+_PROCESSES_WITH_ONE_FOR_KAFKA = 3
+
+
+@functools.cache
+def uses_spark(path: Path) -> bool:
+    """Whether a file's tests start Spark: by their mark, or by the fixture that needs it (in examples)."""
+    text = path.read_text(encoding="utf-8")
+    return "mark.spark" in text or "kafka_io_manager" in text
+
+
+def slowest_first(items: list[pytest.Item]) -> None:
+    """Sort the files by their measured seconds, the slowest first; the order inside a file stays."""
+    seconds = json.loads(TIMINGS.read_text(encoding="utf-8")) if TIMINGS.exists() else {}
+
+    def key(item: pytest.Item) -> tuple[float, str]:
+        name = item.path.relative_to(ROOT).as_posix() if item.path.is_relative_to(ROOT) else item.path.name
+        return -seconds.get(name, _UNKNOWN_S), name
+
+    items.sort(key=key)
+
+
+class FileScheduling(LoadScopeScheduling):
+    """Whole files in the order of collection; with three processes and more, one takes no file that uses Spark."""
+
+    _without_spark: WorkerController | None = None
+
+    def __init__(self, config: pytest.Config) -> None:
+        config.option.loadscopereorder = False
+        super().__init__(config)
+
+    def _split_scope(self, nodeid: str) -> str:
+        return nodeid.split("::", 1)[0]
+
+    def _next_of(self, node: WorkerController) -> str | None:
+        if self._without_spark is None and len(self.nodes) >= _PROCESSES_WITH_ONE_FOR_KAFKA:
+            self._without_spark = self.nodes[-1]
+        files = list(self.workqueue)
+        with_spark = [file for file in files if uses_spark(ROOT / file)]
+        without = [file for file in files if file not in with_spark]
+        # The others take Kafka's files only when no file with Spark is left.
+        wanted = without if node is self._without_spark else with_spark or without
+        return wanted[0] if wanted else None
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        file = self._next_of(node)
+        if file is not None:
+            self.workqueue.move_to_end(file, last=False)
+            super()._assign_work_unit(node)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        if self._next_of(node) is not None:
+            super()._reschedule(node)
+        elif not node.shutting_down:
+            node.shutdown()
