@@ -261,10 +261,12 @@ class Stager:
             name: (topic, frames.without([record for record, _ in poison])) for name, (topic, frames) in reads.items()
         }
         places = [(r.topic, r.partition, r.start, fault.to_json()) for r, fault in poison]
-        staged = self._stage(whole, rest)
-        if places:
-            staged.notes.faults.append(fault_frame(pipeline.engine.spark_session, places))
+        notes = None
         try:
+            staged = self._stage(whole, rest)
+            notes = staged.notes
+            if places:
+                notes.faults.append(fault_frame(pipeline.engine.spark_session, places))
             return store_output(pipeline, staged, self._target, self._store)
         except StageFailedError as error:
             if not error.isolable:
@@ -277,7 +279,8 @@ class Stager:
                 isolable=False,
             ) from first
         finally:
-            staged.notes.release()
+            if notes is not None:
+                notes.release()
 
 
 def _record(whole: Slice, index: int, offset: int) -> OffsetRange:
