@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import shutil
-import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -12,211 +10,65 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# What a bare system has; everything else is put beside it by each test.
-BASIC_TOOLS = (
-    *("awk", "basename", "cat", "cksum", "cut", "date", "df", "dirname", "env", "grep", "head", "id", "mkdir"),
-    *("rm", "sed", "sh", "sleep", "tail", "uname"),
+TOOLS = ("awk", "cat", "cksum", "df", "dirname", "env", "grep", "head", "id", "rm", "sed", "sh")
+FILES = ("scripts/setup", "pyproject.toml", "constraints.txt", "setup.py")
+PYTHON = f'exec "{sys.executable}" "$@"'
+FULL_DISK = "echo Filesystem; echo /dev/x 100 50 51200 50% /"
+
+
+def java(version: str) -> str:
+    return f"echo 'openjdk version \"{version}\"' >&2"
+
+
+def program(path: Path, script: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
+    path.chmod(0o755)
+
+
+def set_up(folder: Path, stage: str, **programs: str) -> tuple[int, str]:
+    """Run the script in a clone whose PATH has only these programs; the code and what it said."""
+    clone, path = folder / "a clone", folder / "bin"
+    for name in TOOLS:
+        program(path / name, f'exec "{shutil.which(name)}" "$@"')
+    for name, script in {"java": java("17.0.15"), **programs}.items():
+        program(path / name, script)
+    (clone / "scripts").mkdir(parents=True, exist_ok=True)
+    for name in FILES:
+        shutil.copy(ROOT / name, clone / name)
+    environment = {"PATH": str(path), "HOME": str(clone)}
+    command = ["sh", "scripts/setup", stage]
+    answer = subprocess.run(command, cwd=clone, env=environment, capture_output=True, text=True, check=False)
+    return answer.returncode, answer.stdout + answer.stderr
+
+
+@pytest.mark.parametrize(
+    ("programs", "words"),
+    [
+        ({"java": java("11.0.2")}, "java is too old: 11"),
+        ({"java": "echo 'Unable to locate a Java Runtime.' >&2"}, "java is missing, or does not start"),
+        ({"python3": "echo Python 3.9.18; exit 1"}, "python3 is Python 3.9.18"),
+        ({"python3": PYTHON, "df": FULL_DISK}, "50 MB are free"),
+    ],
 )
+def test_what_is_missing_is_said_before_any_download(tmp_path: Path, programs: dict[str, str], words: str) -> None:
+    code, output = set_up(tmp_path, "run", **programs)
+    assert (code, words in output) == (1, True), output
+    assert "run make again" in output or "make PYTHON=" in output
 
 
-class Machine:
-    """A clone of the project, and a PATH with only what this machine has."""
+def test_packages_are_installed_once_by_uv_and_by_pip_where_it_fails(tmp_path: Path) -> None:
+    venv, calls = tmp_path / "a clone/.venv", tmp_path / "calls"
+    # Stands for a .venv that works. It writes down what it is asked to install.
+    program(venv / "bin/python", f'case "$*" in *install*) echo "pip $*" >>"{calls}";; esac')
+    (venv / "bin/activate").write_text(f"VIRTUAL_ENV='{venv}'\n", encoding="utf-8")
+    uv = f'case "$*" in *--help) echo "--default-index";; *) echo "uv $*" >>"{calls}"; exit '
 
-    def __init__(self, folder: Path) -> None:
-        self.clone = folder / "a clone"
-        self.programs = folder / "bin"
-        self.programs.mkdir()
-        for tool in BASIC_TOOLS:
-            found = shutil.which(tool)
-            assert found is not None
-            (self.programs / tool).symlink_to(found)
-        (self.clone / "scripts").mkdir(parents=True)
-        for name in ("scripts/setup", "pyproject.toml", "constraints.txt", "setup.py", "LICENSE"):
-            shutil.copy(ROOT / name, self.clone / name)
-        (self.clone / "README.md").touch()
-        (self.clone / "kpipe_platform").mkdir()
-
-    def has(self, program: str, script: str) -> None:
-        path = self.programs / program
-        path.write_text(f"#!/bin/sh\n{script}\n", encoding="utf-8")
-        path.chmod(path.stat().st_mode | stat.S_IXUSR)
-
-    def has_java(self, version: str = "17.0.15") -> None:
-        self.has("java", f"echo 'openjdk version \"{version}\" 2025-04-15' >&2")
-
-    def has_python(self, program: str = "python3.11", *, venv: bool = True) -> None:
-        refuse = "" if venv else 'case "$*" in *ensurepip*) exit 1;; esac\n'
-        self.has(program, f'{refuse}exec "{sys.executable}" "$@"')
-
-    def set_up(self, stage: str = "run", **environment: str) -> tuple[int, str]:
-        answer = subprocess.run(
-            ["sh", "scripts/setup", stage],
-            cwd=self.clone,
-            env={"PATH": str(self.programs), "HOME": str(self.clone), **environment},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        output = answer.stdout + answer.stderr
-        assert "Traceback" not in output
-        return answer.returncode, output
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine(tmp_path)
-
-
-def test_no_java(machine: Machine) -> None:
-    code, output = machine.set_up()
-
-    assert code == 1
-    assert "No Java found" in output
-    assert "Install Java 17 or 21" in output
-
-
-@pytest.mark.parametrize("version", ["1.8.0_292", "11.0.2"])
-def test_java_too_old(machine: Machine, version: str) -> None:
-    machine.has_java(version)
-
-    code, output = machine.set_up()
-
-    assert code == 1
-    assert "too old" in output
-    assert "Install Java 17 or 21" in output
-
-
-def test_java_that_is_only_a_stand_in(machine: Machine) -> None:
-    machine.has("java", "echo 'Unable to locate a Java Runtime.' >&2; exit 1")
-
-    code, output = machine.set_up()
-
-    assert code == 1
-    assert "no working Java" in output
-
-
-def test_java_home_without_java(machine: Machine) -> None:
-    machine.has_java()
-
-    code, output = machine.set_up(JAVA_HOME="/nowhere")
-
-    assert code == 1
-    assert "JAVA_HOME is set to /nowhere" in output
-
-
-def test_no_python(machine: Machine) -> None:
-    machine.has_java()
-
-    code, output = machine.set_up()
-
-    assert code == 1
-    assert "No Python 3.10, 3.11, 3.12 or 3.13 found" in output
-
-
-def test_python_too_old(machine: Machine) -> None:
-    machine.has_java()
-    machine.has("python3", '[ "$1" = -V ] && echo Python 3.9.18')
-
-    code, output = machine.set_up()
-
-    assert code == 1
-    assert "python3 on PATH is Python 3.9.18" in output
-    assert "No Python 3.10" in output
-
-
-def test_python_without_venv(machine: Machine) -> None:
-    machine.has_java()
-    machine.has_python(venv=False)
-
-    code, output = machine.set_up()
-
-    version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-    assert code == 1
-    assert f"Python {version} is here, but not its venv module" in output
-    assert f"apt-get install python{version}-venv" in output
-
-
-def test_named_python_that_does_not_start(machine: Machine) -> None:
-    machine.has_java()
-
-    code, output = machine.set_up(PYTHON="/nowhere/python")
-
-    assert code == 1
-    assert "PYTHON=/nowhere/python is not a Python" in output
-
-
-def test_disk_almost_full(machine: Machine) -> None:
-    machine.has_java()
-    machine.has_python()
-    (machine.programs / "df").unlink()
-    machine.has("df", "echo Filesystem; echo /dev/x 100 50 51200 50% /")
-
-    code, output = machine.set_up()
-
-    assert code == 1
-    assert "50 MB are free here" in output
-    assert not (machine.clone / ".venv").exists()
-
-
-def test_no_network_at_first_start(machine: Machine) -> None:
-    machine.has_java()
-    machine.has_python()
-
-    # Nothing listens on the discard port of this machine.
-    code, output = machine.set_up(
-        PIP_INDEX_URL="http://127.0.0.1:9/simple", PIP_RETRIES="1", PIP_CONFIG_FILE=os.devnull
-    )
-
-    assert code == 1
-    assert "the package index does not answer" in output
-    assert "Connection refused" in output
-    assert "build/setup.log" in output
-
-
-def test_unknown_stage(machine: Machine) -> None:
-    code, output = machine.set_up("everything")
-
-    assert code == 1
-    assert "no stage 'everything'" in output
-
-
-def test_nothing_is_installed_twice(machine: Machine) -> None:
-    machine.has_java()
-    machine.has_python()
-    venv = machine.clone / ".venv/bin"
-    venv.mkdir(parents=True)
-    calls = machine.clone / "calls"
-    # Stands for a .venv that works, and writes down what it is asked for.
-    python = venv / "python"
-    python.write_text(f'#!/bin/sh\necho "$*" >>"{calls}"\n', encoding="utf-8")
-    python.chmod(0o755)
-    (venv / "activate").write_text(f"VIRTUAL_ENV={machine.clone / '.venv'}\n", encoding="utf-8")
-
-    def installs() -> int:
-        return calls.read_text(encoding="utf-8").count("pip install")
-
-    assert machine.set_up("tools")[0] == 0
-    assert installs() == 1
-    assert machine.set_up("tools")[0] == 0
-    assert installs() == 1
-
-    with (machine.clone / "constraints.txt").open("a", encoding="utf-8") as file:
-        file.write("# changed\n")
-    assert machine.set_up("tools")[0] == 0
-    assert installs() == 2
-
-
-def test_venv_of_another_folder_is_made_again(machine: Machine) -> None:
-    machine.has_java()
-    machine.has("python3", "exit 0")
-    venv = machine.clone / ".venv/bin"
-    venv.mkdir(parents=True)
-    python = venv / "python"
-    python.write_text("#!/bin/sh\n", encoding="utf-8")
-    python.chmod(0o755)
-    (venv / "activate").write_text("VIRTUAL_ENV=/some/other/clone/.venv\n", encoding="utf-8")
-
-    _, output = machine.set_up("tools")
-
-    assert "making it again" in output
-    assert not python.exists()
+    for code, tools in ((0, ["uv"]), (0, ["uv"]), (1, ["uv"])):
+        assert set_up(tmp_path, "tools", uv=f"{uv}{code};; esac")[0] == 0
+        assert [line.split()[0] for line in calls.read_text(encoding="utf-8").splitlines()] == tools
+    (venv / ".kpipe-installed").write_text("of an older pyproject.toml", encoding="utf-8")
+    assert set_up(tmp_path, "tools", uv=f"{uv}1;; esac")[0] == 0
+    assert [line.split()[0] for line in calls.read_text(encoding="utf-8").splitlines()] == ["uv", "uv", "pip"]
+    assert "--editable" in calls.read_text(encoding="utf-8")

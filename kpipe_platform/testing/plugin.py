@@ -10,6 +10,9 @@ Ini options:
     kpipe_spark: ``classic`` (the default): Spark in the test process. ``connect``: a Spark Connect server for the test
         session. ``sc://host:port``: a server that runs already. The environment's ``KPIPE_TEST_SPARK`` wins.
 
+The environment's ``KPIPE_TEST_KAFKA=host:port`` (several separated by commas) names a broker that runs already. Tests
+then use that one, and the ini options of brokers have no effect.
+
 Settings that a test suite computes go into an overridden `kafka_broker_settings` fixture.
 """
 
@@ -32,7 +35,57 @@ if TYPE_CHECKING:
     from kpipe_platform.testing.messages import ConsumedRecord
     from kpipe_platform.testing.records import Isolation
 
-__all__ = ["Consume", "Produce", "TopicFactory"]
+__all__ = ["Consume", "Produce", "RunningBroker", "TopicFactory"]
+
+RUNNING_BROKER = "KPIPE_TEST_KAFKA"
+_ANSWER_DEADLINE_S = 15.0
+
+
+class RunningBroker:
+    """A broker that the tests use and did not start: the one of ``KPIPE_TEST_KAFKA``.
+
+    It has `bootstrap_servers` only. What else an `EmbeddedBroker` has raises `ConfigError`.
+
+    Args:
+        bootstrap_servers: ``host:port``, several separated by commas.
+    """
+
+    def __init__(self, bootstrap_servers: str) -> None:
+        self.bootstrap_servers = bootstrap_servers
+
+    def __getattr__(self, name: str) -> Any:
+        from kpipe_platform.errors import ConfigError
+        from kpipe_platform.testing.broker import EmbeddedBroker
+
+        if name.startswith("_") or not hasattr(EmbeddedBroker, name):
+            msg = f"RunningBroker has no attribute {name!r}"
+            raise AttributeError(msg)
+        msg = f"kafka_broker is the broker at {self.bootstrap_servers} of {RUNNING_BROKER}, which has no {name}."
+        fix = f"start an EmbeddedBroker of the test's own, or unset {RUNNING_BROKER}"
+        raise ConfigError(msg, fix=fix, setting=RUNNING_BROKER)
+
+    def check(self) -> None:
+        """Raise `pytest.UsageError` unless the address is well formed and a broker answers there."""
+        from confluent_kafka import KafkaException
+        from confluent_kafka.admin import AdminClient
+
+        from kpipe_platform.errors import ConfigError
+        from kpipe_platform.kafka.settings import ConnectionSettings
+        from kpipe_platform.testing.clients import client_config
+
+        given = f"{RUNNING_BROKER}={self.bootstrap_servers}"
+        try:
+            ConnectionSettings(self.bootstrap_servers)
+            AdminClient(client_config(self.bootstrap_servers)).list_topics(timeout=_ANSWER_DEADLINE_S)
+        except ConfigError as error:
+            msg = f"{given}: {error}"
+            raise pytest.UsageError(msg) from error
+        except KafkaException as error:
+            msg = (
+                f"{given}: no Kafka broker answers there within {_ANSWER_DEADLINE_S:.0f} s ({error.args[0].str()}).\n"
+                f"  How to fix: correct the address, start the broker (kpipe broker start), or unset {RUNNING_BROKER}"
+            )
+            raise pytest.UsageError(msg) from error
 
 
 class TopicFactory(Protocol):
@@ -92,6 +145,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("kpipe_spark", "classic, connect, or sc://host:port of a server that runs", default="classic")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Look once whether the broker of ``KPIPE_TEST_KAFKA`` answers, instead of at each test that uses it."""
+    servers = os.environ.get(RUNNING_BROKER)
+    # The workers of pytest-xdist start after the process that has looked.
+    if servers and not config.option.collectonly and not hasattr(config, "workerinput"):
+        RunningBroker(servers).check()
+
+
 # ------------------------------------------------------------------------------------------------ Kafka
 
 # Tests write records of any age. By Kafka's defaults the broker looks after half a minute, and every five minutes from
@@ -114,12 +175,19 @@ def kafka_broker_settings(pytestconfig: pytest.Config) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(pytestconfig: pytest.Config, kafka_broker_settings: dict[str, str]) -> Iterator[EmbeddedBroker]:
+def kafka_broker(
+    pytestconfig: pytest.Config, kafka_broker_settings: dict[str, str]
+) -> Iterator[EmbeddedBroker | RunningBroker]:
     """A Kafka cluster for the whole test session; its data is thrown away at the end.
 
     Until then it deletes no record for its age or its topic's size; ``log.initial.task.delay.ms`` and
-    ``log.retention.check.interval.ms`` among the settings change that.
+    ``log.retention.check.interval.ms`` among the settings change that. With ``KPIPE_TEST_KAFKA`` set it is a
+    `RunningBroker`.
     """
+    if servers := os.environ.get(RUNNING_BROKER):
+        yield RunningBroker(servers)
+        return
+
     from kpipe_platform.testing.broker import EmbeddedBroker
 
     brokers = int(pytestconfig.getini("kpipe_brokers"))
@@ -128,9 +196,15 @@ def kafka_broker(pytestconfig: pytest.Config, kafka_broker_settings: dict[str, s
 
 
 @pytest.fixture(scope="session")
-def kafka_topic(kafka_broker: EmbeddedBroker) -> TopicFactory:
-    """Makes topics: ``kafka_topic("flights", partitions=4)`` returns a name that no other test has."""
-    from kpipe_platform.testing.topics import create_topic
+def kafka_topic(kafka_broker: EmbeddedBroker | RunningBroker) -> Iterator[TopicFactory]:
+    """Makes topics: ``kafka_topic("flights", partitions=4)`` returns a name that no other test has.
+
+    On a `RunningBroker` they keep their records for ever, and are deleted at the end of the test session.
+    """
+    from kpipe_platform.testing.topics import create_topic, delete_topic
+
+    ours = not isinstance(kafka_broker, RunningBroker)
+    made: list[str] = []
 
     def make(
         name: str = "topic",
@@ -139,19 +213,23 @@ def kafka_topic(kafka_broker: EmbeddedBroker) -> TopicFactory:
         replication: int = 1,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        return create_topic(
+        topic = create_topic(
             kafka_broker.bootstrap_servers,
             f"{name}-{uuid.uuid4().hex[:12]}",
             partitions=partitions,
             replication=replication,
-            config=config,
+            config=config if ours else {"retention.ms": "-1", **(config or {})},
         )
+        made.append(topic)
+        return topic
 
-    return make
+    yield make
+    for topic in () if ours else made:
+        delete_topic(kafka_broker.bootstrap_servers, topic)
 
 
 @pytest.fixture(scope="session")
-def produce(kafka_broker: EmbeddedBroker) -> Produce:
+def produce(kafka_broker: EmbeddedBroker | RunningBroker) -> Produce:
     """Writes records and waits for their acknowledgements; see `kpipe_platform.testing.records.produce`."""
     from kpipe_platform.testing import records as functions
 
@@ -170,7 +248,7 @@ def produce(kafka_broker: EmbeddedBroker) -> Produce:
 
 
 @pytest.fixture(scope="session")
-def consume(kafka_broker: EmbeddedBroker) -> Consume:
+def consume(kafka_broker: EmbeddedBroker | RunningBroker) -> Consume:
     """Reads a topic from start to end; see `kpipe_platform.testing.records.consume`."""
     from kpipe_platform.testing import records as functions
 
@@ -237,7 +315,9 @@ def spark(pytestconfig: pytest.Config, spark_remote: str | None) -> Iterator[Spa
 
 
 @pytest.fixture
-def kafka_io_manager(kafka_broker: EmbeddedBroker, spark: SparkSession, spark_remote: str | None) -> KafkaIOManager:
+def kafka_io_manager(
+    kafka_broker: EmbeddedBroker | RunningBroker, spark: SparkSession, spark_remote: str | None
+) -> KafkaIOManager:
     """A KafkaIOManager on the `kafka_broker`, with consumer groups that no other test has.
 
     Exactly once, dead letters to ``{source topic}.dlq``, which is created when it is missing.

@@ -36,6 +36,13 @@ COMMAND_IN_TEXT = re.compile(r"\bkpipe ((?:broker|dlq|offsets|spark|topics|trans
 CLI = typer.main.get_command(app)
 
 
+def leaves(command: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    commands = getattr(command, "commands", None)
+    if commands is None:
+        return [path]
+    return [leaf for word, sub in commands.items() for leaf in leaves(sub, (*path, word))]
+
+
 # ----------------------------------------------------------------------------------------------- code
 
 
@@ -107,19 +114,20 @@ def mentioned() -> dict[str, str]:
     return {match[1]: name(page) for page in PAGES for text in code(page) if (match := COMMAND.search(text))}
 
 
-@pytest.mark.parametrize("line", sorted(mentioned()))
-def test_commands_exist(line: str) -> None:
-    command, path, rest = resolve(line.split())
-    options = {text for parameter in command.params for text in parameter.opts}
-    for word in rest:
-        if word.startswith("--"):
-            assert word.partition("=")[0] in options, f"kpipe {' '.join(path)} has no {word}"
-    assert CliRunner().invoke(app, [*path, "--help"]).exit_code == 0
-
-
-def test_every_command_is_documented() -> None:
-    documented = {" ".join(resolve(line.split())[1]) for line in mentioned()}
+def test_mentioned_commands_and_their_options_exist_and_every_command_is_mentioned() -> None:
+    documented = set()
+    for line, page in mentioned().items():
+        command, path, rest = resolve(line.split())
+        documented.add(" ".join(path))
+        options = {text for parameter in command.params for text in parameter.opts}
+        unknown = [word for word in rest if word.startswith("--") and word.partition("=")[0] not in options]
+        assert unknown == [], f"{page}: kpipe {line}"
     assert documented >= {" ".join(path) for path in leaves(CLI, ())}
+
+
+@pytest.mark.parametrize("path", leaves(CLI, ()), ids=" ".join)
+def test_every_command_has_a_help(path: tuple[str, ...]) -> None:
+    assert CliRunner().invoke(app, [*path, "--help"]).exit_code == 0
 
 
 def test_commands_in_the_packages_own_messages_exist() -> None:
@@ -140,13 +148,6 @@ def resolve(words: list[str]) -> tuple[Any, list[str], list[str]]:
         assert word in commands, f"there is no command kpipe {' '.join(words)}"
         command = commands[word]
     return command, words, []
-
-
-def leaves(command: Any, path: tuple[str, ...]) -> list[tuple[str, ...]]:
-    commands = getattr(command, "commands", None)
-    if commands is None:
-        return [path]
-    return [leaf for word, sub in commands.items() for leaf in leaves(sub, (*path, word))]
 
 
 # ---------------------------------------------------------------------------------------------- tables

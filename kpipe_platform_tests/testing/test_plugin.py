@@ -2,8 +2,11 @@ import subprocess
 import sys
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from kpipe_platform.jvm.folders import cache_dir
+from kpipe_platform.testing import plugin
+from kpipe_platform.testing.broker import EmbeddedBroker
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.broker
@@ -15,6 +18,7 @@ CACHE = cache_dir()
 @pytest.fixture(autouse=True)
 def _same_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KPIPE_CACHE_DIR", str(CACHE))
+    monkeypatch.delenv("KPIPE_TEST_KAFKA", raising=False)
 
 
 def test_fixtures_settings_and_overrides(pytester: pytest.Pytester) -> None:
@@ -70,6 +74,54 @@ def test_a_broken_setting_is_a_usage_error(pytester: pytest.Pytester) -> None:
     result = pytester.runpytest_subprocess()
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["*nonsense*name = value*"])
+
+
+def test_a_broker_that_runs_already_is_used(
+    pytester: pytest.Pytester, kafka_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers = kafka_broker.bootstrap_servers
+    admin = AdminClient({"bootstrap.servers": servers})
+    cluster = admin.list_topics(timeout=30).cluster_id
+    monkeypatch.setenv("KPIPE_TEST_KAFKA", f"127.0.0.1:9,{servers}")
+    pytester.makepyfile(
+        f"""
+        import pytest
+        from confluent_kafka.admin import AdminClient
+        from kpipe_platform.errors import ConfigError
+
+        def test_round_trip(kafka_broker, kafka_topic, produce, consume):
+            assert kafka_broker.bootstrap_servers == "127.0.0.1:9,{servers}"
+            topic = kafka_topic("shared", partitions=2)
+            assert AdminClient({{"bootstrap.servers": "{servers}"}}).list_topics(topic, 10).cluster_id == "CLUSTER"
+            assert produce(topic, ["v"]) == 1
+            assert [each.value for each in consume(topic)] == [b"v"]
+
+        def test_it_is_not_stopped(kafka_broker):
+            for use in (lambda: kafka_broker.stop(), lambda: kafka_broker.restart({{}}), lambda: kafka_broker.pids):
+                with pytest.raises(ConfigError, match="KPIPE_TEST_KAFKA"):
+                    use()
+            assert not hasattr(kafka_broker, "nothing")
+    """.replace("CLUSTER", cluster)
+    )
+    pytester.runpytest_subprocess("-p", "no:cacheprovider").assert_outcomes(passed=2)
+
+    assert [name for name in admin.list_topics(timeout=30).topics if name.startswith("shared-")] == []
+
+
+@pytest.mark.parametrize(
+    ("servers", "words"),
+    [("127.0.0.1", "*KPIPE_TEST_KAFKA=127.0.0.1: *not host:port*"), ("127.0.0.1:9", "*:9: no Kafka broker answers*")],
+)
+def test_a_broker_that_does_not_answer_is_one_usage_error(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, servers: str, words: str
+) -> None:
+    monkeypatch.setenv("KPIPE_TEST_KAFKA", servers)
+    monkeypatch.setattr(plugin, "_ANSWER_DEADLINE_S", 1.0)
+    pytester.makepyfile("def test_one(kafka_broker): pass\ndef test_two(kafka_broker): pass")
+    result = pytester.runpytest_inprocess("-p", "no:cacheprovider")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([words, "*How to fix: *"])
+    assert result.stderr.str().count("KPIPE_TEST_KAFKA=") == 1
 
 
 def test_the_plugin_costs_nothing_until_a_fixture_is_used() -> None:
