@@ -27,6 +27,7 @@ COUNT = 300
 
 @pytest.mark.broker
 @pytest.mark.spark
+@pytest.mark.timeout(400)
 def test_every_flight_is_materialized_once(connection: ConnectionSettings, spark: SparkSession, tmp_path: Path) -> None:
     flights = data.flights(COUNT)
     departed_not = int(flights["dep_time"].isna().sum())
