@@ -21,13 +21,13 @@ from kpipe_platform.jvm.ports import LOOPBACK, free_port, is_free
 ROOT = Path(__file__).parents[2]
 
 # Kafka, perhaps Spark and 336,776 flights, and Dagster; a busy machine takes several times as long as an idle one.
-START_DEADLINE_S = 240.0
-RUN_DEADLINE_S = 180.0
-STOP_DEADLINE_S = 90.0
+START_DEADLINE_S = 480.0
+RUN_DEADLINE_S = 240.0
+STOP_DEADLINE_S = 120.0
 GONE_DEADLINE_S = 30.0
 
 _MARK = "KPIPE_TEST_DEV"
-_WORKSPACE = "load_from:\n  - python_file:\n      relative_path: definitions.py\n      location_name: toy\n"
+WORKSPACE = "load_from:\n  - python_file:\n      relative_path: definitions.py\n      location_name: toy\n"
 _LAUNCH = """
 mutation ($parameters: ExecutionParams!) {
   launchPipelineExecution(executionParams: $parameters) {
@@ -45,10 +45,18 @@ class Dev:
         folder: For its log, and for the files of its workspace.
         options: Command line options.
         definitions: Text of the workspace's definitions; None: those of the flights platform.
+        workspace: Text of the file that names those definitions.
         environment: Environment variables besides those of this process that are not about Dagster or kpipe.
     """
 
-    def __init__(self, folder: Path, *options: str, definitions: str | None = None, **environment: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        definitions: str | None = None,
+        workspace: str = WORKSPACE,
+        **environment: str,
+    ) -> None:
         self.port = free_port()
         self.folder = folder
         if definitions is None:
@@ -59,7 +67,7 @@ class Dev:
             # The default of --data-dir.
             cwd, self.data = folder, folder / ".kpipe/dev"
             (folder / "definitions.py").write_text(definitions, encoding="utf-8")
-            (folder / "workspace.yaml").write_text(_WORKSPACE, encoding="utf-8")
+            (folder / "workspace.yaml").write_text(workspace, encoding="utf-8")
         self._log = folder / "dev.log"
         own = {
             name: value
@@ -149,9 +157,9 @@ class Dev:
 
 
 @contextmanager
-def running_dev(folder: Path, *options: str, definitions: str | None = None, **environment: str) -> Iterator[Dev]:
+def running_dev(folder: Path, *options: str, definitions: str | None = None, **more: str) -> Iterator[Dev]:
     """Start `kpipe dev`; what the test did not stop is killed, and what it started ends with it."""
-    dev = Dev(folder, *options, definitions=definitions, **environment)
+    dev = Dev(folder, *options, definitions=definitions, **more)
     try:
         yield dev
     finally:

@@ -21,7 +21,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
 ]
 
 SOURCE, TARGET, GROUP = "orders", "enriched", "drain.enriched"

@@ -13,7 +13,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
     pytest.mark.broker,
     pytest.mark.slow,
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
 ]
 
 # A workspace of its own keeps these tests to what `kpipe dev` does, whatever the flights platform holds.
@@ -72,9 +72,8 @@ def test_nothing_outlives_it_when_it_is_killed(tmp_path: Path) -> None:
 
 
 def test_says_why_when_dagster_does_not_start(tmp_path: Path) -> None:
-    with running_dev(tmp_path, "--no-seed", "--no-warm-engine", definitions="not Python") as dev:
-        (tmp_path / "workspace.yaml").write_text("load_from: nonsense\n", encoding="utf-8")
-
+    options = ("--no-seed", "--no-warm-engine")
+    with running_dev(tmp_path, *options, definitions=DEFINITIONS, workspace="load_from: nonsense\n") as dev:
         assert dev.process.wait(RUN_DEADLINE_S) != 0
 
         dev.check_nothing_is_left()

@@ -19,7 +19,7 @@ from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS, PARTITIO
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform_tests.cli.dev_process import RUN_DEADLINE_S, STOP_DEADLINE_S, Dev, running_dev
 
-pytestmark = [pytest.mark.browser, pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.browser, pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 ASSET = "flights_enriched"
 PARTITION = 2
@@ -36,7 +36,7 @@ CHROMIUM_ARGUMENTS = [
     "--disable-sync",
 ]
 
-PAGE_DEADLINE_S = 45.0
+PAGE_DEADLINE_S = 90.0
 
 RUNS = """
 { runsOrError { ... on Runs { results { runId status assetSelection { path } tags { key value } } } } }
