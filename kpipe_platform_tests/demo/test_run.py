@@ -115,7 +115,7 @@ def test_an_interrupted_run_leaves_nothing(scratch: Path, after: str, by: signal
 def test_without_java_the_remedy_is_named(scratch: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "/nowhere")
     process = _start(scratch)
-    out, shown = process.communicate(timeout=60)
+    out, shown = process.communicate(timeout=150)
     assert process.returncode == 1
     assert "JAVA_HOME is set to /nowhere" in shown
     assert "How to fix: correct or unset JAVA_HOME" in shown

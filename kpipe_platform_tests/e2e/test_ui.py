@@ -99,6 +99,8 @@ def browser_page(chromium: Path, folder: Path) -> Iterator[Page]:
         )
         try:
             context.set_default_timeout(PAGE_DEADLINE_S * 1_000)
+            # An expectation has a default of its own, 5 s, which the page of a busy machine may not meet.
+            expect.set_options(timeout=PAGE_DEADLINE_S * 1_000)
             page = context.pages[0]
             # Dagster greets the first visitor of an instance.
             page.add_locator_handler(
