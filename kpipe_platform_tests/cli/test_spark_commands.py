@@ -51,6 +51,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     kpipe("stop")
 
 
+@pytest.mark.timeout(300)
 def test_start_status_use_and_stop(tmp_path: Path) -> None:
     port = free_port()
     start = [*KPIPE, "start", "--port", str(port), *QUICK]
