@@ -1,10 +1,10 @@
 import json
-import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ from kpipe_platform.testing.records import consume, produce
 from kpipe_platform.testing.topics import create_topic
 
 pytestmark = pytest.mark.broker
+
+KPIPE = [sys.executable, "-c", "from kpipe_platform.cli.main import main; main()", "broker"]
 
 
 def kpipe(*arguments: str) -> Result:
@@ -41,8 +43,7 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
 
 def test_start_status_crash_start_and_stop_keep_the_data(tmp_path: Path) -> None:
     port = free_port()
-    command = [sys.executable, "-c", "from kpipe_platform.cli.main import main; main()", "broker"]
-    start = [*command, "start", "--port", str(port)]
+    start = [*KPIPE, "start", "--port", str(port)]
     answer = subprocess.run(start, capture_output=True, text=True, check=True, timeout=120)
     assert answer.stdout == f"127.0.0.1:{port}\n"
     assert "kpipe broker stop" in answer.stderr
@@ -75,14 +76,17 @@ def test_start_status_crash_start_and_stop_keep_the_data(tmp_path: Path) -> None
     assert identity.wait(10)
     assert status()["state"] == "crashed"
 
-    answer_after_crash = kpipe("broker", "start", "--port", str(port))
-    assert answer_after_crash.exit_code == 0, answer_after_crash.stderr
-    assert len(consume(f"127.0.0.1:{port}", "kept")) == 1
-    [node] = status()["nodes"]
-    stopped = kpipe("broker", "stop")
+    # Started again, now in the foreground; stopped from elsewhere.
+    with foreground("--port", str(port)) as process:
+        again_identity = running_in(process)
+        assert len(consume(f"127.0.0.1:{port}", "kept")) == 1
+        stopped = kpipe("broker", "stop")
+        _, errors = process.communicate(timeout=60)
     assert stopped.exit_code == 0
     assert "kept in" in stopped.stderr
-    assert ProcessIdentity.of(node["pid"]) is None
+    assert process.returncode == 0
+    assert "Stopped." in errors
+    assert again_identity.wait(10)
     assert (Path(found["data_dir"]) / "node-0" / "data").exists()
     assert status()["state"] == "stopped"
     assert "no broker" in kpipe("broker", "stop").stderr
@@ -92,35 +96,48 @@ def test_a_throw_away_broker_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     arguments = ("--throw-away", "--data-dir", str(folder), "--setting", "num.partitions=3")
     assert kpipe("broker", "start", *arguments).exit_code == 0
-    assert status()["data_dir"] == str(folder)
+    found = status()
+    assert found["data_dir"] == str(folder)
     assert "deleted" in kpipe("broker", "stop").stderr
+    assert ProcessIdentity.of(found["nodes"][0]["pid"]) is None
     assert not folder.exists()
 
 
-@pytest.mark.parametrize("how", ["signal", "stop", "kill"])
-def test_foreground(tmp_path: Path, how: str) -> None:
-    code = "from kpipe_platform.cli.main import main; main()"
-    command = [sys.executable, "-c", code, "broker", "start", "--foreground", "--throw-away"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ)
-    ) as process:
-        assert process.stdout is not None
-        servers = process.stdout.readline().strip()
-        found = status()
-        assert found["state"] == "running"
-        assert found["bootstrap_servers"] == servers
-        pid = found["nodes"][0]["pid"]
-        identity = ProcessIdentity.of(pid)
-        assert identity is not None
+@contextmanager
+def foreground(*options: str) -> Iterator[subprocess.Popen[str]]:
+    command = [*KPIPE, "start", "--foreground", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def running_in(process: subprocess.Popen[str]) -> ProcessIdentity:
+    """The broker's process, once it runs."""
+    assert process.stdout is not None
+    servers = process.stdout.readline().strip()
+    found = status()
+    assert (found["state"], found["bootstrap_servers"]) == ("running", servers)
+    identity = ProcessIdentity.of(found["nodes"][0]["pid"])
+    assert identity is not None
+    return identity
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["signal", "kill"])
+def test_a_throw_away_broker_in_the_foreground(how: str) -> None:
+    with foreground("--throw-away") as process:
+        identity = running_in(process)
+        folder = Path(status()["data_dir"])
+        assert folder.exists()
         if how == "signal":
             process.send_signal(signal.SIGTERM)
-        elif how == "stop":
-            assert kpipe("broker", "stop").exit_code == 0
         else:
             identity.send(signal.SIGKILL)
         _, errors = process.communicate(timeout=60)
     assert identity.wait(10)
-    assert not Path(found["data_dir"]).exists()
+    assert not folder.exists()
     assert status()["state"] == "stopped"
     if how == "kill":
         assert process.returncode == 1
@@ -132,10 +149,8 @@ def test_foreground(tmp_path: Path, how: str) -> None:
 
 
 def test_a_start_that_is_killed_can_be_cleaned_up(tmp_path: Path) -> None:
-    code = "from kpipe_platform.cli.main import main; main()"
-    folder = tmp_path / "state" / "broker"
-    pid_file = folder / "data" / "node-0" / "kafka.pid"
-    with subprocess.Popen([sys.executable, "-c", code, "broker", "start"]) as process:
+    pid_file = tmp_path / "state" / "broker" / "data" / "node-0" / "kafka.pid"
+    with subprocess.Popen([*KPIPE, "start"]) as process:
         end = time.monotonic() + 60
         while not pid_file.exists():
             assert time.monotonic() < end

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +51,11 @@ def _own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     kpipe("stop")
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_start_use_crash_start_and_stop(tmp_path: Path) -> None:
+@pytest.mark.timeout(300)
+def test_start_status_use_and_stop(tmp_path: Path) -> None:
     port = free_port()
     start = [*KPIPE, "start", "--port", str(port), *QUICK]
-    answer = subprocess.run(start, capture_output=True, text=True, check=True, timeout=200)
+    answer = subprocess.run(start, capture_output=True, text=True, check=True, timeout=150)
     remote = f"sc://127.0.0.1:{port}"
     assert answer.stdout == f"{remote}\n"
     assert "kpipe spark stop" in answer.stderr
@@ -86,49 +86,70 @@ def test_start_use_crash_start_and_stop(tmp_path: Path) -> None:
     for text in ("running", remote, str(found["pid"]), found["log"], found["spark_version"]):
         assert text in table
 
-    identity = ProcessIdentity.of(found["pid"])
-    assert identity is not None
-    assert identity.send(signal.SIGKILL)
-    assert identity.wait(10)
-    assert status()["state"] == "crashed"
-
-    restarted = kpipe("start", *QUICK)
-    assert restarted.exit_code == 0, restarted.stderr
-    pid = status()["pid"]
     assert kpipe("stop").exit_code == 0
-    assert ProcessIdentity.of(pid) is None
+    assert ProcessIdentity.of(found["pid"]) is None
     assert not (tmp_path / "state/spark/local").exists()
     assert status()["state"] == "stopped"
     assert "no Spark Connect server" in kpipe("stop").stderr
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("how", ["signal", "kill"])
-def test_foreground(how: str) -> None:
+@contextmanager
+def foreground() -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
         [*KPIPE, "start", "--foreground", *QUICK], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
-        assert process.stdout is not None
-        remote = process.stdout.readline().strip()
-        found = status()
-        assert (found["state"], found["remote"]) == ("running", remote)
-        identity = ProcessIdentity.of(found["pid"])
-        assert identity is not None
-        if how == "signal":
-            process.send_signal(signal.SIGTERM)
-        else:
-            identity.send(signal.SIGKILL)
-        _, errors = process.communicate(timeout=60)
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def running_in(process: subprocess.Popen[str]) -> tuple[ProcessIdentity, int]:
+    """The server's process and port, once it runs."""
+    assert process.stdout is not None
+    remote = process.stdout.readline().strip()
+    found = status()
+    assert (found["state"], found["remote"]) == ("running", remote)
+    identity = ProcessIdentity.of(found["pid"])
+    assert identity is not None
+    return identity, int(remote.rpartition(":")[2])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_server_that_crashed_can_be_started_again(tmp_path: Path) -> None:
+    assert kpipe("start", *QUICK).exit_code == 0
+    crashed = ProcessIdentity.of(status()["pid"])
+    assert crashed is not None
+    assert crashed.send(signal.SIGKILL)
+    assert crashed.wait(10)
+    assert status()["state"] == "crashed"
+
+    # Now in the foreground: such a command ends with its server, and says why.
+    with foreground() as process:
+        identity, port = running_in(process)
+        identity.send(signal.SIGKILL)
+        _, errors = process.communicate(timeout=90)
+    assert process.returncode == 1
+    assert "ended by itself" in errors
     assert identity.wait(10)
-    assert is_free(int(remote.rpartition(":")[2]))
+    assert is_free(port)
     assert status()["state"] == "stopped"
-    if how == "kill":
-        assert process.returncode == 1
-        assert "ended by itself" in errors
-    else:
-        assert process.returncode == 0
-        assert "Stopped." in errors
+    assert not (tmp_path / "state/spark/local").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_signal_stops_a_server_in_the_foreground() -> None:
+    with foreground() as process:
+        identity, port = running_in(process)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=90)
+    assert process.returncode == 0
+    assert "Stopped." in errors
+    assert identity.wait(10)
+    assert is_free(port)
+    assert status()["state"] == "stopped"
 
 
 @pytest.mark.parametrize(

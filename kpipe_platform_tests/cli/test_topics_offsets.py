@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaExcepti
 from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner, Result
 
+from kpipe_platform.cli import connection
 from kpipe_platform.cli.connection import connection_settings
 from kpipe_platform.cli.main import app
 from kpipe_platform.cli.offsets import RUN_ID
@@ -157,7 +159,10 @@ def test_help_needs_neither_dagster_nor_pyspark() -> None:
     assert answer.returncode == 0, answer.stderr
 
 
-def test_brokers_that_are_away_are_an_error_and_no_traceback(kpipe: Kpipe) -> None:
+def test_brokers_that_are_away_are_an_error_and_no_traceback(kpipe: Kpipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A person waits for them for 10 s.
+    impatient = replace(connection_settings("127.0.0.1:1"), request_timeout_s=1)
+    monkeypatch.setattr(connection, "connection_settings", lambda _: impatient)
     refused(kpipe("topics", "list", KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1"), "127.0.0.1:1", "check that the brokers run")
 
 

@@ -157,17 +157,22 @@ def test_a_detached_child_outlives_its_parent_and_is_found_again(tmp_path: Path)
 
 
 def test_a_forked_copy_of_the_parent_does_not_keep_the_child_alive(tmp_path: Path) -> None:
-    code = PARENT.replace(
-        'print("started"', 'import os\nif os.fork() == 0: time.sleep(5); os._exit(0)\nprint("started"'
-    )
+    forking = "import os\ncopy = os.fork()\nif copy == 0: time.sleep(600)\nprint(copy, flush=True)\n"
+    code = PARENT.replace('print("started"', forking + 'print("started"')
     parent = subprocess.Popen([sys.executable, "-c", code, tmp_path, LOOP, "attached"], stdout=subprocess.PIPE)
     with parent:
         assert parent.stdout is not None
-        assert parent.stdout.readline() == b"started\n"
-        identity = PidFile(tmp_path / "pid").running()
-        assert identity is not None
-        parent.kill()
-        assert identity.wait(4)
+        copy = ProcessIdentity.of(int(parent.stdout.readline()))
+        assert copy is not None
+        try:
+            assert parent.stdout.readline() == b"started\n"
+            identity = PidFile(tmp_path / "pid").running()
+            assert identity is not None
+            parent.kill()
+            assert identity.wait(60)
+            assert copy.is_running()
+        finally:
+            copy.send(signal.SIGKILL)
 
 
 MANY_THREADS = """
