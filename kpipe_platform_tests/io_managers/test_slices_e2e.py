@@ -85,9 +85,8 @@ def test_one_bad_record_in_a_thousand_dead_letters_alone(orders: Orders) -> None
     assert "dead_letter_reasons" in found
 
 
-@pytest.mark.parametrize(
-    ("record", "says"),
-    [
+def test_the_reason_names_what_is_wrong(orders: Orders) -> None:
+    sent: list[tuple[dict[str, Any], str]] = [
         ({"value": b"not json"}, "not JSON"),
         ({"value": b""}, "empty"),
         ({"value": b'{"amount": 1}'}, '"id"'),
@@ -96,14 +95,14 @@ def test_one_bad_record_in_a_thousand_dead_letters_alone(orders: Orders) -> None
         ({"value": b"[1]"}, "object"),
         ({"value": b'{"id": 1, "note": "\xff"}'}, "UTF-8"),
         ({"value": b'{"id": 1}', "key": b"\xff"}, "UTF-8"),
-    ],
-)
-def test_the_reason_names_what_is_wrong(orders: Orders, record: dict[str, Any], says: str) -> None:
-    orders.send(record, order(2))
+    ]
+    orders.send(*(record for record, _ in sent), order(2))
     orders.run(orders.asset())
-    [letter] = orders.letters()
-    assert says in letter.json()["fault"]["message"]
-    assert base64.b64decode(letter.json()["original"]["value_base64"]) == record["value"]
+    letters = {letter.json()["original"]["offset"]: letter.json() for letter in orders.letters()}
+    assert sorted(letters) == list(range(len(sent)))
+    for offset, (record, says) in enumerate(sent):
+        assert says in letters[offset]["fault"]["message"]
+        assert base64.b64decode(letters[offset]["original"]["value_base64"]) == record["value"]
     assert orders.ids() == [2]
 
 
