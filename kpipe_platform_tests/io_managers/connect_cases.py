@@ -32,6 +32,7 @@ from kpipe_platform import (
 )
 from kpipe_platform.errors import EngineUnavailableError
 from kpipe_platform.jvm.ports import free_port
+from kpipe_platform.spark.connect_server import ConnectServer
 from kpipe_platform.spark.connect_sessions import detach
 from kpipe_platform.spark.session import EngineSettings, get_session
 from kpipe_platform.testing.broker import EmbeddedBroker
@@ -39,15 +40,37 @@ from kpipe_platform_tests.processes import wait_until
 from kpipe_platform_tests.spark import plan_cases
 
 from .conftest import BAD, Orders, order
-from .killing import INTERRUPTED, alive, fault, terminated
+from .killing import FAULTS, INTERRUPTED, alive, fault, terminated
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @pytest.fixture(scope="session")
 def kafka_broker() -> EmbeddedBroker:
     """The broker of the tests that run these: of it only the address is needed."""
     return cast("EmbeddedBroker", SimpleNamespace(bootstrap_servers=os.environ["KPIPE_TEST_BROKER"]))
+
+
+@pytest.fixture(scope="session")
+def control(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("faults") / "control.json"
+
+
+@pytest.fixture(scope="session")
+def spark_remote(pytestconfig: pytest.Config, control: Path) -> Iterator[str]:
+    """A server whose writers know the faults that the control file names."""
+    server = ConnectServer(master=pytestconfig.getini("kpipe_spark_master"), settings=QUICK, warm=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", FAULTS)
+        patch.setenv("KPIPE_FAULT_CONTROL", str(control))
+        server.start()
+    try:
+        yield server.remote
+        assert server.is_running(), server.log_tail()
+    finally:
+        server.stop()
 
 
 def on(remote: str, orders: Orders) -> KafkaIOManager:
@@ -195,12 +218,10 @@ def test_without_a_server_the_error_says_how_to_start_one(orders: Orders) -> Non
 # -------------------------------------------------------------------------------------- termination
 
 
-def test_a_terminated_run_leaves_nothing_at_work_on_the_server(
-    orders: Orders, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_terminated_run_leaves_nothing_at_work_on_the_server(orders: Orders, control: Path, tmp_path: Path) -> None:
     orders.send(*(order(n) for n in range(20)), BAD)
     with (
-        fault(Path(os.environ["KPIPE_FAULT_CONTROL"]), "hang_before_offsets", tmp_path) as reached,
+        fault(control, "hang_before_offsets", tmp_path) as reached,
         terminated(lambda: wait_until(reached.exists, "the place", 120), signal.SIGTERM) as sent,
         pytest.raises(INTERRUPTED),
     ):

@@ -28,12 +28,10 @@ from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform_tests.processes import wait_until
 
 from .conftest import BAD, CACHED, Orders, order
-from .connect_cases import on
+from .connect_cases import QUICK, on
 from .killing import FAULTS, hanging_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
-
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @pytest.fixture(scope="session")

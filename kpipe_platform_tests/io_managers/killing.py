@@ -159,6 +159,7 @@ def terminated(when: Callable[[], None], signal_: signal.Signals) -> Iterator[li
     """
     sent: list[float] = []
     failed: list[BaseException] = []
+    over = threading.Event()
 
     def send() -> None:
         try:
@@ -166,8 +167,9 @@ def terminated(when: Callable[[], None], signal_: signal.Signals) -> Iterator[li
         except BaseException as error:  # noqa: BLE001  # raised below, in the test's own thread
             failed.append(error)
         sent.append(time.monotonic())
-        # The run is ended either way: nobody else would.
-        os.kill(os.getpid(), signal_)
+        # A run that still goes on is ended either way: nobody else would.
+        if not over.is_set():
+            os.kill(os.getpid(), signal_)
 
     before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -177,7 +179,8 @@ def terminated(when: Callable[[], None], signal_: signal.Signals) -> Iterator[li
     try:
         yield sent
     finally:
-        sending.join(120)
+        over.set()
+        sending.join(150)
         for each, handler in before.items():
             signal.signal(each, handler)
     if failed:

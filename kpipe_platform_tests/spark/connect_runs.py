@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
-from collections.abc import Mapping
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -20,20 +19,19 @@ def names_of(cases: str) -> list[str]:
     return [each.name for each in body if isinstance(each, ast.FunctionDef) and each.name.startswith("test_")]
 
 
-def outcomes_of(cases: str, folder: Path, servers: str, environment: Mapping[str, str]) -> dict[str, str | None]:
+def outcomes_of(cases: str, folder: Path, servers: str) -> dict[str, str | None]:
     """What went wrong in each case; None where nothing did.
 
     Args:
         cases: A file of ``kpipe_platform_tests/io_managers``.
         folder: For files.
         servers: Address of the broker.
-        environment: Further variables.
     """
     report = folder / "report.xml"
     answer = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", str(CASES / cases)],
         cwd=ROOT,
-        env={**os.environ, "KPIPE_TEST_SPARK": "connect", "KPIPE_TEST_BROKER": servers, **environment},
+        env={**os.environ, "KPIPE_TEST_SPARK": "connect", "KPIPE_TEST_BROKER": servers},
         capture_output=True,
         text=True,
         check=False,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from kpipe_platform.testing.broker import EmbeddedBroker
-from kpipe_platform_tests.io_managers.killing import FAULTS
 from kpipe_platform_tests.spark.connect_runs import names_of, outcomes_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
@@ -15,9 +14,7 @@ CASES = "connect_cases.py"
 
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory, kafka_broker: EmbeddedBroker) -> dict[str, str | None]:
-    folder = tmp_path_factory.mktemp("connect")
-    faults = {"PYTHONPATH": FAULTS, "KPIPE_FAULT_CONTROL": str(folder / "fault.json")}
-    return outcomes_of(CASES, folder, kafka_broker.bootstrap_servers, faults)
+    return outcomes_of(CASES, tmp_path_factory.mktemp("connect"), kafka_broker.bootstrap_servers)
 
 
 @pytest.mark.parametrize("name", names_of(CASES))

@@ -15,5 +15,5 @@ CASES = "connect_death_cases.py"
 
 
 def test_connect_death(tmp_path: Path, kafka_broker: EmbeddedBroker) -> None:
-    outcomes = outcomes_of(CASES, tmp_path, kafka_broker.bootstrap_servers, {})
+    outcomes = outcomes_of(CASES, tmp_path, kafka_broker.bootstrap_servers)
     assert outcomes == dict.fromkeys(names_of(CASES))
