@@ -42,6 +42,8 @@ def order(number: int, **changes: Any) -> dict[str, Any]:
 BAD = {"key": "bad", "value": b'{"id": "seven"}'}
 CACHED = 6_000
 """So many records that a slice of them is cached, and need not be read again to be written."""
+ENDS = 1
+"""Rows that Spark reads for a slice beside its records: in a transaction, one that tells the writer the end."""
 
 
 @dataclass

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from kpipe_platform import FaultAction, KafkaDestination, KafkaIOManager, KafkaTopic, RawCodec, kafka_topic_asset
 from kpipe_platform.testing.messages import ConsumedRecord
 
-from .conftest import CACHED, Orders
+from .conftest import CACHED, ENDS, Orders
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -72,7 +72,7 @@ def test_one_partition(make_raw: MakeOrders, rows_read: Callable[[], int]) -> No
     found = orders.metadata(orders.run(orders.asset(copied, **raw(orders))))
     assert (found["records_read"], found["records_written"]) == (CACHED, CACHED)
     assert of(orders.outputs(), 0) == [(r["key"], r["value"], r["headers"]) for r in records]
-    assert (orders.committed(), orders.lag(), rows_read()) == (CACHED, 0, CACHED)
+    assert (orders.committed(), orders.lag(), rows_read()) == (CACHED, 0, CACHED + ENDS)
 
 
 def test_each_partition_is_counted_and_in_order_without_its_source(
@@ -89,7 +89,7 @@ def test_each_partition_is_counted_and_in_order_without_its_source(
         assert (stored[partition].offset, counts.read, counts.written) == (count, count, count)
         mine = [r for r in records if r["partition"] == partition]
         assert of(orders.outputs(), partition) == [(r["key"], r["value"], r["headers"]) for r in mine]
-    assert rows_read() == len(records)
+    assert rows_read() == len(records) + ENDS
 
 
 def test_a_frame_that_is_returned_as_it_is_keeps_its_source(make_raw: MakeOrders, rows_read: Callable[[], int]) -> None:
@@ -101,7 +101,7 @@ def test_a_frame_that_is_returned_as_it_is_keeps_its_source(make_raw: MakeOrders
     for record in outputs[::500]:
         partition, number = record.value.split(b":")
         assert dict(record.headers)["kpipe.source"] == b"%s/%s/%s" % (orders.source.encode(), partition, number)
-    assert rows_read() == len(outputs)
+    assert rows_read() == len(outputs) + ENDS
 
 
 def test_a_record_that_the_topic_refuses_is_dead_lettered_and_counted(make_raw: MakeOrders) -> None:

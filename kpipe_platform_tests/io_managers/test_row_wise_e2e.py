@@ -22,15 +22,13 @@ from kpipe_platform.spark.writer_rows import WriterRows
 from kpipe_platform.spark.writer_spec import WriterSpec
 from kpipe_platform.testing.plugin import Consume
 
-from .conftest import BAD, CACHED, Orders, order
+from .conftest import BAD, CACHED, ENDS, Orders, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 MakeOrders = Callable[..., Orders]
 RowsRead = Callable[[], int]
 EVERY = 400
-ENDS = 1
-"""The row that tells the writer the end counts as read too."""
 
 
 def sent(orders: Orders, partitions: int = 1) -> int:
