@@ -51,7 +51,7 @@ def kafka_io_manager(kafka_broker: EmbeddedBroker) -> KafkaIOManager:
     )
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(560)
 def test_a_terminated_run_and_a_server_that_dies(
     orders: Orders, kafka_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

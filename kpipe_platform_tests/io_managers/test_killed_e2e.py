@@ -27,7 +27,7 @@ from .killing import hanging_at, kill_at
 
 logger = logging.getLogger(__name__)
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 def test_killed_after_the_flush_and_before_the_commit(

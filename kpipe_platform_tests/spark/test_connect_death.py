@@ -9,7 +9,7 @@ import pytest
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform_tests.spark.connect_runs import names_of, outcomes_of
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(700)]
 
 CASES = "connect_death_cases.py"
 
