@@ -20,7 +20,14 @@ from typing import Any, cast
 
 import pytest
 
-from kpipe_platform import KafkaConnection, KafkaDeadLetterDestination, KafkaDestination, KafkaIOManager, KafkaSource
+from kpipe_platform import (
+    KafkaConnection,
+    KafkaDeadLetterDestination,
+    KafkaDestination,
+    KafkaIOManager,
+    KafkaSource,
+    SparkEngine,
+)
 from kpipe_platform.errors import EngineUnavailableError
 from kpipe_platform.jvm.ports import free_ports
 from kpipe_platform.spark.connect_server import ConnectServer
@@ -48,6 +55,7 @@ def kafka_io_manager(kafka_broker: EmbeddedBroker) -> KafkaIOManager:
         source=KafkaSource(connection=connection, group_prefix=f"test-{uuid.uuid4().hex[:12]}"),
         destination=KafkaDestination(connection=connection),
         dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+        spark=SparkEngine(),
     )
 
 
