@@ -120,9 +120,9 @@ def running_jobs(ui: int) -> int:
 def asked(ui: int, what: str) -> list[Any]:
     """What Spark's own interface says of its only application."""
     api = f"http://127.0.0.1:{ui}/api/v1/applications"
-    with urllib.request.urlopen(api, timeout=10) as answer:
+    with urllib.request.urlopen(api, timeout=60) as answer:
         (application,) = json.load(answer)
-    with urllib.request.urlopen(f"{api}/{application['id']}/{what}", timeout=10) as answer:
+    with urllib.request.urlopen(f"{api}/{application['id']}/{what}", timeout=60) as answer:
         found: list[Any] = json.load(answer)
         return found
 
