@@ -3,31 +3,50 @@
 ``KPIPE_FAULT=hang_before_offsets``: write the file ``KPIPE_FAULT_FILE`` once every output is flushed, then hang before
 the offsets are added to the transaction. ``hang_before_commit``: hang when they are added, before the commit. So the
 test can kill the processes at exactly that place. ``KPIPE_FAULT_AFTER``: pass there so many times first; they are
-counted in a file, because each Spark task may run in another process.
+counted in a file, because each Spark task may run in another process. ``KPIPE_FAULT_KILLS=1``: the process is killed by
+SIGKILL in place of hanging.
+
+``KPIPE_FAULT_CONTROL``: a JSON file with those names and values, for processes that outlive one fault: it is read each
+time, and without it there is no fault.
 """
 
+import json
 import os
 import pathlib
+import signal
 import threading
+from collections.abc import Mapping
 
-FAULT = os.environ.get("KPIPE_FAULT")
+CONTROL = os.environ.get("KPIPE_FAULT_CONTROL")
+PLACES = {"hang_before_offsets": "add offsets", "hang_before_commit": "commit"}
 
-if FAULT in ("hang_before_offsets", "hang_before_commit"):
+if CONTROL or os.environ.get("KPIPE_FAULT") in PLACES:
     from kpipe_platform.kafka import transactions
 
-    at = {"hang_before_offsets": "add offsets", "hang_before_commit": "commit"}[FAULT]
+    def _fault() -> Mapping[str, str]:
+        if CONTROL is None:
+            return os.environ
+        try:
+            found: dict[str, str] = json.loads(pathlib.Path(CONTROL).read_text())
+        except FileNotFoundError:
+            return {}
+        return found
 
-    def _passes() -> bool:
-        counter = pathlib.Path(os.environ["KPIPE_FAULT_FILE"] + ".passed")
+    def _passes(fault: Mapping[str, str]) -> bool:
+        counter = pathlib.Path(fault["KPIPE_FAULT_FILE"] + ".passed")
         with counter.open("ab") as file:
             file.write(b".")
-        return counter.stat().st_size <= int(os.environ.get("KPIPE_FAULT_AFTER", "0"))
+        return counter.stat().st_size <= int(fault.get("KPIPE_FAULT_AFTER", "0"))
 
     guard = transactions.SliceTransaction._guard
 
     def _hang(self: transactions.SliceTransaction, what: str, call: object) -> None:
-        if what.startswith(at) and not _passes():
-            pathlib.Path(os.environ["KPIPE_FAULT_FILE"]).write_text(str(os.getpid()))
+        fault = _fault()
+        place = PLACES.get(fault.get("KPIPE_FAULT", ""))
+        if place is not None and what.startswith(place) and not _passes(fault):
+            pathlib.Path(fault["KPIPE_FAULT_FILE"]).write_text(str(os.getpid()))
+            if fault.get("KPIPE_FAULT_KILLS"):
+                os.kill(os.getpid(), signal.SIGKILL)
             threading.Event().wait()
         guard(self, what, call)  # type: ignore[arg-type]
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.sql import SparkSession
 
 from kpipe_platform import (
     FaultAction,
@@ -41,6 +42,8 @@ def order(number: int, **changes: Any) -> dict[str, Any]:
 BAD = {"key": "bad", "value": b'{"id": "seven"}'}
 CACHED = 6_000
 """So many records that a slice of them is cached, and need not be read again to be written."""
+ENDS = 1
+"""Rows that Spark reads for a slice beside its records: in a transaction, one that tells the writer the end."""
 
 
 @dataclass
@@ -140,6 +143,29 @@ def manager_at(servers: str, orders: Orders, *, request_timeout_s: float = 5) ->
         dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
         spark=orders.manager.spark,
     )
+
+
+@pytest.fixture
+def rows_read(spark: SparkSession) -> Callable[[], int]:
+    """Tells how many rows Spark's tasks have read since the last call, or the test's start.
+
+    A record counts as often as it is read from Kafka; rows that come out of a cache count by blocks of 10,000.
+    """
+    context = spark.sparkContext._jsc.sc()
+    none = spark.sparkContext._gateway.new_array(spark.sparkContext._jvm.double, 0)
+    after = -1
+
+    def read() -> int:
+        nonlocal after
+        context.listenerBus().waitUntilEmpty()
+        stages = context.statusStore().stageList(None, False, False, none, None)
+        found = [stages.apply(number) for number in range(stages.size())]
+        new = [stage for stage in found if stage.stageId() > after]
+        after = max([after, *(stage.stageId() for stage in new)])
+        return sum(stage.inputRecords() for stage in new)
+
+    read()
+    return read
 
 
 @pytest.fixture

@@ -1,21 +1,19 @@
 """What must work on a Spark Connect server as it does in-process.
 
 `kpipe_platform_tests/spark/test_connect.py` runs these in a process of their own: a process has either a Spark of its
-own or sessions on a server.
+own or sessions on a server. They share the broker of the tests, and one server, whose writers know the faults of
+``kpipe_platform_tests/faultpoints``.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import signal
-import threading
 import time
-import urllib.request
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pandas as pd
 import pyarrow as pa
@@ -23,7 +21,6 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-import kpipe_platform
 from kpipe_platform import (
     ExecutionMode,
     KafkaIOManager,
@@ -34,7 +31,7 @@ from kpipe_platform import (
     map_records,
 )
 from kpipe_platform.errors import EngineUnavailableError
-from kpipe_platform.jvm.ports import free_port, free_ports
+from kpipe_platform.jvm.ports import free_port
 from kpipe_platform.spark.connect_server import ConnectServer
 from kpipe_platform.spark.connect_sessions import detach
 from kpipe_platform.spark.session import EngineSettings, get_session
@@ -42,13 +39,38 @@ from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform_tests.processes import wait_until
 from kpipe_platform_tests.spark import plan_cases
 
-from .conftest import BAD, CACHED, Orders, order
-from .killing import hanging_at
+from .conftest import BAD, Orders, order
+from .killing import FAULTS, INTERRUPTED, alive, fault, terminated
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
-ROOT = Path(kpipe_platform.__file__).parent.parent
 QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
+
+@pytest.fixture(scope="session")
+def kafka_broker() -> EmbeddedBroker:
+    """The broker of the tests that run these: of it only the address is needed."""
+    return cast("EmbeddedBroker", SimpleNamespace(bootstrap_servers=os.environ["KPIPE_TEST_BROKER"]))
+
+
+@pytest.fixture(scope="session")
+def control(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("faults") / "control.json"
+
+
+@pytest.fixture(scope="session")
+def spark_remote(pytestconfig: pytest.Config, control: Path) -> Iterator[str]:
+    """A server whose writers know the faults that the control file names."""
+    server = ConnectServer(master=pytestconfig.getini("kpipe_spark_master"), settings=QUICK, warm=False)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", FAULTS)
+        patch.setenv("KPIPE_FAULT_CONTROL", str(control))
+        server.start()
+    try:
+        yield server.remote
+        assert server.is_running(), server.log_tail()
+    finally:
+        server.stop()
 
 
 def on(remote: str, orders: Orders) -> KafkaIOManager:
@@ -193,94 +215,24 @@ def test_without_a_server_the_error_says_how_to_start_one(orders: Orders) -> Non
     assert orders.committed() is None
 
 
-# --------------------------------------------------------------------------- termination and death
+# -------------------------------------------------------------------------------------- termination
 
 
-@pytest.mark.timeout(400)
-def test_a_terminated_run_and_a_server_that_dies(
-    orders: Orders, kafka_broker: EmbeddedBroker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In one test, because each needs a server whose workers hang in the middle of a transaction."""
-    port, ui = free_ports(2)
-    reached = tmp_path / "reached"
-    faults = os.pathsep.join([str(ROOT / "kpipe_platform_tests" / "faultpoints"), str(ROOT)])
-    with monkeypatch.context() as patch:
-        patch.setenv("KPIPE_FAULT", "hang_before_offsets")
-        patch.setenv("KPIPE_FAULT_FILE", str(reached))
-        patch.setenv("PYTHONPATH", faults)
-        shown = {"spark.ui.enabled": "true", "spark.ui.port": str(ui)}
-        stack = ExitStack()
-        settings = {**QUICK, **shown}
-        server = stack.enter_context(ConnectServer(tmp_path / "spark", master="local[2]", port=port, settings=settings))
-    with stack:
-        monkeypatch.setenv("KPIPE_SPARK_REMOTE", server.remote)
-        first, rest = [order(n) for n in range(5)], [*(order(n) for n in range(5, CACHED)), BAD]
-        for records, caches in ((first, False), (rest, True)):
-            orders.send(*records)
-            with hanging_at("hang_before_offsets", orders, kafka_broker, tmp_path) as child:
-                assert (cached_rows(ui) > 0) == caches
-                assert running_jobs(ui) == 1
-                began = time.monotonic()
-                child.send_signal(signal.SIGTERM)
-                wait_until(lambda: child.poll() is not None, "the end of the run", 60)
-                took_s = time.monotonic() - began
-            log = (tmp_path / "stderr").read_text()
-            assert took_s < 15, f"{took_s:.1f} s\n{log[-3000:]}"
-            # Aborted by the run itself, and nothing of it is left on the server, which serves on.
-            assert orders.outputs() == []
-            assert orders.committed() is None
-            wait_until(lambda: running_jobs(ui) == 0, "the end of its jobs", 15)
-            wait_until(lambda: cached_rows(ui) == 0, "the release of its rows", 15)
-            assert server.is_running()
-            reached.unlink()
-
-        manager = on(server.remote, orders)
-        lost = pytest.raises(EngineUnavailableError, match="Spark Connect server was lost")
-        with killed_when(reached.exists, server), lost as caught:
-            orders.run(orders.asset(), manager=manager)
-        assert "kpipe spark start" in str(caught.value)
-        assert orders.committed() is None
-
-    # The same process goes on with the server's successor; what the last one left open is aborted.
-    with ConnectServer(tmp_path / "spark", master="local[2]", port=port, settings=QUICK, warm=False):
-        found = orders.metadata(orders.run(orders.asset(), manager=manager))
-    assert (found["records_written"], found["dead_letters"]) == (CACHED, 1)
-    assert orders.ids() == list(range(CACHED))
-
-
-def cached_rows(ui: int) -> int:
-    """Number of frames that the server holds cached rows of."""
-    return len(asked(ui, "storage/rdd"))
-
-
-def running_jobs(ui: int) -> int:
-    """Number of the server's Spark jobs at work."""
-    return len(asked(ui, "jobs?status=running"))
-
-
-def asked(ui: int, what: str) -> list[Any]:
-    """What Spark's own interface says of its only application."""
-    api = f"http://127.0.0.1:{ui}/api/v1/applications"
-    with urllib.request.urlopen(api, timeout=10) as answer:
-        (application,) = json.load(answer)
-    with urllib.request.urlopen(f"{api}/{application['id']}/{what}", timeout=10) as answer:
-        found: list[Any] = json.load(answer)
-        return found
-
-
-@contextmanager
-def killed_when(condition: Callable[[], bool], server: ConnectServer) -> Iterator[None]:
-    """Kill the server's whole process group, as the kernel does when memory is short, once a condition holds."""
-
-    def kill() -> None:
-        wait_until(condition, "the place to kill at", 120)
-        pid = server.pid
-        assert pid is not None
-        os.killpg(os.getpgid(pid), signal.SIGKILL)
-
-    killing = threading.Thread(target=kill)
-    killing.start()
-    try:
-        yield
-    finally:
-        killing.join(130)
+def test_a_terminated_run_leaves_nothing_at_work_on_the_server(orders: Orders, control: Path, tmp_path: Path) -> None:
+    orders.send(*(order(n) for n in range(20)), BAD)
+    with (
+        fault(control, "hang_before_offsets", tmp_path) as reached,
+        terminated(lambda: wait_until(reached.exists, "the place", 120), signal.SIGTERM) as sent,
+        pytest.raises(INTERRUPTED),
+    ):
+        orders.run(orders.asset())
+    assert time.monotonic() - sent[0] < 20
+    # Its job is cancelled, and the worker that hung is gone with it.
+    worker = int(reached.read_text())
+    wait_until(lambda: not alive(worker), "the end of its worker", 30)
+    assert len(orders.outputs(isolation="read_uncommitted")) == 20
+    assert orders.outputs() == []
+    assert orders.committed() is None
+    found = orders.metadata(orders.run(orders.asset()))
+    assert (found["records_written"], found["dead_letters"]) == (20, 1)
+    assert orders.ids() == list(range(20))

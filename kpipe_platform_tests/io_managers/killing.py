@@ -1,20 +1,87 @@
-"""A materialisation in processes of its own, killed at a fault point."""
+"""Materialisations that hang or are killed at a fault point: in processes of their own, or only their writers."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from dagster._core.errors import DagsterExecutionInterruptedError
+from dagster._utils.interrupts import setup_interrupt_handlers
+from pyspark.sql import SparkSession
 
 import kpipe_platform
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform_tests.processes import descendant_groups, wait_until
 
 from .conftest import Orders
+
+ROOT = Path(kpipe_platform.__file__).parent.parent
+FAULTS = os.pathsep.join([str(ROOT / "kpipe_platform_tests" / "faultpoints"), str(ROOT)])
+"""For PYTHONPATH."""
+INTERRUPTED = (DagsterExecutionInterruptedError, KeyboardInterrupt)
+"""What a terminated run raises."""
+
+
+@contextmanager
+def fault(control: Path, place: str, folder: Path, *, killed: bool = False, after: int = 0) -> Iterator[Path]:
+    """Meanwhile writers with this control file hang at a place, or are killed there by SIGKILL.
+
+    Args:
+        control: The file that ``KPIPE_FAULT_CONTROL`` names in their environment.
+        place: A fault of ``kpipe_platform_tests/faultpoints``.
+        folder: For files.
+        killed: Kill them.
+        after: Let so many pass first.
+
+    Yields:
+        The file that is there as soon as a writer was at the place; it holds its process id.
+    """
+    reached = folder / "reached"
+    said = {"KPIPE_FAULT": place, "KPIPE_FAULT_FILE": str(reached), "KPIPE_FAULT_AFTER": str(after)}
+    control.write_text(json.dumps({**said, "KPIPE_FAULT_KILLS": "1"} if killed else said))
+    try:
+        yield reached
+    finally:
+        control.unlink()
+
+
+@contextmanager
+def writers_at(
+    place: str, spark: SparkSession, folder: Path, *, killed: bool = False, after: int = 0
+) -> Iterator[Path]:
+    """`fault` for the writers of runs in this process.
+
+    Spark starts other Python workers for another environment, so no other test gets one of these. It tries the task of
+    a killed worker again: it is killed at each try, and the run fails at the last.
+
+    Args:
+        place: As for `fault`.
+        spark: A session of this process.
+        folder: As for `fault`.
+        killed: As for `fault`.
+        after: As for `fault`.
+    """
+    # The same for all tests of this process, so that they share workers.
+    control = Path(tempfile.gettempdir()) / f"kpipe-fault-{os.getpid()}.json"
+    environment = spark.sparkContext.environment
+    before = dict(environment)
+    path = os.pathsep.join(filter(None, [FAULTS, before.get("PYTHONPATH")]))
+    environment.update(PYTHONPATH=path, KPIPE_FAULT_CONTROL=str(control))
+    try:
+        with fault(control, place, folder, killed=killed, after=after) as reached:
+            yield reached
+    finally:
+        environment.clear()
+        environment.update(before)
 
 
 def kill_at(place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, **how: int) -> None:
@@ -45,7 +112,6 @@ def hanging_at(
         after: Pass the place so many times first.
         parts: Parts of the slice that are written at the same time.
     """
-    root = Path(kpipe_platform.__file__).parent.parent
     reached = folder / "reached"
     with (folder / "stderr").open("wb") as stderr:
         child = subprocess.Popen(
@@ -59,14 +125,14 @@ def hanging_at(
                 orders.manager.source.group_prefix,
                 str(parts),
             ],
-            cwd=root,
+            cwd=ROOT,
             start_new_session=True,
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             env={
                 # Spark marks the environment of a process that is attached to a server.
                 **{name: value for name, value in os.environ.items() if name != "SPARK_CONNECT_MODE_ENABLED"},
-                "PYTHONPATH": os.pathsep.join([str(root / "kpipe_platform_tests" / "faultpoints"), str(root)]),
+                "PYTHONPATH": FAULTS,
                 "KPIPE_FAULT": place,
                 "KPIPE_FAULT_AFTER": str(after),
                 "KPIPE_FAULT_FILE": str(reached),
@@ -82,3 +148,48 @@ def hanging_at(
             with suppress(ProcessLookupError):
                 os.killpg(group, signal.SIGKILL)
         child.wait(30)
+
+
+@contextmanager
+def terminated(when: Callable[[], None], signal_: signal.Signals) -> Iterator[list[float]]:
+    """Send this process a signal when a function that a thread calls has returned; as to a run worker of Dagster's.
+
+    Yields:
+        A list that gets the moment of the signal.
+    """
+    sent: list[float] = []
+    failed: list[BaseException] = []
+    over = threading.Event()
+
+    def send() -> None:
+        try:
+            when()
+        except BaseException as error:  # noqa: BLE001  # raised below, in the test's own thread
+            failed.append(error)
+        sent.append(time.monotonic())
+        # A run that still goes on is ended either way: nobody else would.
+        if not over.is_set():
+            os.kill(os.getpid(), signal_)
+
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    setup_interrupt_handlers()
+    sending = threading.Thread(target=send)
+    sending.start()
+    try:
+        yield sent
+    finally:
+        over.set()
+        sending.join(150)
+        for each, handler in before.items():
+            signal.signal(each, handler)
+    if failed:
+        raise failed[0]
+
+
+def alive(pid: int) -> bool:
+    try:
+        state = (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"

@@ -23,6 +23,9 @@ from kpipe_platform import (
 )
 from kpipe_platform_tests.io_managers.conftest import ORDER
 
+# As in the tests' own session: the second compiler takes more than it wins back.
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
 # As Dagster's own run workers do: SIGTERM interrupts.
 setup_interrupt_handlers()
 logging.basicConfig(level=logging.INFO)
@@ -46,7 +49,7 @@ with dg.DagsterInstance.local_temp(folder) as instance, suppress(DagsterExecutio
             "kafka_io_manager": KafkaIOManager(
                 source=KafkaSource(connection=connection, group_prefix=prefix),
                 destination=KafkaDestination(connection=connection),
-                spark=SparkEngine(master="local[2]"),
+                spark=SparkEngine(master="local[2]", spark_config=QUICK),
             )
         },
     )

@@ -26,6 +26,9 @@ from kpipe_platform import (
 )
 from kpipe_platform_tests.io_managers.conftest import ORDER
 
+# As in the tests' own session: the second compiler takes more than it wins back.
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+
 # As Dagster's own run workers do: SIGTERM interrupts.
 setup_interrupt_handlers()
 servers, source, target, prefix, parts = sys.argv[1:]
@@ -57,7 +60,7 @@ dg.materialize(
             source=KafkaSource(connection=connection, group_prefix=prefix),
             destination=KafkaDestination(connection=connection),
             dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
-            spark=SparkEngine(remote=remote) if remote else SparkEngine(master="local[2]"),
+            spark=SparkEngine(remote=remote) if remote else SparkEngine(master="local[2]", spark_config=QUICK),
         )
     },
 )

@@ -11,16 +11,19 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kpipe_platform import KafkaConnection, KafkaDestination, KafkaIOManager, KafkaSource
-from kpipe_platform.errors import BrokerUnavailableError, KpipeError, OffsetConflictError, TransientError
-from kpipe_platform.testing.broker import EmbeddedBroker
-from kpipe_platform.testing.records import consume, produce
+from kpipe_platform.errors import (
+    BrokerUnavailableError,
+    EngineUnavailableError,
+    KpipeError,
+    OffsetConflictError,
+)
 
-from .conftest import BAD, CACHED, Orders, manager_at, order
-from .killing import kill_at
+from .conftest import BAD, Orders, order
+from .killing import writers_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -55,15 +58,17 @@ def test_a_stage_that_fails_once_mid_partition(make_orders: Callable[..., Orders
         assert offsets
 
 
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("place", ["hang_before_offsets", "hang_before_commit"])
-def test_killed_after_the_flush_and_before_the_commit(
-    orders: Orders, kafka_broker: EmbeddedBroker, tmp_path: Path, place: str
+def test_a_writer_that_is_killed_after_the_flush_and_before_the_commit(
+    orders: Orders, spark: SparkSession, tmp_path: Path, place: str
 ) -> None:
     orders.send(*(order(n) for n in range(50)), BAD)
-    kill_at(place, orders, kafka_broker, tmp_path)
-    assert len(orders.outputs(settled=False, isolation="read_uncommitted")) == 50
-    assert orders.outputs(settled=False) == []
+    with writers_at(place, spark, tmp_path, killed=True) as reached, pytest.raises(EngineUnavailableError):
+        orders.run(orders.asset())
+    # Each try of the task wrote everything, and none of them a record that a reader sees.
+    flushed = len(orders.outputs(settled=False, isolation="read_uncommitted"))
+    assert (reached.exists(), flushed % 50, flushed >= 50) == (True, 0, True)
+    assert orders.outputs(settled=False, settle_s=0) == []
     found = orders.metadata(orders.run(orders.asset()))
     assert (found["records_written"], found["dead_letters"]) == (50, 1)
     assert orders.ids() == list(range(50))
@@ -104,57 +109,14 @@ def test_two_runs_of_one_partition_at_the_same_time(orders: Orders) -> None:
     assert orders.committed() == 100
 
 
-class TestBrokers:
-    """A broker of its own, because it is stopped."""
-
-    @pytest.fixture
-    def own_broker(self, tmp_path: Path) -> Any:
-        with EmbeddedBroker(data_dir=tmp_path / "broker", keep_data=True) as broker:
-            yield broker
-
-    def test_stopped_in_the_middle_of_a_write(self, orders: Orders, own_broker: EmbeddedBroker) -> None:
-        servers = own_broker.bootstrap_servers
-        manager = manager_at(servers, orders)
-        produce(servers, orders.source, [order(n) for n in range(CACHED)])
-
-        def stage(orders: DataFrame) -> DataFrame:
-            rows = orders.localCheckpoint()  # read before the broker goes
-            own_broker.stop_broker(0)
-            return rows
-
-        with pytest.raises(TransientError) as caught:
-            orders.run(orders.asset(stage), manager=manager)
-        assert not isinstance(caught.value, OffsetConflictError)
-        own_broker.start_broker(0)
-        assert consume(servers, orders.target) == []
-        found = orders.metadata(orders.run(orders.asset(), manager=manager))
-        assert found["records_written"] == CACHED
-        ids = [r.json()["id"] for r in consume(servers, orders.target)]
-        assert ids == list(range(CACHED))
-
-    def test_stopped_in_the_middle_of_a_small_slice(self, orders: Orders, own_broker: EmbeddedBroker) -> None:
-        """It is read again to be written, and by its default Spark's source would wait for minutes."""
-        manager = manager_at(own_broker.bootstrap_servers, orders)
-        produce(own_broker.bootstrap_servers, orders.source, [order(n) for n in range(10)])
-
-        def stage(orders: DataFrame) -> DataFrame:
-            rows = orders.localCheckpoint()
-            own_broker.stop_broker(0)
-            return rows
-
-        began = time.monotonic()
-        with pytest.raises(BrokerUnavailableError, match="Kafka source"):
-            orders.run(orders.asset(stage), manager=manager)
-        assert time.monotonic() - began < 60
-
-    def test_no_broker_at_all(self, orders: Orders) -> None:
-        connection = KafkaConnection(bootstrap_servers="127.0.0.1:9", request_timeout_s=1.5)
-        manager = KafkaIOManager(
-            source=KafkaSource(connection=connection),
-            destination=KafkaDestination(connection=connection),
-            spark=orders.manager.spark,
-        )
-        began = time.monotonic()
-        with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:9"):
-            orders.run(orders.asset(on_fault=None), manager=manager)
-        assert time.monotonic() - began < 10
+def test_no_broker_at_all(orders: Orders) -> None:
+    connection = KafkaConnection(bootstrap_servers="127.0.0.1:9", request_timeout_s=1.5)
+    manager = KafkaIOManager(
+        source=KafkaSource(connection=connection),
+        destination=KafkaDestination(connection=connection),
+        spark=orders.manager.spark,
+    )
+    began = time.monotonic()
+    with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:9"):
+        orders.run(orders.asset(on_fault=None), manager=manager)
+    assert time.monotonic() - began < 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -34,9 +33,8 @@ from kpipe_platform import (
 from kpipe_platform.deadletter import Envelope
 from kpipe_platform.errors import BrokerUnavailableError, DeadLetterError, RecordFaultError, StageFailedError
 from kpipe_platform.spark.stage_notes import current_notes
-from kpipe_platform.testing.broker import EmbeddedBroker
 
-from .conftest import BAD, CACHED, ORDER, Orders, manager_at, order
+from .conftest import BAD, ORDER, Orders, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -305,35 +303,6 @@ class TestPolicies:
         with pytest.raises(BrokerUnavailableError):
             orders.run(orders.asset(on_fault=policies), manager=manager)
         assert time.monotonic() - began < 30
-
-    def test_a_write_that_is_not_acknowledged_is_made_again(self, orders: Orders, tmp_path: Any) -> None:
-        from kpipe_platform.testing.records import consume, produce
-
-        with EmbeddedBroker(data_dir=tmp_path / "broker", keep_data=True) as broker:
-            servers = broker.bootstrap_servers
-            manager = manager_at(servers, orders)
-            produce(servers, orders.source, [order(n) for n in range(CACHED)])
-            calls = []
-            # Past the time that the write may wait for its acknowledgements.
-            starting = threading.Timer(6, broker.start_broker, [0])
-
-            def stage(orders: DataFrame) -> DataFrame:
-                calls.append(1)
-                if len(calls) == 1:
-                    orders = orders.localCheckpoint()  # read before the broker goes
-                    broker.stop_broker(0)
-                    starting.start()
-                return orders
-
-            # It takes a while until the group's coordinator answers again.
-            retry = RecordRetryPolicy(max_attempts=20, delay_s=1, backoff="fixed")
-            policies = FaultPolicies(
-                FaultAction.DEAD_LETTER, destination=FaultPolicy(retry=retry), source=FaultPolicy(retry=retry)
-            )
-            found = orders.metadata(orders.run(orders.asset(stage, on_fault=policies), manager=manager))
-            starting.join()
-            assert (len(calls), found["records_written"]) == (2, CACHED)
-            assert [r.json()["id"] for r in consume(servers, orders.target)] == list(range(CACHED))
 
 
 def poisoned(orders: DataFrame) -> DataFrame:

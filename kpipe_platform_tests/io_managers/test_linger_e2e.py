@@ -78,37 +78,31 @@ def reading(broker: EmbeddedBroker, topic: str) -> Iterator[list[tuple[int, floa
         consumer.close()
 
 
-@pytest.mark.timeout(300)
 def test_a_stream_is_followed_exactly_once_and_in_order(orders: Orders, kafka_broker: EmbeddedBroker) -> None:
     # The first slice of a session compiles; that is not what is measured here.
     orders.send(order(0))
     orders.run(orders.asset())
-    records = 150
+    rounds, records = 4, 40
     sent: dict[int, float] = {}
     with (
         reading(kafka_broker, orders.target) as seen,
-        running(orders, orders.asset(max_slices=None, linger_s=8)) as run,
+        running(orders, orders.asset(max_slices=None, linger_s=4)) as run,
     ):
+        # A record of each round comes while the run waits, and the others while it takes that one or waits again.
         for number in range(1, records + 1):
             sent[number] = time.time()
             orders.send(order(number))
-            time.sleep(0.1)
+            if number % (records // rounds) == 0:
+                wait_until(lambda number=number: len(seen) > number, "the outputs")  # type: ignore[misc]
         found = orders.metadata(run.result(120))
-        wait_until(lambda: len(seen) > records, "all outputs")
     assert [number for number, _ in seen] == list(range(records + 1))
     assert orders.ids() == list(range(records + 1))
     assert (found["records_read"], found["records_written"], found["lag"]) == (records, records, 0)
-    assert found["slices_taken"] >= 3
+    assert found["slices_taken"] >= rounds
     assert [(r["start"], r["end"]) for r in found["kpipe/ranges"]] == [(1, records + 1)]
     assert orders.committed() == records + 1
     waited = [at - sent[number] for number, at in seen if number in sent]
-    p50, p95 = percentile(waited, 50), percentile(waited, 95)
-    steps = {record.data["step"]: record.data["seconds"] for record in found["steps"].records}
-    a_slice = {step: round(seconds / found["slices_taken"] * 1000, 1) for step, seconds in steps.items()}
-    logger.info("produce to readable: p50 %.3f s, p95 %.3f s, in %s slices", p50, p95, found["slices_taken"])
-    logger.info("the metadata says p50 %s ms, p95 %s ms", found["latency_p50_ms"], found["latency_p95_ms"])
-    logger.info("milliseconds a slice: %s", a_slice)
-    assert p50 < 5
+    logger.info("produce to readable: p50 %.3f s, in %s slices", percentile(waited, 50), found["slices_taken"])
     # The metadata's figure is that of the first and last record of each slice.
     assert 0 < found["latency_p50_ms"] <= found["latency_p95_ms"] < 1000 * (max(waited) + 5)
 
@@ -172,7 +166,7 @@ def test_a_run_that_finds_nothing_waits_for_the_first_record(orders: Orders) -> 
 def test_each_partition_of_a_range_run_waits_by_itself(make_orders: Callable[..., Orders], mode: ExecutionMode) -> None:
     orders = make_orders(2, target={"partitions": 1})
     scaling = PartitionScaling(execution_mode=mode)
-    asset = orders.asset(max_slices=None, linger_s=6, scaling=scaling)
+    asset = orders.asset(max_slices=2, linger_s=600, scaling=scaling)
     tags = {"dagster/asset_partition_range_start": "0", "dagster/asset_partition_range_end": "1"}
     with running(orders, asset, partition=None, tags=tags) as run:
         wait_until(lambda: orders.committed(0) == orders.committed(1) == 0, "both wait")
@@ -193,7 +187,7 @@ def test_each_partition_of_a_range_run_waits_by_itself(make_orders: Callable[...
 
 def test_an_asset_without_partitions_follows_all_of_them(make_orders: Callable[..., Orders]) -> None:
     orders = make_orders(3)
-    asset = orders.asset(partitioned=False, max_slices=None, linger_s=5)
+    asset = orders.asset(partitioned=False, max_slices=None, linger_s=4)
     with running(orders, asset, partition=None) as run:
         wait_until(lambda: orders.committed(2) == 0, "the wait")
         for number in range(3):

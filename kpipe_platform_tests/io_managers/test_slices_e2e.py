@@ -8,7 +8,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kpipe_platform import FaultAction, JsonCodec, KafkaTopic, PartitionScaling, RawCodec, TextCodec, kafka_topic_asset
@@ -34,18 +34,19 @@ def test_consecutive_materialisations_continue_where_the_last_ended(orders: Orde
     assert orders.lag() == 0
 
 
-def test_an_empty_slice_is_a_success_without_a_spark_job(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_session(_: object) -> None:
-        raise AssertionError("an empty slice asked for Spark")
+def test_an_empty_slice_is_a_success_without_a_spark_job(orders: Orders, spark: SparkSession) -> None:
+    def jobs() -> set[int]:
+        return set(spark.sparkContext.statusTracker().getJobIdsForGroup())
 
     asset = orders.asset()
     orders.send(order(1))
+    before = jobs()
     orders.run(asset)
-    with monkeypatch.context() as patch:
-        patch.setattr("kpipe_platform.spark.reader.read_ranges", no_session)
-        patch.setattr("kpipe_platform.spark.writer.run_pass", no_session)
-        found = orders.metadata(orders.run(asset))
+    filled = jobs()
+    assert filled > before
+    found = orders.metadata(orders.run(asset))
     assert (found["records_read"], found["lag"]) == (0, 0)
+    assert jobs() == filled
     assert orders.ids() == [1]
 
 
@@ -85,9 +86,8 @@ def test_one_bad_record_in_a_thousand_dead_letters_alone(orders: Orders) -> None
     assert "dead_letter_reasons" in found
 
 
-@pytest.mark.parametrize(
-    ("record", "says"),
-    [
+def test_the_reason_names_what_is_wrong(orders: Orders) -> None:
+    sent: list[tuple[dict[str, Any], str]] = [
         ({"value": b"not json"}, "not JSON"),
         ({"value": b""}, "empty"),
         ({"value": b'{"amount": 1}'}, '"id"'),
@@ -96,14 +96,14 @@ def test_one_bad_record_in_a_thousand_dead_letters_alone(orders: Orders) -> None
         ({"value": b"[1]"}, "object"),
         ({"value": b'{"id": 1, "note": "\xff"}'}, "UTF-8"),
         ({"value": b'{"id": 1}', "key": b"\xff"}, "UTF-8"),
-    ],
-)
-def test_the_reason_names_what_is_wrong(orders: Orders, record: dict[str, Any], says: str) -> None:
-    orders.send(record, order(2))
+    ]
+    orders.send(*(record for record, _ in sent), order(2))
     orders.run(orders.asset())
-    [letter] = orders.letters()
-    assert says in letter.json()["fault"]["message"]
-    assert base64.b64decode(letter.json()["original"]["value_base64"]) == record["value"]
+    letters = {letter.json()["original"]["offset"]: letter.json() for letter in orders.letters()}
+    assert sorted(letters) == list(range(len(sent)))
+    for offset, (record, says) in enumerate(sent):
+        assert says in letters[offset]["fault"]["message"]
+        assert base64.b64decode(letters[offset]["original"]["value_base64"]) == record["value"]
     assert orders.ids() == [2]
 
 

@@ -1,45 +1,60 @@
-"""A run that is terminated in the middle of a write: over within seconds, and nothing of it is visible."""
+"""A run that is terminated in the middle of a write, or while it waits: over within seconds, and nothing is lost.
+
+Here the signal comes to the process of the tests; processes of their own are ended in ``test_killed_e2e``.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import dagster as dg
 import pytest
+from pyspark.sql import SparkSession
 
-from kpipe_platform.testing.broker import EmbeddedBroker
-from kpipe_platform_tests.processes import descendant_groups, wait_until
+from kpipe_platform_tests.processes import wait_until
 
 from .conftest import BAD, Orders, order
-from .killing import hanging_at
+from .killing import INTERRUPTED, alive, terminated, writers_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
+LOGGER = "kpipe_platform.observability.events"
 
-@pytest.mark.timeout(400)
+
+def logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
+    return [json.loads(record.getMessage()) for record in caplog.records if record.name == LOGGER]
+
+
 @pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
-def test_a_terminated_run(
-    orders: Orders, kafka_broker: EmbeddedBroker, tmp_path: Path, signal_: signal.Signals
+def test_in_the_middle_of_a_write(
+    orders: Orders, spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, signal_: signal.Signals
 ) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
     orders.send(*(order(n) for n in range(20)), BAD)
-    with hanging_at("hang_before_offsets", orders, kafka_broker, tmp_path) as child:
-        assert len(orders.outputs(settled=False, isolation="read_uncommitted")) == 20
-        groups = descendant_groups(child.pid)
-        began = time.monotonic()
-        child.send_signal(signal_)
-        wait_until(lambda: child.poll() is not None, "the end of the run", 60)
-        took = time.monotonic() - began
-        log = (tmp_path / "stderr").read_text()
-        assert took < 15, f"{took:.1f} s\n{log[-3000:]}"
-        # Spark's own processes end with it.
-        wait_until(lambda: not _alive(groups), "the end of its processes", 15)
-    failed = [json.loads(line) for line in log.splitlines() if line.startswith('{"event":"failed"')]
+    with (
+        writers_at("hang_before_offsets", spark, tmp_path) as reached,
+        terminated(lambda: wait_until(reached.exists, "the place", 120), signal_) as sent,
+        pytest.raises(INTERRUPTED),
+    ):
+        orders.run(orders.asset())
+    took_s = time.monotonic() - sent[0]
+    assert took_s < 20
+    # Its Spark job is cancelled, and the worker that hung is gone with it.
+    wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), "the end of its jobs", 30)
+    worker = int(reached.read_text())
+    wait_until(lambda: not alive(worker), "the end of its worker", 30)
+    failed = [e for e in logged(caplog) if e["event"] == "failed"]
     assert [(e["partition"], e["start"], e["end"], e["reason"]) for e in failed] == [
         (0, 0, 21, "the run was terminated")
     ]
     # Aborted by the run itself: nobody waits for the transaction's timeout.
+    assert len(orders.outputs(isolation="read_uncommitted")) == 20
     assert orders.outputs() == []
     assert orders.committed() is None
     found = orders.metadata(orders.run(orders.asset()))
@@ -47,18 +62,35 @@ def test_a_terminated_run(
     assert orders.ids() == list(range(20))
 
 
-def _alive(groups: set[int]) -> bool:
-    return any(
-        int(fields[2]) in groups and fields[0] != "Z"
-        for entry in Path("/proc").iterdir()
-        if entry.name.isdigit()
-        for fields in [_stat(entry)]
-        if fields
-    )
+def test_a_run_that_waits_ends_at_once_and_dagster_knows_what_it_did(
+    orders: Orders, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, LOGGER)
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        own = replace(orders, instance=instance)
 
+        def two_slices() -> None:
+            for number in range(2):
+                orders.send(order(number))
+                wait_until(lambda end=number + 1: orders.committed() == end, "the slice", 120)  # type: ignore[misc]
+            (run,) = instance.get_runs()
+            # What a run launcher does, for the UI's button.
+            instance.report_run_canceling(run)
 
-def _stat(entry: Path) -> list[str]:
-    try:
-        return (entry / "stat").read_text().rsplit(")", 1)[1].split()
-    except OSError:
-        return []
+        with terminated(two_slices, signal.SIGTERM) as sent, pytest.raises(INTERRUPTED):
+            own.run(own.asset(max_slices=None, linger_s=600))
+        took_s = time.monotonic() - sent[0]
+        assert took_s < 10
+        assert instance.get_runs()[0].status is dg.DagsterRunStatus.CANCELED
+        held = instance.fetch_materializations(dg.AssetKey("enriched"), limit=10).records
+        (metadata,) = [m.metadata for record in held if (m := record.asset_materialization) is not None]
+        assert metadata["records_read"].value == 2
+        ranges: Any = metadata["kpipe/ranges"].value
+        assert [(r["start"], r["end"]) for r in ranges] == [(0, 2)]
+    # It has committed all that it took, so it did not fail there.
+    events = [(e["event"], e["start"], e["end"]) for e in logged(caplog)]
+    assert events == [("started", 0, 1), ("completed", 0, 2)]
+    assert orders.committed() == 2
+    orders.send(order(2))
+    assert orders.metadata(orders.run(orders.asset()))["records_read"] == 1
+    assert orders.ids() == [0, 1, 2]

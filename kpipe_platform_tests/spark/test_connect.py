@@ -2,48 +2,22 @@
 
 from __future__ import annotations
 
-import ast
-import os
-import subprocess
-import sys
-import xml.etree.ElementTree as ET
-from pathlib import Path
-
 import pytest
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform_tests.spark.connect_runs import names_of, outcomes_of
 
-ROOT = Path(__file__).parents[2]
-CASES = ROOT / "kpipe_platform_tests/io_managers/connect_cases.py"
-NAMES = [
-    each.name
-    for each in ast.parse(CASES.read_text(encoding="utf-8")).body
-    if isinstance(each, ast.FunctionDef) and each.name.startswith("test_")
-]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
+
+CASES = "connect_cases.py"
 
 
 @pytest.fixture(scope="module")
-def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
-    """What went wrong in each case; None where nothing did."""
-    report = tmp_path_factory.mktemp("connect") / "report.xml"
-    answer = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"--junitxml={report}", str(CASES)],
-        cwd=ROOT,
-        env={**os.environ, "KPIPE_TEST_SPARK": "connect"},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=580,
-    )
-    assert report.exists(), answer.stdout + answer.stderr
-    found: dict[str, str | None] = {}
-    for case in ET.parse(report).iter("testcase"):
-        failures = [child.text or child.get("message") or child.tag for child in case if child.tag != "system-out"]
-        found[str(case.get("name"))] = "\n".join(failures) or None
-    return found
+def outcomes(tmp_path_factory: pytest.TempPathFactory, kafka_broker: EmbeddedBroker) -> dict[str, str | None]:
+    return outcomes_of(CASES, tmp_path_factory.mktemp("connect"), kafka_broker.bootstrap_servers)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", names_of(CASES))
 def test_connect(outcomes: dict[str, str | None], name: str) -> None:
     assert name in outcomes, f"{name} did not run"
     assert outcomes[name] is None, outcomes[name]

@@ -190,11 +190,11 @@ def test_a_rejected_output_belongs_to_its_slices_partition(table: Table) -> None
     assert (row["source_timestamp"], row["created_at"]) == (None, None)
 
 
-@pytest.mark.parametrize("timestamp_ms", [2**63 - 1, -(2**63), 253_402_300_800_000])
-def test_a_timestamp_beyond_any_calendar_is_null_and_fails_nothing(table: Table, timestamp_ms: int) -> None:
-    (row,) = table(build_dead_letter(replace(RECORD, timestamp_ms=timestamp_ms), FAULT, CONTEXT, NOW_MS))
-    assert (row["source_timestamp"], row["created_at"]) == (None, None)
-    assert (row["source_offset"], row["kind"]) == (42, "bad_cast")
+def test_a_timestamp_beyond_any_calendar_is_null_and_fails_nothing(table: Table) -> None:
+    records = [replace(RECORD, timestamp_ms=each) for each in (2**63 - 1, -(2**63), 253_402_300_800_000)]
+    rows = table(*(build_dead_letter(record, FAULT, CONTEXT, NOW_MS) for record in records))
+    assert [(row["source_timestamp"], row["created_at"]) for row in rows] == [(None, None)] * 3
+    assert [(row["source_offset"], row["kind"]) for row in rows] == [(42, "bad_cast")] * 3
 
 
 @pytest.mark.parametrize("families", [("connect",), ("spring", "connect")])
@@ -241,9 +241,8 @@ def test_of_several_hops_the_first_coordinates_and_the_last_exception_count(tabl
     assert (row["correlation_id"], row["component"]) == ("abc", None)
 
 
-@pytest.mark.parametrize(
-    "value",
-    [
+def test_what_is_no_envelope_is_a_row_all_the_same(table: Table) -> None:
+    values = [
         b"plain",
         None,
         b'{"schema":"kpipe.dead_letter/1"',
@@ -251,16 +250,15 @@ def test_of_several_hops_the_first_coordinates_and_the_last_exception_count(tabl
         b'{"schema":"kpipe.dead_letter/2","original":{},"fault":{"component":"stage"}}',
         b'{"schema":"kpipe.dead_letter/1","original":7,"fault":[]}',
         b"\xff\xfe",
-    ],
-)
-def test_what_is_no_envelope_is_a_row_all_the_same(table: Table, value: bytes | None) -> None:
+    ]
     strange = (("__connect.errors.partition", b"three"), ("__connect.errors.offset", None))
-    (row,) = table(DeadLetter("d", b"k", value, strange, 5))
-    assert (row["form"], row["key"], row["value"]) == ("raw", b"k", value)
+    rows = table(*(DeadLetter("d", b"k", value, strange, 5) for value in values))
     known = {"dlq_partition", "dlq_offset", "dlq_timestamp", "form", "payload", "key", "value", "headers", "redacted"}
     known |= {"source_timestamp", "created_at", "rules", "retries", "segments", "omitted"}
-    said = {name: content for name, content in row.items() if name not in known and content not in (None, [], False)}
-    assert said == {}
+    for row, value in zip(rows, values, strict=True):
+        assert (row["form"], row["key"], row["value"]) == ("raw", b"k", value)
+        said = {name: found for name, found in row.items() if name not in known and found not in (None, [], False)}
+        assert said == {}, value
 
 
 def test_an_envelope_from_before_rules_and_redaction(table: Table) -> None:
