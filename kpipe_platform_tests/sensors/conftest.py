@@ -30,6 +30,7 @@ from kpipe_platform import (
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.sensors import kafka_offset_sensor
 from kpipe_platform.sensors.cursor import Cursor
+from kpipe_platform.spark.connect_server import ConnectServer
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 
@@ -163,6 +164,18 @@ class Sensing:
     @property
     def remembered(self) -> Cursor:
         return Cursor.from_text(self.cursor)
+
+
+@pytest.fixture(scope="session")
+def engine(spark_remote: str | None) -> Iterator[str]:
+    """Address of a Spark for runs in processes of their own, which they attach to instead of starting one each."""
+    if spark_remote is not None:
+        yield spark_remote
+        return
+    settings = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    with ConnectServer(master="local[2]", settings=settings, warm=False) as server:
+        yield server.remote
+        assert server.is_running(), server.log_tail()
 
 
 @pytest.fixture

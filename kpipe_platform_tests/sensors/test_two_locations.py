@@ -35,11 +35,12 @@ PARTITIONS = 4
 SESSION_S = 6
 SENSOR = "enriched_offsets"
 
-# One file a location; the name of the file is that of the deployment. One run takes all partitions that are due, for
-# each run starts a Spark of its own.
+# One file a location; the name of the file is that of the deployment. One run takes all partitions that are due. A run
+# is at work for as long as there is a file called hold.
 DEFINITIONS = """
 import logging
 import os
+import time
 from pathlib import Path
 import dagster as dg
 from kpipe_platform import (
@@ -59,6 +60,8 @@ orders = kafka_topic_asset(os.environ["SOURCE"], value=JsonCodec("id BIGINT NOT 
     backfill_policy=dg.BackfillPolicy.single_run(),
 )
 def enriched(orders):
+    while Path("hold").exists():
+        time.sleep(0.1)
     return orders
 
 defs = dg.Definitions(
@@ -72,14 +75,14 @@ defs = dg.Definitions(
     resources={"kafka_io_manager": KafkaIOManager(
         source=KafkaSource(
             connection=connection,
-            group_prefix="dev",
+            group_prefix="locations",
             scaling=PartitionScaling(
                 execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS, max_concurrent_partitions=8
             ),
             ownership=PartitionOwnership(instance_id=NAME, session_timeout_s=6, drain_deadline_s=120),
         ),
         destination=KafkaDestination(connection=connection),
-        spark=SparkEngine(spark_config={"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}),
+        spark=SparkEngine(remote=os.environ["ENGINE"]),
     )},
     executor=dg.in_process_executor,
 )
@@ -144,6 +147,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Locations]]:
 def test_two_code_locations_share_a_topic_and_one_takes_over_from_the_other(
     start: Callable[..., Locations],
     kafka_broker: EmbeddedBroker,
+    engine: str,
     kafka_topic: TopicFactory,
     produce: Produce,
     consume: Consume,
@@ -151,7 +155,7 @@ def test_two_code_locations_share_a_topic_and_one_takes_over_from_the_other(
 ) -> None:
     source, target = kafka_topic("orders", partitions=PARTITIONS), kafka_topic("enriched")
     connection = KafkaConnection(bootstrap_servers=kafka_broker.bootstrap_servers)
-    kafka = KafkaSource(connection=connection, group_prefix="dev")
+    kafka = KafkaSource(connection=connection, group_prefix="locations")
     group = kafka.group(dg.AssetKey("enriched"))
 
     def send(batch: int) -> None:
@@ -161,7 +165,8 @@ def test_two_code_locations_share_a_topic_and_one_takes_over_from_the_other(
     def committed() -> list[int]:
         return [0 if found is None else found.offset for found in kafka.committed(group, source).values()]
 
-    dev = start(BROKERS=kafka_broker.bootstrap_servers, SOURCE=source, TARGET=target)
+    dev = start(BROKERS=kafka_broker.bootstrap_servers, ENGINE=engine, SOURCE=source, TARGET=target)
+    hold = dev.folder / "hold"
     dev.until(lambda: f"{SENSOR} skipped" in dev.log, 120)
     blue = dev.server("blue")
 
@@ -181,12 +186,17 @@ def test_two_code_locations_share_a_topic_and_one_takes_over_from_the_other(
             }
 
         # Blue has all of it, for the sensor of green is off.
+        hold.touch()
         send(1)
         dev.until(lambda: any(run.status is dg.DagsterRunStatus.STARTED for run in runs()))
         assert taken("blue", 1) == set(range(PARTITIONS))
 
         # Green's is turned on while blue's run is at work: what green is to have is given away behind that.
         dev.start_sensor("green")
+        dev.until(lambda: re.search(r"blue \S+ Owners of \S+ draining \[", dev.log))
+        assert committed() == [0] * PARTITIONS
+        assert not re.search(r"green \S+ Owners of \S+ assigned \[", dev.log)
+        hold.unlink()
         dev.until(lambda: committed() == [1] * PARTITIONS)
         dev.until(lambda: re.search(r"green \S+ Owners of \S+ assigned \[", dev.log), 60)
         drained = re.search(r"blue (\S+) Owners of \S+ drained \[.*\]: no work is in flight", dev.log)
