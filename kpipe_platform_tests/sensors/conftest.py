@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -178,10 +180,24 @@ def engine(spark_remote: str | None) -> Iterator[str]:
         assert server.is_running(), server.log_tail()
 
 
+@pytest.fixture(scope="session")
+def empty_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a Dagster instance before its first run. Making its tables takes longer than most tests here."""
+    home = tmp_path_factory.mktemp("dagster") / "home"
+    home.mkdir()
+    with dg.instance_for_test(temp_dir=str(home)) as made:
+        # Each makes the tables of one of its storages.
+        made.get_runs()
+        made.get_dynamic_partitions("kafka.orders")
+        made.all_instigator_state()
+    return home
+
+
 @pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
+def instance(empty_home: Path, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     # Not an ephemeral one: a sensor resolves dynamic partitions through a reference to its instance.
-    with dg.instance_for_test() as made:
+    home = shutil.copytree(empty_home, tmp_path / "dagster-home")
+    with dg.instance_for_test(temp_dir=str(home)) as made:
         yield made
 
 

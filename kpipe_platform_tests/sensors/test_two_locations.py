@@ -141,6 +141,7 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Locations]]:
 
     yield make
     for each in started:
+        (each.folder / "hold").unlink(missing_ok=True)
         each.stop()
 
 
