@@ -27,7 +27,7 @@ pytestmark = [
     pytest.mark.broker,
     pytest.mark.spark,
     pytest.mark.slow,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
 ]
 
@@ -121,7 +121,7 @@ def deployment(
     topics = {"SOURCE": source, "TARGET": target, "MANY": many, "COPIED": copied}
     dev = DagsterDev(folder, files, ("-f", "definitions.py"), BROKERS=kafka_broker.bootstrap_servers, **topics)
     try:
-        dev.until(lambda: "enriched_offsets skipped" in dev.log, 120)
+        dev.until(lambda: "enriched_offsets skipped" in dev.log)
         yield Deployment(dev, kafka, source, target, many, copied, engine)
     finally:
         dev.stop()
@@ -146,7 +146,7 @@ def test_produced_records_are_committed_by_runs_that_the_sensor_asked_for(
             jvms = []
             produced_s = time.time()
             produce(source, [record(number, 0) for number in numbers])
-            dev.until(lambda: jvms.append(dev.runs_a_jvm()) or committed() == {0: end}, 150)
+            dev.until(lambda: jvms.append(dev.runs_a_jvm()) or committed() == {0: end})
             seen_s = time.time()
             dev.until(lambda: instance.get_runs(ours)[0].status is dg.DagsterRunStatus.SUCCESS, 60)
             found = latency_of(instance, instance.get_runs(ours)[0].run_id, produced_s, seen_s)
@@ -166,7 +166,7 @@ def test_produced_records_are_committed_by_runs_that_the_sensor_asked_for(
         # A partition that is added while it runs is taken from its start.
         grow_topic(deployment.kafka.connection, source, 3)
         produce(source, [record(3, 2)])
-        dev.until(lambda: committed() == {0: 3, 2: 1}, 150)
+        dev.until(lambda: committed() == {0: 3, 2: 1})
         assert sorted(each.json()["id"] for each in consume(deployment.target)) == [1, 2, 3, 4]
         dev.until(lambda: all(run.is_finished for run in instance.get_runs(ours)), 60)
         runs = instance.get_runs(ours)
