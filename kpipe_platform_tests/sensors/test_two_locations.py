@@ -79,7 +79,7 @@ defs = dg.Definitions(
             scaling=PartitionScaling(
                 execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS, max_concurrent_partitions=8
             ),
-            ownership=PartitionOwnership(instance_id=NAME, session_timeout_s=6, drain_deadline_s=120),
+            ownership=PartitionOwnership(instance_id=NAME, session_timeout_s=6, drain_deadline_s=600),
         ),
         destination=KafkaDestination(connection=connection),
         spark=SparkEngine(remote=os.environ["ENGINE"]),
