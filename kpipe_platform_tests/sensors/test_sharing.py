@@ -32,7 +32,7 @@ from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 from .conftest import Sensing
 from .deployment import SESSION_S, keep, sharing_manager
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 DRAIN, STOP = RebalanceMode.DRAIN_AND_YIELD, RebalanceMode.STOP_ACCEPTING_NEW_WORK_AND_YIELD
 PARTITIONS = 4
