@@ -9,11 +9,13 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
+from dagster._core.remote_origin import RegisteredCodeLocationOrigin, RemoteJobOrigin, RemoteRepositoryOrigin
+from dagster._core.run_coordinator.base import SubmitRunContext
 from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from kpipe_platform import JsonCodec, KafkaTopic, kafka_asset, kafka_pool, kafka_topic_asset
 from kpipe_platform.cli.dev import dagster_yaml
-from kpipe_platform.partitions.coordinator import slot_of
+from kpipe_platform.partitions.coordinator import SLOT, slot_of
 
 PAGE = Path(__file__).parents[2] / "docs/guides/concurrency.md"
 ORDERS = kafka_topic_asset("orders", value=JsonCodec("id BIGINT NOT NULL"))
@@ -23,7 +25,13 @@ def run_of(pools: set[str], **tags: str) -> dg.DagsterRun:
     """A run as Dagster records it."""
     names = {f"dagster/{name}": value for name, value in tags.items()}
     concurrency = RunOpConcurrency(root_key_counts={}, has_unconstrained_root_nodes=True, all_pools=pools)
-    return dg.DagsterRun("job", tags=names, run_op_concurrency=concurrency if pools else None)
+    repository = RemoteRepositoryOrigin(RegisteredCodeLocationOrigin("test"), "test")
+    return dg.DagsterRun(
+        "job",
+        tags=names,
+        run_op_concurrency=concurrency if pools else None,
+        remote_job_origin=RemoteJobOrigin(repository, "job"),
+    )
 
 
 @pytest.mark.parametrize(
@@ -59,6 +67,20 @@ def test_an_asset_has_a_pool_of_its_own(how: dict[str, Any], pool: str) -> None:
 
     assert made.op.pool == pool
     assert "pool" in how or kafka_pool(made.key) == pool
+
+
+def test_every_run_that_is_queued_is_tagged_with_its_slot(tmp_path: Path) -> None:
+    (tmp_path / "dagster.yaml").write_text(dagster_yaml(2), encoding="utf-8")
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        by_hand, by_sensor = run_of({"kpipe.a"}, partition="3"), run_of({"kpipe.a"}, partition="3", run_key="a#1")
+        other = run_of({"registry"}, partition="3")
+        for run in (by_hand, by_sensor, other):
+            instance.add_run(run)
+            instance.run_coordinator.submit_run(SubmitRunContext(run, workspace=None))  # type: ignore[arg-type]
+        queued = {run.run_id: run for run in instance.get_runs()}
+        assert {run.status for run in queued.values()} == {dg.DagsterRunStatus.QUEUED}
+        assert {queued[run.run_id].tags[SLOT] for run in (by_hand, by_sensor)} == {"kpipe.a/3"}
+        assert SLOT not in queued[other.run_id].tags
 
 
 def test_the_page_shows_the_settings_that_kpipe_dev_writes() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -30,6 +32,7 @@ from kpipe_platform import (
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.sensors import kafka_offset_sensor
 from kpipe_platform.sensors.cursor import Cursor
+from kpipe_platform.spark.connect_server import ConnectServer
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 
@@ -165,10 +168,36 @@ class Sensing:
         return Cursor.from_text(self.cursor)
 
 
+@pytest.fixture(scope="session")
+def engine(spark_remote: str | None) -> Iterator[str]:
+    """Address of a Spark for runs in processes of their own, which they attach to instead of starting one each."""
+    if spark_remote is not None:
+        yield spark_remote
+        return
+    settings = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+    with ConnectServer(master="local[2]", settings=settings, warm=False) as server:
+        yield server.remote
+        assert server.is_running(), server.log_tail()
+
+
+@pytest.fixture(scope="session")
+def empty_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files of a Dagster instance before its first run. Making its tables takes longer than most tests here."""
+    home = tmp_path_factory.mktemp("dagster") / "home"
+    home.mkdir()
+    with dg.instance_for_test(temp_dir=str(home)) as made:
+        # Each makes the tables of one of its storages.
+        made.get_runs()
+        made.get_dynamic_partitions("kafka.orders")
+        made.all_instigator_state()
+    return home
+
+
 @pytest.fixture
-def instance() -> Iterator[dg.DagsterInstance]:
+def instance(empty_home: Path, tmp_path: Path) -> Iterator[dg.DagsterInstance]:
     # Not an ephemeral one: a sensor resolves dynamic partitions through a reference to its instance.
-    with dg.instance_for_test() as made:
+    home = shutil.copytree(empty_home, tmp_path / "dagster-home")
+    with dg.instance_for_test(temp_dir=str(home)) as made:
         yield made
 
 

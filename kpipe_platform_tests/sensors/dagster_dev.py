@@ -49,7 +49,7 @@ class DagsterDev:
     def log(self) -> str:
         return self._log.read_text(encoding="utf-8", errors="replace")
 
-    def until(self, what: Callable[[], object], deadline_s: float = 150) -> float:
+    def until(self, what: Callable[[], object], deadline_s: float = 300) -> float:
         """Wait for it; returns how long that took, seconds."""
         began = time.monotonic()
         while not what():

@@ -25,8 +25,10 @@ SESSION_S = 6.0
 """The brokers take no shorter one."""
 
 
-def sharing_manager(servers: str, prefix: str, mode: RebalanceMode, **ownership: Any) -> KafkaIOManager:
-    """An IO manager whose source shares its partitions."""
+def sharing_manager(
+    servers: str, prefix: str, mode: RebalanceMode, *, remote: str | None = None, **ownership: Any
+) -> KafkaIOManager:
+    """An IO manager whose source shares its partitions; without ``remote`` it takes the session of this process."""
     connection = KafkaConnection(bootstrap_servers=servers)
     scaling = PartitionScaling(
         execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS, max_concurrent_partitions=8, rebalance_mode=mode
@@ -36,7 +38,7 @@ def sharing_manager(servers: str, prefix: str, mode: RebalanceMode, **ownership:
     return KafkaIOManager(
         source=KafkaSource(connection=connection, group_prefix=prefix, scaling=scaling, ownership=shared),
         destination=KafkaDestination(connection=connection),
-        spark=SparkEngine(),
+        spark=SparkEngine(remote=remote),
     )
 
 
@@ -46,9 +48,8 @@ def keep(orders):  # type: ignore[no-untyped-def]
 
 def main(text: str) -> None:
     settings = json.loads(text)
-    manager = sharing_manager(
-        settings["servers"], settings["prefix"], RebalanceMode(settings["mode"]), **settings["ownership"]
-    )
+    mode, how = RebalanceMode(settings["mode"]), settings["ownership"]
+    manager = sharing_manager(settings["servers"], settings["prefix"], mode, remote=settings["engine"], **how)
 
     def produce(*_: Any, **__: Any) -> None:
         raise NotImplementedError

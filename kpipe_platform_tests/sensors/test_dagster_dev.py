@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import dagster as dg
 import pytest
 
-from kpipe_platform import ExecutionMode, KafkaConnection, KafkaSource
+from kpipe_platform import KafkaConnection, KafkaSource
 from kpipe_platform.cli.dev import dagster_yaml
 from kpipe_platform.jvm.ports import is_free
-from kpipe_platform.spark.connect_server import ConnectServer
+from kpipe_platform.partitions.runs import GROUP
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 
@@ -23,7 +23,13 @@ from .dagster_dev import DagsterDev
 from .latency import Latency, latency_of
 from .test_tick import grow_topic
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.broker,
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc"),
+]
 
 PREFIX = "dev"
 
@@ -39,24 +45,30 @@ from kpipe_platform.sensors import kafka_offset_sensor
 
 connection = KafkaConnection(bootstrap_servers=dg.EnvVar("BROKERS"))
 orders = kafka_topic_asset(os.environ["SOURCE"], value=JsonCodec("id BIGINT NOT NULL"), name="orders")
+many = kafka_topic_asset(os.environ["MANY"], value=JsonCodec("id BIGINT NOT NULL"), name="many")
 
-scaling = PartitionScaling(execution_mode=ExecutionMode(os.environ.get("MODE", "preserve_partition_order")))
-
-@kafka_asset(
-    source=orders, topic=KafkaTopic(os.environ["TARGET"], value=JsonCodec()), name="enriched", scaling=scaling
-)
+@kafka_asset(source=orders, topic=KafkaTopic(os.environ["TARGET"], value=JsonCodec()))
 def enriched(orders):
     return orders
 
-# Read by the process of each run: a warm engine may come meanwhile.
+@kafka_asset(
+    source=many,
+    topic=KafkaTopic(os.environ["COPIED"], value=JsonCodec()),
+    scaling=PartitionScaling(execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS),
+)
+def copied(many):
+    return many
+
+# Read by the process of each run: whether it has a Spark of its own.
 remote = Path("remote").read_text() if Path("remote").exists() else None
 own = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 defs = dg.Definitions(
-    assets=[orders, enriched],
-    sensors=[kafka_offset_sensor(
-        enriched, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING
-    )],
+    assets=[orders, enriched, many, copied],
+    sensors=[
+        kafka_offset_sensor(each, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING)
+        for each in (enriched, copied)
+    ],
     resources={"kafka_io_manager": KafkaIOManager(
         source=KafkaSource(connection=connection, group_prefix="dev"),
         destination=KafkaDestination(connection=connection),
@@ -67,121 +79,119 @@ defs = dg.Definitions(
 """
 
 
-def dev_of(folder: Path, workers: int, **environment: str) -> DagsterDev:
-    files = {"definitions.py": DEFINITIONS, "dagster.yaml": dagster_yaml(workers)}
-    return DagsterDev(folder, files, ("-f", "definitions.py"), **environment)
+@dataclass(frozen=True)
+class Deployment:
+    """A `dagster dev` with two workers, and the topics of its assets: enriched over 2 partitions, copied over 3."""
+
+    dev: DagsterDev
+    kafka: KafkaSource
+    source: str
+    target: str
+    many: str
+    copied: str
+    engine: str
+
+    def committed(self, asset: str, topic: str) -> dict[int, int]:
+        found = self.kafka.committed(self.kafka.group(dg.AssetKey(asset)), topic)
+        return {number: each.offset for number, each in found.items() if each is not None}
+
+    def attach(self, is_attached: bool) -> None:
+        """Whether later runs attach to the engine, or have a Spark of their own."""
+        address = self.dev.folder / "remote"
+        if is_attached:
+            address.write_text(self.engine, encoding="utf-8")
+        else:
+            address.unlink(missing_ok=True)
+
+    def instance(self) -> dg.DagsterInstance:
+        return dg.DagsterInstance.from_config(str(self.dev.folder))
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., DagsterDev]]:
-    started: list[DagsterDev] = []
-
-    def make(workers: int = 1, **environment: str) -> DagsterDev:
-        started.append(dev_of(tmp_path, workers, **environment))
-        return started[0]
-
-    yield make
-    for dev in started:
-        dev.stop()
-
-
-@pytest.fixture
-def engine(tmp_path: Path) -> Iterator[ConnectServer]:
-    """A warm engine, not started yet. Its first slice is what warms it: nothing else then takes the cores."""
-    server = ConnectServer(tmp_path / "engine", master="local[2]", warm=False)
-    yield server
-    server.stop()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
-def test_produced_records_are_committed_by_runs_that_the_sensor_asked_for(
-    start: Callable[..., DagsterDev],
-    engine: ConnectServer,
-    kafka_broker: EmbeddedBroker,
-    kafka_topic: TopicFactory,
-    produce: Produce,
-    consume: Consume,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture(scope="module")
+def deployment(
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker: EmbeddedBroker, kafka_topic: TopicFactory, engine: str
+) -> Iterator[Deployment]:
+    """One for all tests of this module; that it ends in order is looked at when they are done."""
+    folder = tmp_path_factory.mktemp("dev")
     source, target = kafka_topic("orders", partitions=2), kafka_topic("enriched")
+    many, copied = kafka_topic("many", partitions=3), kafka_topic("copied")
     connection = KafkaConnection(bootstrap_servers=kafka_broker.bootstrap_servers)
     kafka = KafkaSource(connection=connection, group_prefix=PREFIX)
-    group = kafka.group(dg.AssetKey("enriched"))
+    files = {"definitions.py": DEFINITIONS, "dagster.yaml": dagster_yaml(2)}
+    topics = {"SOURCE": source, "TARGET": target, "MANY": many, "COPIED": copied}
+    dev = DagsterDev(folder, files, ("-f", "definitions.py"), BROKERS=kafka_broker.bootstrap_servers, **topics)
+    try:
+        dev.until(lambda: "enriched_offsets skipped" in dev.log)
+        yield Deployment(dev, kafka, source, target, many, copied, engine)
+    finally:
+        dev.stop()
+    assert is_free(dev.port)
+    assert not re.search(r"Traceback", dev.log), dev.log[-6_000:]
+
+
+def test_produced_records_are_committed_by_runs_that_the_sensor_asked_for(
+    deployment: Deployment, produce: Produce, consume: Consume, capsys: pytest.CaptureFixture[str]
+) -> None:
+    dev, source = deployment.dev, deployment.source
 
     def committed() -> dict[int, int]:
-        return {n: found.offset for n, found in kafka.committed(group, source).items() if found is not None}
+        return deployment.committed("enriched", source)
 
-    dev = start(BROKERS=kafka_broker.bootstrap_servers, SOURCE=source, TARGET=target)
-    dev.until(lambda: "enriched_offsets skipped" in dev.log, 120)
+    ours = dg.RunsFilter(tags={GROUP: "dev.enriched"})
 
-    with dg.DagsterInstance.from_config(str(dev.folder)) as instance:
+    with deployment.instance() as instance:
 
         def measured(what: str, numbers: list[int]) -> tuple[Latency, bool]:
             end = committed().get(0, 0) + len(numbers)
             jvms = []
             produced_s = time.time()
             produce(source, [record(number, 0) for number in numbers])
-            dev.until(lambda: jvms.append(dev.runs_a_jvm()) or committed() == {0: end}, 150)
+            dev.until(lambda: jvms.append(dev.runs_a_jvm()) or committed() == {0: end})
             seen_s = time.time()
-            dev.until(lambda: instance.get_runs()[0].status is dg.DagsterRunStatus.SUCCESS, 60)
-            found = latency_of(instance, instance.get_runs()[0].run_id, produced_s, seen_s)
+            dev.until(lambda: instance.get_runs(ours)[0].status is dg.DagsterRunStatus.SUCCESS, 60)
+            found = latency_of(instance, instance.get_runs(ours)[0].run_id, produced_s, seen_s)
             with capsys.disabled():
                 sys.stdout.write(f"\nproduce to commit, {what}: {found}\n")
             return found, any(jvms)
 
+        deployment.attach(False)
         own = measured("a Spark of its own", [1, 2])
-        engine.start()
-        (dev.folder / "remote").write_text(engine.remote, encoding="utf-8")
-        attached = [measured(f"attached to {engines} engine", [n]) for n, engines in ((4, "a new"), (5, "a warm"))]
-        for latency, _ in (own, *attached):
+        deployment.attach(True)
+        attached = measured("attached to an engine", [4])
+        for latency, _ in (own, attached):
             assert latency.total_s == pytest.approx(sum(latency.parts_s.values()))
             assert min(latency.parts_s.values()) > -1, latency
-        assert [has_jvm for _, has_jvm in (own, *attached)] == [True, False, False]
+        assert [has_jvm for _, has_jvm in (own, attached)] == [True, False]
 
-    # A partition that is added while it runs is taken from its start.
-    grow_topic(connection, source, 3)
-    produce(source, [record(3, 2)])
-    dev.until(lambda: committed() == {0: 4, 2: 1}, 150)
-
-    assert sorted(each.json()["id"] for each in consume(target)) == [1, 2, 3, 4, 5]
-    with dg.DagsterInstance.from_config(str(dev.folder)) as instance:
-        dev.until(lambda: not instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.STARTED])), 60)
-        runs = instance.get_runs()
-        assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS] * 4, dev.log[-6_000:]
+        # A partition that is added while it runs is taken from its start.
+        grow_topic(deployment.kafka.connection, source, 3)
+        produce(source, [record(3, 2)])
+        dev.until(lambda: committed() == {0: 3, 2: 1})
+        assert sorted(each.json()["id"] for each in consume(deployment.target)) == [1, 2, 3, 4]
+        dev.until(lambda: all(run.is_finished for run in instance.get_runs(ours)), 60)
+        runs = instance.get_runs(ours)
+        assert [run.status for run in runs] == [dg.DagsterRunStatus.SUCCESS] * 3, dev.log[-6_000:]
         assert {run.tags["kpipe/partitions"] for run in runs} == {"0", "2"}
         assert instance.get_dynamic_partitions(f"kafka.{source}") == ["0", "1", "2"]
-    dev.stop()
-    assert is_free(dev.port)
-    assert not re.search(r"Traceback", dev.log), dev.log[-6_000:]
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_partitions_with_new_records_take_turns_at_two_workers(
-    start: Callable[..., DagsterDev],
-    kafka_broker: EmbeddedBroker,
-    kafka_topic: TopicFactory,
-    produce: Produce,
-    consume: Consume,
+    deployment: Deployment, produce: Produce, consume: Consume
 ) -> None:
-    source, target = kafka_topic("orders", partitions=4), kafka_topic("enriched")
-    kafka = KafkaSource(
-        connection=KafkaConnection(bootstrap_servers=kafka_broker.bootstrap_servers), group_prefix=PREFIX
-    )
-    group = kafka.group(dg.AssetKey("enriched"))
-    produce(source, [record(number, number) for number in range(4)])
-    mode = ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS.value
+    dev, many = deployment.dev, deployment.many
+    deployment.attach(True)
+    produce(many, [record(number, number) for number in range(3)])
+    with deployment.instance() as instance:
+        dev.until(lambda: deployment.committed("copied", many) == {0: 1, 1: 1, 2: 1}, 300)
+        ours = dg.RunsFilter(tags={GROUP: "dev.copied"})
+        dev.until(lambda: all(run.is_finished for run in instance.get_runs(ours)), 60)
+        records = instance.get_run_records(ours)
 
-    dev = start(workers=2, BROKERS=kafka_broker.bootstrap_servers, SOURCE=source, TARGET=target, MODE=mode)
-    with dg.DagsterInstance.from_config(str(dev.folder)) as instance:
-        succeeded = dg.RunsFilter(statuses=[dg.DagsterRunStatus.SUCCESS])
-        dev.until(lambda: instance.get_runs_count(succeeded) == 4, 450)
-        records = instance.get_run_records()
-
-    assert all(offset is not None and offset.offset == 1 for offset in kafka.committed(group, source).values())
-    assert sorted(each.json()["id"] for each in consume(target)) == [0, 1, 2, 3]
-    assert sorted(run.dagster_run.tags["kpipe/slot"] for run in records) == [f"kpipe.enriched/{n}" for n in range(4)]
+    assert {each.dagster_run.status for each in records} == {dg.DagsterRunStatus.SUCCESS}
+    assert sorted(each.json()["id"] for each in consume(deployment.copied)) == [0, 1, 2]
+    assert sorted(run.dagster_run.tags["kpipe/slot"] for run in records) == [f"kpipe.copied/{n}" for n in range(3)]
     # How many were at work when each began.
     spans = [(run.start_time, run.end_time) for run in records]
     at_once = [sum(s <= began < e for s, e in spans if s and e) for began, _ in spans if began]
-    assert len(at_once) == 4
+    assert len(at_once) == 3
     assert max(at_once) <= 2, spans

@@ -280,7 +280,7 @@ def test_a_member_whose_sensor_was_turned_off_leaves_and_comes_back_with_it(
     make_sensing: Callable[..., Sensing], manager: KafkaIOManager
 ) -> None:
     servers = manager.source.connection.settings.bootstrap_servers
-    shared = sharing_manager(servers, manager.source.group_prefix, DRAIN, idle_timeout_s=5.0, session_timeout_s=6)
+    shared = sharing_manager(servers, manager.source.group_prefix, DRAIN, idle_timeout_s=2.0, session_timeout_s=6)
     sensing = make_sensing(2, manager=shared, options={"minimum_interval_seconds": 0})
     sensing.send(1)
 

@@ -1,27 +1,30 @@
-"""Dagster's queue with 100 partitions and two workers: the real daemons, iterated by hand, and the settings of kpipe.
+"""Dagster's queue with many partitions and two workers: the real daemons, iterated by hand, and the settings of kpipe.
 
 The runs have no process: the test ends each and moves the group's offset, as a run would. Runs with processes are in
-test_dagster_dev.py.
+test_dagster_dev.py. All tests share a code server and a topic; each has a Dagster instance and offsets of its own.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 import logging
 import os
-import uuid
+import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+from dagster._core.remote_representation.grpc_server_registry import GrpcServerRegistry
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
-from dagster._core.test_utils import create_test_daemon_workspace_context
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import PythonFileTarget
 from dagster._daemon.backfill import execute_backfill_iteration
+from dagster._daemon.controller import create_daemon_grpc_server_registry
 from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import QueuedRunCoordinatorDaemon
 from dagster._daemon.sensor import execute_sensor_iteration
 from dagster_graphql.test.utils import execute_dagster_graphql
@@ -35,11 +38,11 @@ from kpipe_platform.testing.plugin import Produce, TopicFactory
 
 from .conftest import record
 
-pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.broker, pytest.mark.slow, pytest.mark.timeout(400)]
 
 ROOT = Path(__file__).parents[2]
 WORKERS = 2
-GROUP = "queue.enriched"
+PARTITIONS = 12
 LAUNCHER = """\
 run_launcher:
   module: kpipe_platform_tests.sensors.counting_launcher
@@ -58,24 +61,23 @@ from kpipe_platform import (
 
 connection = KafkaConnection(bootstrap_servers=os.environ["QUEUE_BROKERS"])
 orders = kafka_topic_asset(os.environ["QUEUE_SOURCE"], value=JsonCodec("id BIGINT NOT NULL"), name="orders")
-scaling = PartitionScaling(
-    execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS,
-    max_concurrent_partitions=int(os.environ["QUEUE_AT_ONCE"]),
-)
 
-@kafka_asset(source=orders, topic=KafkaTopic("enriched", value=JsonCodec()), scaling=scaling)
+def scaling(at_once):
+    return PartitionScaling(
+        execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS, max_concurrent_partitions=at_once
+    )
+
+@kafka_asset(source=orders, topic=KafkaTopic("enriched", value=JsonCodec()), scaling=scaling(1_000))
 def enriched(orders):
     return orders
 
-@kafka_asset(source=orders, topic=KafkaTopic("copied", value=JsonCodec()), scaling=scaling)
-def copied(orders):
+@kafka_asset(source=orders, topic=KafkaTopic("limited", value=JsonCodec()), scaling=scaling(3))
+def limited(orders):
     return orders
 
 defs = dg.Definitions(
-    assets=[orders, enriched, copied],
-    sensors=[kafka_offset_sensor(
-        enriched, minimum_interval_seconds=1, default_status=dg.DefaultSensorStatus.RUNNING
-    )],
+    assets=[orders, enriched, limited],
+    sensors=[kafka_offset_sensor(each, minimum_interval_seconds=1) for each in (enriched, limited)],
     resources={"kafka_io_manager": KafkaIOManager(
         source=KafkaSource(connection=connection, group_prefix="queue"),
         destination=KafkaDestination(connection=connection),
@@ -105,9 +107,12 @@ Status = dg.DagsterRunStatus
 
 
 class Queue:
-    """The daemons of an instance with two workers, over one topic."""
+    """The daemons of an instance with two workers, over one topic, and the sensor of one asset."""
 
-    def __init__(self, context: WorkspaceProcessContext, connection: KafkaConnection, source: str) -> None:
+    def __init__(
+        self, context: WorkspaceProcessContext, connection: KafkaConnection, source: str, asset: str, due: int
+    ) -> None:
+        self.group = f"queue.{asset}"
         self.instance: dg.DagsterInstance = context.instance
         self._context = context
         self._connection = connection
@@ -116,6 +121,22 @@ class Queue:
         self._coordinator = QueuedRunCoordinatorDaemon(interval_seconds=1)
         self.most_at_work = 0
         self.most_unfinished = 0
+        with Clients(connection.settings) as clients:
+            for future in clients.admin().delete_consumer_groups([self.group]).values():
+                future.exception()
+        self._store(*range(due, PARTITIONS))
+        [location] = context.create_request_context().code_locations
+        [repository] = location.get_repositories().values()
+        self.instance.start_sensor(repository.get_sensor(f"{asset}_offsets"))
+
+    def _store(self, *partitions: int) -> None:
+        """Offsets at the ends of partitions, each of which has one record."""
+        if partitions:
+            wanted = ConsumerGroupTopicPartitions(
+                self.group, [TopicPartition(self._source, number, 1) for number in partitions]
+            )
+            with Clients(self._connection.settings) as clients:
+                clients.admin().alter_consumer_group_offsets([wanted])[self.group].result()
 
     def tick(self) -> None:
         """Let the sensor daemon look, which evaluates a sensor when its interval has passed."""
@@ -139,10 +160,7 @@ class Queue:
 
     def finish(self, run: dg.DagsterRun) -> None:
         """The end of a successful run: the group's offset is stored, then Dagster hears of it."""
-        offset = TopicPartition(self._source, int(run.tags["dagster/partition"]), 1)
-        with Clients(self._connection.settings) as clients:
-            wanted = ConsumerGroupTopicPartitions(GROUP, [offset])
-            clients.admin().alter_consumer_group_offsets([wanted])[GROUP].result()
+        self._store(int(run.tags["dagster/partition"]))
         event = dg.DagsterEvent(dg.DagsterEventType.RUN_SUCCESS.value, run.job_name, message="ended by the test")
         self.instance.report_dagster_event(event, run.run_id)
 
@@ -179,83 +197,99 @@ class Queue:
         return run.status
 
 
+@pytest.fixture(scope="module")
+def source(kafka_topic: TopicFactory, produce: Produce) -> str:
+    """A topic with a record in each partition."""
+    made = kafka_topic("orders", partitions=PARTITIONS)
+    produce(made, [record(number, number) for number in range(PARTITIONS)])
+    return made
+
+
+def home_of(folder: Path) -> dg.DagsterInstance:
+    folder.mkdir()
+    (folder / "dagster.yaml").write_text(dagster_yaml(WORKERS) + LAUNCHER, encoding="utf-8")
+    return dg.DagsterInstance.from_config(str(folder))
+
+
+@pytest.fixture(scope="module")
+def servers(
+    tmp_path_factory: pytest.TempPathFactory, kafka_broker: EmbeddedBroker, source: str
+) -> Iterator[tuple[PythonFileTarget, GrpcServerRegistry]]:
+    """A file of definitions, and the code server that serves it to every instance."""
+    folder = tmp_path_factory.mktemp("queue")
+    (folder / "definitions.py").write_text(DEFINITIONS, encoding="utf-8")
+    target = PythonFileTarget(str(folder / "definitions.py"), None, str(folder), None)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("QUEUE_BROKERS", kafka_broker.bootstrap_servers)
+        environment.setenv("QUEUE_SOURCE", source)
+        environment.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        with home_of(folder / "home") as instance, create_daemon_grpc_server_registry(instance) as registry:
+            yield target, registry
+
+
 @pytest.fixture
 def make_queue(
-    tmp_path: Path,
-    kafka_broker: EmbeddedBroker,
-    kafka_topic: TopicFactory,
-    produce: Produce,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, kafka_broker: EmbeddedBroker, source: str, servers: tuple[PythonFileTarget, GrpcServerRegistry]
 ) -> Iterator[Callable[..., Queue]]:
-    from contextlib import ExitStack
-
+    """Makes the queue of a test, whose first partitions are due."""
     with ExitStack() as stack:
 
-        def make(partitions: int, at_once: int) -> Queue:
-            source = kafka_topic("orders", partitions=partitions)
-            produce(source, [record(number, number) for number in range(partitions)])
-            monkeypatch.setenv("QUEUE_BROKERS", kafka_broker.bootstrap_servers)
-            monkeypatch.setenv("QUEUE_SOURCE", source)
-            monkeypatch.setenv("QUEUE_AT_ONCE", str(at_once))
-            monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+        def make(due: int = PARTITIONS, asset: str = "enriched") -> Queue:
+            instance = stack.enter_context(home_of(tmp_path / "home"))
+            register_kafka_partitions(instance, source, range(PARTITIONS))
+            target, registry = servers
+            context = stack.enter_context(WorkspaceProcessContext(instance, target, grpc_server_registry=registry))
             connection = KafkaConnection(bootstrap_servers=kafka_broker.bootstrap_servers)
-            with Clients(connection.settings) as clients:
-                for future in clients.admin().delete_consumer_groups([GROUP]).values():
-                    future.exception()
-            home = tmp_path / uuid.uuid4().hex[:8]
-            home.mkdir()
-            (home / "dagster.yaml").write_text(dagster_yaml(WORKERS) + LAUNCHER, encoding="utf-8")
-            (tmp_path / "definitions.py").write_text(DEFINITIONS, encoding="utf-8")
-            instance = stack.enter_context(dg.DagsterInstance.from_config(str(home)))
-            register_kafka_partitions(instance, source, range(partitions))
-            target = PythonFileTarget(str(tmp_path / "definitions.py"), None, str(tmp_path), None)
-            context = stack.enter_context(create_test_daemon_workspace_context(target, instance))
-            return Queue(context, connection, source)
+            return Queue(context, connection, source, asset, due)
 
         yield make
 
 
-@pytest.mark.parametrize("at_once", [1_000, 6])
-def test_a_sensor_over_100_partitions_has_two_at_work_and_floods_nothing(
-    make_queue: Callable[..., Queue], at_once: int
+@pytest.mark.parametrize(("asset", "due", "at_once"), [("enriched", PARTITIONS, 1_000), ("limited", 7, 3)])
+def test_a_sensor_over_many_partitions_has_two_at_work_and_floods_nothing(
+    make_queue: Callable[..., Queue], asset: str, due: int, at_once: int
 ) -> None:
-    count = 100 if at_once == 1_000 else 20
-    queue = make_queue(count, at_once)
-    turn = 0
-    while len(queue.runs(Status.SUCCESS)) < count:
-        # A look over 100 partitions takes two seconds here; with few at once each turn needs one.
-        if turn % (10 if at_once == 1_000 else 1) == 0:
+    queue = make_queue(due, asset)
+    for turn in itertools.count():
+        if len(queue.runs(Status.SUCCESS)) == due:
+            break
+        # The sensor looks while runs wait, while runs are at work, and when it has room again.
+        if turn % 3 == 0:
             queue.tick()
-        turn += 1
         for run in queue.dequeue():
             queue.finish(run)
     taken = collections.Counter(run.tags["dagster/partition"] for run in queue.runs())
-    assert taken == {str(number): 1 for number in range(count)}
+    assert taken == {str(number): 1 for number in range(due)}
     assert queue.most_at_work == WORKERS
     # Each partition has one run at most, however often the sensor looks, and no more wait than its scaling says.
-    assert queue.most_unfinished <= min(count, at_once)
-    assert all(run.tags[SLOT] == f"kpipe.enriched/{run.tags['dagster/partition']}" for run in queue.runs())
+    assert WORKERS < queue.most_unfinished <= min(due, at_once)
+    assert all(run.tags[SLOT] == f"kpipe.{asset}/{run.tags['dagster/partition']}" for run in queue.runs())
 
 
 @pytest.mark.filterwarnings("ignore:Function `AssetSelection.sources`:DeprecationWarning")
-def test_a_backfill_of_100_partitions_queues_and_the_sensor_adds_nothing(make_queue: Callable[..., Queue]) -> None:
-    queue = make_queue(100, 1_000)
-    queue.backfill([str(number) for number in range(100)])
+def test_a_backfill_of_many_partitions_queues_and_the_sensor_adds_nothing(make_queue: Callable[..., Queue]) -> None:
+    queue = make_queue()
+    queue.backfill([str(number) for number in range(PARTITIONS)])
     queue.submit_backfills()
+    assert len(queue.runs(Status.QUEUED)) == PARTITIONS
     queue.tick()
-    while len(queue.runs(Status.SUCCESS)) < 100:
+    while queue.runs(*NOT_FINISHED_STATUSES):
         for run in queue.dequeue():
             queue.finish(run)
-    taken = collections.Counter(run.tags["dagster/partition"] for run in queue.runs())
-    assert taken == {str(number): 1 for number in range(100)}
+    taken = collections.Counter(run.tags["dagster/partition"] for run in queue.runs(Status.SUCCESS))
+    assert taken == {str(number): 1 for number in range(PARTITIONS)}
     assert queue.most_at_work == WORKERS
     queue.tick()
-    assert len(queue.runs()) == 100
+    assert len(queue.runs()) == PARTITIONS
 
 
-def test_a_run_by_hand_waits_for_the_run_of_its_partition(make_queue: Callable[..., Queue]) -> None:
-    queue = make_queue(2, 1_000)
+def test_a_run_by_hand_waits_for_its_partition_and_its_pool_and_for_nothing_else(
+    make_queue: Callable[..., Queue],
+) -> None:
+    queue = make_queue(due=2)
+    end = time.monotonic() + 60
     while not queue.runs(Status.QUEUED):
+        assert time.monotonic() < end
         queue.tick()
     first, second = sorted(queue.runs(Status.QUEUED), key=lambda run: run.tags["dagster/partition"])
     queue.dequeue()
@@ -274,20 +308,18 @@ def test_a_run_by_hand_waits_for_the_run_of_its_partition(make_queue: Callable[.
     queue.dequeue()
     assert queue.status(by_hand) is Status.STARTED
 
-
-def test_another_asset_of_the_same_partition_does_not_wait(make_queue: Callable[..., Queue]) -> None:
-    queue = make_queue(1, 1)
-    ours, other = queue.launch("0", "enriched"), queue.launch("0", "copied")
-    assert len(queue.dequeue()) == 2
-    assert {queue.status(ours), queue.status(other)} == {Status.STARTED}
-
-
-def test_a_limit_on_the_pool_of_an_asset_holds_its_runs_back_in_the_queue(make_queue: Callable[..., Queue]) -> None:
-    queue = make_queue(3, 1)
-    queue.instance.event_log_storage.set_concurrency_slots("kpipe.enriched", 1)
-    first, second = queue.launch("0", "enriched"), queue.launch("1", "enriched")
-    other = queue.launch("2", "copied")
+    # Another asset of the same partition does not wait.
+    other_asset = queue.launch("0", "limited")
     queue.dequeue()
-    assert queue.status(first) is Status.STARTED
-    assert queue.status(second) is Status.QUEUED
-    assert queue.status(other) is Status.STARTED
+    assert {queue.status(by_hand), queue.status(other_asset)} == {Status.STARTED}
+    for run in queue.runs(Status.STARTED):
+        queue.finish(run)
+
+    # A limit on the pool of an asset holds its runs back in the queue.
+    queue.instance.event_log_storage.set_concurrency_slots("kpipe.enriched", 1)
+    has_slot, waits = queue.launch("0", "enriched"), queue.launch("1", "enriched")
+    other_pool = queue.launch("2", "limited")
+    queue.dequeue()
+    assert queue.status(has_slot) is Status.STARTED
+    assert queue.status(waits) is Status.QUEUED
+    assert queue.status(other_pool) is Status.STARTED

@@ -1,4 +1,7 @@
-"""Deployments that share a topic, each a process with a Dagster instance and a sensor of its own."""
+"""Deployments that share a topic, each a process with a Dagster instance and a sensor of its own.
+
+One sensor beside a member without Dagster, with no run: test_share.py.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 from .conftest import Sensing
 from .deployment import SESSION_S, keep, sharing_manager
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(600)]
 
 DRAIN, STOP = RebalanceMode.DRAIN_AND_YIELD, RebalanceMode.STOP_ACCEPTING_NEW_WORK_AND_YIELD
 PARTITIONS = 4
@@ -89,8 +92,11 @@ class Other:
 class Deployments:
     """One deployment in this process, and others beside it, over one topic."""
 
-    def __init__(self, servers: str, topics: tuple[str, str], instance: dg.DagsterInstance, produce: Produce) -> None:
+    def __init__(
+        self, servers: str, engine: str, topics: tuple[str, str], instance: dg.DagsterInstance, produce: Produce
+    ) -> None:
         self.servers = servers
+        self.engine = engine
         self.source, self.target = topics
         self.prefix = f"shared-{uuid.uuid4().hex[:8]}"
         self.instance = instance
@@ -118,6 +124,7 @@ class Deployments:
     def other(self, mode: RebalanceMode = DRAIN, **how: Any) -> Other:
         settings = {
             "servers": self.servers,
+            "engine": self.engine,
             "prefix": self.prefix,
             "mode": mode.value,
             "ownership": how,
@@ -163,9 +170,11 @@ def deployments(
     instance: dg.DagsterInstance,
     produce: Produce,
     spark: SparkSession,
+    engine: str,
 ) -> Iterator[Deployments]:
+    """Runs of this process take the session of the test run; those of the others attach to an engine."""
     topics = kafka_topic("orders", partitions=PARTITIONS), kafka_topic("enriched")
-    made = Deployments(kafka_broker.bootstrap_servers, topics, instance, produce)
+    made = Deployments(kafka_broker.bootstrap_servers, engine, topics, instance, produce)
     yield made
     made.close()
 
@@ -280,7 +289,7 @@ def test_drain_and_yield_keeps_a_partition_until_its_run_is_finished(
     assert len(deployments.owned()) == 2
 
     # They are neither asked for here, nor given to the other, for longer than a drain without work takes.
-    end = time.monotonic() + 4
+    end = time.monotonic() + 2
     while time.monotonic() < end:
         assert [*here.asked(), *other.asked()] == []
         assert deployments.state.draining == draining
