@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextvars import copy_context
 
 from kpipe_platform.errors import DeadLetterLimitError, StageFailedError
 from kpipe_platform.kafka.offsets import OffsetRange
@@ -16,7 +18,7 @@ from kpipe_platform.spark.stops import too_many_faults
 
 Part = Sequence[OffsetRange]
 Fails = Callable[[Part], StageFailedError | None]
-"""Calls the stage on some offsets; returns its failure on data, and raises any other error."""
+"""Calls the stage on some offsets; returns its failure on data, and raises any other error. Threads call it too."""
 
 # Records that are tried first, alone, where a limit is set. With none of 8 failing, a share of 60% would have been a
 # chance of 1 in 1,500.
@@ -26,7 +28,7 @@ _DOUBT = 0.01
 
 
 def failing_records(
-    ranges: Sequence[OffsetRange], fails: Fails, first: StageFailedError
+    ranges: Sequence[OffsetRange], fails: Fails, first: StageFailedError, at_once: int = 1
 ) -> Iterator[tuple[OffsetRange, StageFailedError]]:
     """Find the records that the stage fails on when it gets them alone.
 
@@ -34,37 +36,69 @@ def failing_records(
         ranges: All offsets of the slice, in order.
         fails: Calls the stage on a part of them.
         first: The failure of the whole slice.
+        at_once: Parts that are tried at the same time, in threads.
 
     Yields:
-        A range of one offset, and the failure of that record alone, in order.
+        A range of one offset, and the failure of that record alone; in order where one part is tried at a time.
     """
-    total = sum(r.span for r in ranges)
-    start, width, found = 0, total, 0
-    error: StageFailedError | None = first
-    while start < total:
-        part = range(start, min(start + width, total))
-        if error is None:
-            error = fails(_offsets(ranges, part))
-        if error is None:
-            start, width = part.stop, 2 * width
-            continue
-        record, error = _first_failing(ranges, part, error, fails)
-        start = record.stop
-        if error is not None:
-            found += 1
-            yield _offsets(ranges, record)[0], error
-        # A part of this width fails with a chance of about one half, so each call says the most.
-        width = max(1, round(math.log(2) * start / max(found, 1)))
-        error = None
+    whole = range(sum(r.span for r in ranges))
+    unknown, width = [whole], len(whole)
+    known = found = 0
+    running: dict[Future[tuple[range, StageFailedError | None] | None], range] = {}
+    with ThreadPoolExecutor(at_once, thread_name_prefix="kpipe-isolation") as pool:
+        while unknown or running:
+            while unknown and len(running) < at_once:
+                part, rest = unknown[0][:width], unknown[0][width:]
+                unknown[:1] = [rest] if rest else []
+                context = copy_context()
+                error = first if part == whole else None
+                running[pool.submit(context.run, _first_failing, ranges, part, error, fails)] = part
+            done, _ = wait(running, return_when=FIRST_COMPLETED)
+            for future in done:
+                part = running.pop(future)
+                failing = future.result()
+                if failing is None:
+                    known, width = known + len(part), 2 * width
+                    continue
+                record, error = failing
+                known += record.stop - part.start
+                _put_back(unknown, range(record.stop, part.stop))
+                if error is not None:
+                    found += 1
+                    yield _offsets(ranges, record)[0], error
+                # A part of this width fails with a chance of about one half, so each call says the most.
+                width = max(1, round(math.log(2) * known / max(found, 1)))
+
+
+def _put_back(unknown: list[range], part: range) -> None:
+    """Add a part to those that are not tried yet, joined with the one behind it."""
+    if not part:
+        return
+    index = next((i for i, each in enumerate(unknown) if each.start >= part.stop), len(unknown))
+    if index < len(unknown) and unknown[index].start == part.stop:
+        part = range(part.start, unknown.pop(index).stop)
+    unknown.insert(index, part)
 
 
 def _first_failing(
-    ranges: Sequence[OffsetRange], part: range, error: StageFailedError, fails: Fails
-) -> tuple[range, StageFailedError | None]:
-    """Halve a part that fails until its first failing record is left; returns it with its own failure.
+    ranges: Sequence[OffsetRange], part: range, error: StageFailedError | None, fails: Fails
+) -> tuple[range, StageFailedError | None] | None:
+    """Find the first failing record of a part by halves.
 
-    No failure is returned where the record does not fail alone: the part failed for its records together.
+    Args:
+        ranges: All offsets of the slice.
+        part: Positions in them.
+        error: The part's failure, where it is known already.
+        fails: Calls the stage.
+
+    Returns:
+        The record with its own failure, which is None where it does not fail alone: the part failed for its records
+        together. None where the part does not fail.
     """
+    if error is None:
+        error = fails(_offsets(ranges, part))
+        if error is None:
+            return None
     alone = len(part) == 1
     while len(part) > 1:
         half = part[: len(part) // 2]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,7 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import Retry, Segment
 from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
 from kpipe_platform.io_managers.feed import StagedFeeds
-from kpipe_platform.io_managers.isolation import Fails, failing_records, refuse_hopeless
+from kpipe_platform.io_managers.isolation import Fails, Part, failing_records, refuse_hopeless
 from kpipe_platform.io_managers.pipeline import Pipeline, encoded
 from kpipe_platform.io_managers.staged import IsolationCost, SliceReport, Staged
 from kpipe_platform.io_managers.target import Target
@@ -33,6 +34,8 @@ logger = logging.getLogger(__name__)
 Store = Callable[[Any], None]
 Reads = Mapping[str, tuple[KafkaTopic, SliceFrames]]
 _SAMPLES = 20
+# Parts of a slice that are tried at the same time, to find the records that the stage fails on.
+_PARTS_AT_ONCE = 4
 
 
 class Stager:
@@ -70,6 +73,7 @@ class Stager:
         self._segments = (Segment("plan", *planned),)
         self._retries = retries
         self._check = check
+        self._calling = threading.Lock()
         self._clock = clock
         self._sleep = sleep
 
@@ -171,7 +175,9 @@ class Stager:
                 inputs = {
                     name: to_form(reads[name][1].good, feed.form, feed.topic.value) for name, feed in feeds.items()
                 }
-                output = self._staged.stage(inputs)
+                # One call at a time: a stage may register its input as a temporary view by a fixed name.
+                with self._calling:
+                    output = self._staged.stage(inputs)
             except Exception as error:
                 notes.release()
                 # Where nothing is isolated, Dagster shows the user's own exception.
@@ -186,11 +192,11 @@ class Stager:
     def _isolate(self, whole: Slice, reads: Reads, error: StageFailedError) -> SliceReport:
         """Find the records that the stage fails on, then write the slice once, without them."""
         logger.warning("%s: the stage failed; searching for the records that it fails on: %s", whole, error.cause)
-        limit, began, calls = self._pipeline.limit, self._clock(), 0
+        limit, began = self._pipeline.limit, self._clock()
+        calls: list[Part] = []
 
-        def fails(part: Sequence[OffsetRange]) -> StageFailedError | None:
-            nonlocal calls
-            calls += 1
+        def fails(part: Part) -> StageFailedError | None:
+            calls.append(part)
             self._check()
             try:
                 self._try(whole, {name: (topic, frames.part(part)) for name, (topic, frames) in reads.items()})
@@ -208,7 +214,10 @@ class Stager:
         ranges = [planned.range for planned in whole.ranges]
         poison: list[tuple[OffsetRange, RowFault]] = []
         reasons: dict[str, int] = {}
-        for record, failure in failing_records(ranges, fails, error):
+        engine = self._pipeline.engine
+        # A Connect server looks up temporary views when a job runs, where the next call may have replaced them.
+        at_once = 1 if engine.remote else min(engine.tasks_at_once, _PARTS_AT_ONCE)
+        for record, failure in failing_records(ranges, fails, error, at_once):
             fault = self._tried_again(record, failure, fails)
             if fault is None:
                 continue
@@ -218,7 +227,7 @@ class Stager:
             failed = len(poison) + undecoded
             if not limit.allows(failed, records):
                 raise too_many_faults(str(whole), limit, failed, records, reasons)
-        cost = IsolationCost(calls, len(poison), self._clock() - began)
+        cost = IsolationCost(len(calls), len(poison), self._clock() - began)
         return replace(self._write_without(whole, reads, poison, error), isolation=cost)
 
     def _tried_again(self, record: OffsetRange, failure: StageFailedError, fails: Fails) -> RowFault | None:

@@ -82,8 +82,12 @@ _DEFAULTS = {
     # A slice is a batch job: throughput counts, not pauses.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
-# A local engine shuffles through the memory of one machine, where compressing costs more than it saves.
-_LOCAL = {"spark.shuffle.compress": "false"}
+_LOCAL = {
+    # A local engine shuffles through the memory of one machine, where compressing costs more than it saves.
+    "spark.shuffle.compress": "false",
+    # A Python worker whose task failed ends, and the next one would import pandas and Arrow again: about a second.
+    "spark.python.daemon.module": "kpipe_platform.spark.worker_daemon",
+}
 # Settings of a driver that a Connect client does not have.
 _CLASSIC_ONLY = ("spark.ui.", "spark.driver.")
 

@@ -138,7 +138,9 @@ def test_twenty_scattered_ones(orders: Orders) -> None:
     found = orders.metadata(orders.run(orders.asset(by_raise)))
     assert (found["records_written"], found["dead_letters"]) == (380, 20)
     cost = found["isolation"].records[0].data
-    assert (cost["records"], cost["stage_calls"]) == (20, 136)
+    assert cost["records"] == 20
+    # Any search needs log2(400 choose 20) = 112 at least; which parts are tried depends on the timing of threads.
+    assert cost["stage_calls"] < 170
     assert orders.ids() == [n for n in range(400) if n not in poison]
     assert [e.original.offset for e in envelopes(orders)] == list(poison)
 
