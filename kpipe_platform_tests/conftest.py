@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
 from kpipe_platform_tests.scheduling import FileScheduling, slowest_first, uses_spark
@@ -17,9 +18,9 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("kpipe")
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config) -> LoadScopeScheduling | None:
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
     """Under ``--dist loadfile``: whole files to a worker, slowest first, and one worker without Spark."""
-    return FileScheduling(config) if config.getoption("dist") == "loadfile" else None
+    return FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -11,6 +11,7 @@ import json
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
@@ -45,9 +46,9 @@ class FileScheduling(LoadScopeScheduling):
 
     _without_spark: WorkerController | None = None
 
-    def __init__(self, config: pytest.Config) -> None:
+    def __init__(self, config: pytest.Config, log: Producer) -> None:
         config.option.loadscopereorder = False
-        super().__init__(config)
+        super().__init__(config, log)
 
     def _split_scope(self, nodeid: str) -> str:
         return nodeid.split("::", 1)[0]

@@ -14,7 +14,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -590,31 +590,24 @@ def test_each_tick_finds_the_member_that_runs(connection: ConnectionSettings, gr
     assert again is not changed, "one that was closed is not found again"
 
 
-def test_a_forked_child_starts_a_member_of_its_own(start: Start, group: str, connection: ConnectionSettings) -> None:
-    owner = start()
-    until(lambda: numbers(owner) == ALL)
-    said, saying = os.pipe()
-    seen, seeing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        with suppress(BaseException):
-            until(lambda: len(numbers(owner)) == 3)
-            os.write(saying, f"{owner.state().member_id} {owner.worker}".encode())
-            os.read(seen, 1)
-            owner.close()
-        os._exit(0)
-    os.close(saying)
-    try:
-        until(lambda: len(numbers(owner)) == 3)
-        member_id, worker = os.read(said, 1000).decode().split()
-    finally:
-        os.write(seeing, b".")
-        for end in (said, seen, seeing):
-            os.close(end)
-    os.waitpid(child, 0)
-    assert member_id != owner.state().member_id
-    assert worker == f"pid-{child}"
-    until(lambda: numbers(owner) == ALL)
+def test_a_forked_child_starts_a_member_of_its_own(broker: EmbeddedBroker, group: str, topic: str) -> None:
+    """Parent and child share the partitions, and the parent has all again when the child has gone."""
+    root = Path(kpipe_platform.__file__).parent.parent
+    command = [sys.executable, "-m", "kpipe_platform_tests.kafka.forking", broker.bootstrap_servers, group, topic]
+    ended = subprocess.run(
+        [*command, str(SESSION_S)],
+        cwd=root,
+        text=True,
+        capture_output=True,
+        timeout=150,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    both = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len({each["member_id"] for each in both}) == 2
+    assert [each["worker"] for each in both] == [f"pid-{each['pid']}" for each in both]
+    assert len({each["pid"] for each in both}) == 2
 
 
 def test_the_lease_names_the_membership(start: Start, group: str, connection: ConnectionSettings) -> None:
