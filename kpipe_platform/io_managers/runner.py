@@ -285,7 +285,7 @@ class FeedRunner:
                     clock=self._clock,
                     sleep=self._sleep,
                 )
-                with self._interruptible.at_work(slice_):
+                with self._interruptible.at_work(slice_, pipeline.scaling.in_flight_per_partition):
                     stager.take(slice_, finished)
         except Exception as error:
             if not self._interruptible.is_stopped:

@@ -162,6 +162,11 @@ class Slice:
         """The id under which this slice, or this lane of it, commits."""
         return lane_id(self.base_id, self.lane)
 
+    @property
+    def probe_id(self) -> str:
+        """The id under which refused records are tried, in transactions that are always aborted."""
+        return f"{self.transactional_id}.probe"
+
     def rest(self, starts: Sequence[int], committed: Sequence[int | None]) -> Slice:
         """What is left of the slice from some offsets on, one for each range, where the group stands now."""
         ranges = tuple(

@@ -194,7 +194,7 @@ class WriterTask:
             {
                 **self.spec.settings.for_librdkafka(),
                 **self.producer_settings(),
-                "transactional.id": f"{self.spec.slice.transactional_id}.probe",
+                "transactional.id": self.spec.slice.probe_id,
             }
         )
         try:

@@ -293,6 +293,18 @@ def test_another_store_gets_the_slice_once_without_the_poison(orders: Orders) ->
     assert orders.committed() == 8
 
 
+def test_another_store_and_a_partition_without_records(make_orders: Callable[..., Orders]) -> None:
+    """A new group: the empty partition's start is stored with the offsets of the other one, once."""
+    stored.clear()
+    orders = make_orders(partitions=2)
+    orders.send(*({**r, "partition": 0} for r in numbered(6, 2)))
+    asset = orders.asset(by_raise, topic=None, io_manager_key="store", partitioned=False)
+    found = orders.metadata(orders.run(asset, None, resources={"store": OffsetCommittingIOManager(inner=Memory())}))
+    assert [rows for _, rows in stored] == [[0, 1, 3, 4, 5]]
+    assert (found["records_read"], found["dead_letters"]) == (6, 1)
+    assert (orders.committed(0), orders.committed(1)) == (6, 0)
+
+
 def test_sixty_percent_bad_with_a_limit_of_ten_writes_nothing(orders: Orders) -> None:
     orders.send(*numbered(100, *(n for n in range(100) if n % 5 < 3)))
     with pytest.raises(DeadLetterLimitError, match="poison") as caught:

@@ -17,10 +17,12 @@ import dagster as dg
 import pytest
 from pyspark.sql import SparkSession
 
+from kpipe_platform import KafkaSource
 from kpipe_platform_tests.processes import wait_until
 
 from .conftest import BAD, Orders, order
 from .killing import INTERRUPTED, alive, terminated, writers_at
+from .test_lanes_e2e import RELAXED
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -60,6 +62,26 @@ def test_in_the_middle_of_a_write(
     found = orders.metadata(orders.run(orders.asset()))
     assert (found["records_written"], found["dead_letters"]) == (20, 1)
     assert orders.ids() == list(range(20))
+
+
+def test_in_the_middle_of_the_lanes_of_a_slice(orders: Orders, spark: SparkSession, tmp_path: Path) -> None:
+    """The transactions of all lanes are aborted, so that readers do not wait for their timeout."""
+    orders.send(*(order(n) for n in range(4000)))
+    written = KafkaSource(connection=orders.manager.source.connection, isolation="read_uncommitted")
+
+    def both_lanes_have_written() -> bool:
+        return written.watermarks(orders.target)[0].end > 2000
+
+    with (
+        writers_at("hang_before_offsets", spark, tmp_path),
+        terminated(lambda: wait_until(both_lanes_have_written, "outputs of both lanes", 120), signal.SIGTERM),
+        pytest.raises(INTERRUPTED),
+    ):
+        orders.run(orders.asset(scaling=RELAXED))
+    # Waits until no transaction is open, for less than the timeout of one.
+    assert orders.outputs() == []
+    assert orders.committed() is None
+    assert orders.metadata(orders.run(orders.asset(scaling=RELAXED)))["records_written"] == 4000
 
 
 def test_a_run_that_waits_ends_at_once_and_dagster_knows_what_it_did(
