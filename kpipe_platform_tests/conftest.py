@@ -24,7 +24,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the files, and refuse a test that starts Spark in a file that does not say so."""
     unmarked = {
         item.path.name for item in items if "spark" in getattr(item, "fixturenames", ()) and not uses_spark(item.path)
@@ -32,4 +32,5 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if unmarked:
         msg = f"{', '.join(sorted(unmarked))}: uses the spark fixture without the mark pytest.mark.spark"
         raise pytest.UsageError(msg)
-    slowest_first(items)
+    if not config.getoption("random_order_enabled"):
+        slowest_first(items)
