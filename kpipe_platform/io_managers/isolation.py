@@ -10,7 +10,7 @@ import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import ExitStack
 from contextvars import copy_context
 
 from kpipe_platform.errors import DeadLetterLimitError, StageFailedError
@@ -55,14 +55,15 @@ def failing_records(
             raise CancelledError
         return fails(part)
 
-    with ThreadPoolExecutor(at_once, thread_name_prefix="kpipe-isolation") as pool, _set_at_end(ended):
+    with ThreadPoolExecutor(at_once, thread_name_prefix="kpipe-isolation") as pool, ExitStack() as stack:
+        # However the search ends, parts that are still tried stop at their next call.
+        stack.callback(ended.set)
         while unknown or running:
             while unknown and len(running) < at_once:
                 part, rest = unknown[0][:width], unknown[0][width:]
                 unknown[:1] = [rest] if rest else []
-                context = copy_context()
                 error = first if part == whole else None
-                running[pool.submit(context.run, _first_failing, ranges, part, error, tried)] = part
+                running[pool.submit(copy_context().run, _first_failing, ranges, part, error, tried)] = part
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 part = running.pop(future)
@@ -78,14 +79,6 @@ def failing_records(
                     yield _offsets(ranges, record)[0], error
                 # A part of this width fails with a chance of about one half, so each call says the most.
                 width = max(1, round(math.log(2) * known / max(found, 1)))
-
-
-@contextmanager
-def _set_at_end(event: threading.Event) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        event.set()
 
 
 def _put_back(unknown: list[range], part: range) -> None:
