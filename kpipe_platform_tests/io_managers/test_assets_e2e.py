@@ -33,7 +33,7 @@ from kpipe_platform import (
 )
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError, PartitionsFailedError
 
-from .conftest import BAD, Orders, order
+from .conftest import BAD, ORDER, Orders, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -295,6 +295,30 @@ class TestOtherStores:
         )
         assert result.success
         assert orders.ids() == [14]
+
+    def test_two_sources_whose_keys_end_alike(self, make_orders: Callable[..., Orders]) -> None:
+        orders, other = make_orders(), make_orders()
+        eu, us = (
+            kafka_topic_asset(topic, value=JsonCodec(ORDER), partitions=1, name="orders", key_prefix=prefix)
+            for topic, prefix in ((orders.source, "eu"), (other.source, "us"))
+        )
+
+        @kafka_asset(source=[eu, us], topic=KafkaTopic(orders.target, value=JsonCodec()))
+        def enriched(eu_orders: DataFrame, us_orders: DataFrame) -> DataFrame:
+            return eu_orders.unionByName(us_orders)
+
+        orders.send(order(1))
+        other.send(order(2))
+        dg.materialize(
+            [eu, us, enriched],
+            selection=[enriched],
+            resources={"kafka_io_manager": orders.manager},
+            partition_key="0",
+            instance=orders.instance,
+        )
+        assert sorted(orders.ids()) == [1, 2]
+        committed = [orders.manager.source.committed(orders.group, topic) for topic in (orders.source, other.source)]
+        assert [found[0] and found[0].offset for found in committed] == [1, 1]
 
     def test_a_compacted_topic_as_a_table(self, make_orders: Callable[..., Orders]) -> None:
         orders = make_orders(config={"cleanup.policy": "compact"})
