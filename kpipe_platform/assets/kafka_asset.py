@@ -143,6 +143,22 @@ def kafka_asset(
     return decorate
 
 
+def _hints(stage: Callable[..., Any]) -> dict[str, Any]:
+    """The stage's annotations, as objects.
+
+    Raises:
+        ConfigError: One names what does not exist at run time.
+    """
+    try:
+        return typing.get_type_hints(stage)
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        msg = f"an annotation of {getattr(stage, '__qualname__', 'the stage')} cannot be read: {error}"
+        raise ConfigError(
+            msg,
+            fix="kpipe reads annotations at run time: import what they name outside of `if TYPE_CHECKING:`",
+        ) from error
+
+
 def _compute(
     stage: Callable[..., Any],
     feeds: set[str],

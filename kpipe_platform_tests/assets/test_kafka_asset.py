@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 import pytest
 
 from kpipe_platform import JsonCodec, KafkaTopic, kafka_asset, kafka_topic_asset, table_input
 from kpipe_platform.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 def source(key: str) -> Any:
@@ -68,3 +71,14 @@ def test_another_input_beside_a_source_has_a_name_of_its_own() -> None:
         declared(["eu/orders"], "orders", "all_orders", ins={"all_orders": again})
     table = declared(["eu/orders"], "orders", "customers", ins={"customers": table_input()})
     assert set(table.keys_by_input_name) == {"orders", "customers"}
+
+
+def test_an_annotation_that_exists_for_type_checkers_only() -> None:
+    def stage(orders: DataFrame) -> DataFrame:
+        return orders
+
+    with pytest.raises(
+        ConfigError, match=r"stage cannot be read: name 'DataFrame' .*\n.*outside of `if TYPE_CHECKING"
+    ) as e:
+        kafka_asset(source=source("orders"), topic=KafkaTopic("out"))(stage)
+    assert isinstance(e.value.__cause__, NameError)
