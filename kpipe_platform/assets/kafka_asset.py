@@ -120,12 +120,14 @@ def kafka_asset(
             extra[LIMIT] = bounds
         if scaling is not None:
             extra[SCALING] = scaling.model_dump(mode="json")
+        # A copy for each stage: one decorator may be applied to several.
+        arguments = dict(asset_kwargs)
         if io_manager_def is not None:
-            asset_kwargs["io_manager_def"] = io_manager_def
+            arguments["io_manager_def"] = io_manager_def
         else:
-            asset_kwargs["io_manager_key"] = io_manager_key or "kafka_io_manager"
+            arguments["io_manager_key"] = io_manager_key or "kafka_io_manager"
         if partitioned:
-            asset_kwargs.setdefault("partitions_def", sources[0].partitions_def)
+            arguments.setdefault("partitions_def", sources[0].partitions_def)
         own_name = name or str(getattr(stage, "__name__", "stage"))
         prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
         made: dg.AssetsDefinition = dg.asset(
@@ -134,9 +136,9 @@ def kafka_asset(
             pool=pool or kafka_pool(dg.AssetKey([*prefix, own_name])),
             ins=inputs,
             metadata={**extra, **(metadata or {})},
-            description=asset_kwargs.pop("description", None) or inspect.getdoc(stage),
-            kinds=asset_kwargs.pop("kinds", {"kafka", "spark"}),
-            **asset_kwargs,
+            description=arguments.pop("description", None) or inspect.getdoc(stage),
+            kinds=arguments.pop("kinds", {"kafka", "spark"}),
+            **arguments,
         )(_compute(stage, set(feeds), parameters, hints, limits, isolates))
         return made
 

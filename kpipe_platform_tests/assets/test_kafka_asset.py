@@ -82,3 +82,20 @@ def test_an_annotation_that_exists_for_type_checkers_only() -> None:
     ) as e:
         kafka_asset(source=source("orders"), topic=KafkaTopic("out"))(stage)
     assert isinstance(e.value.__cause__, NameError)
+
+
+def test_one_decorator_for_two_functions() -> None:
+    made = kafka_asset(
+        source=source("orders"), topic=KafkaTopic("out"), description="ours", kinds={"kafka"}, io_manager_key="own"
+    )
+
+    def first(orders: Any) -> Any:
+        return orders
+
+    def second(orders: Any) -> Any:
+        return orders
+
+    for asset in (made(first), made(second)):
+        (spec,) = asset.specs
+        assert (spec.description, spec.kinds) == ("ours", {"kafka"})
+        assert asset.get_io_manager_key_for_asset_key(spec.key) == "own"
