@@ -115,6 +115,50 @@ class TestPlainAssets:
         with pytest.raises(OffsetsNotStoredError):
             orders.run(nothing)
 
+    @pytest.mark.parametrize("annotation", [None, dg.MaterializeResult, Any])
+    def test_what_it_returns_must_be_known_before_work(self, orders: Orders, annotation: Any) -> None:
+        """Dagster calls no IO manager for a MaterializeResult without a value: a success that moves no offset."""
+        called = []
+
+        def enriched(orders: DataFrame):  # type: ignore[no-untyped-def]
+            called.append(orders.count())
+            return dg.MaterializeResult(metadata={"rows": called[-1]})
+
+        if annotation is not None:
+            enriched.__annotations__["return"] = annotation
+        orders.send(order(1))
+        for key in ("kafka_io_manager", "committing"):
+            resources = {"committing": OffsetCommittingIOManager(inner=FolderIOManager(folder="/nowhere"))}
+            with pytest.raises(OffsetsNotStoredError, match="annotate what it returns"):
+                orders.run(plain(orders, enriched, io_manager_key=key), resources=resources)
+        assert called == []
+
+    def test_a_result_has_a_value(self, orders: Orders, tmp_path: Path) -> None:
+        def enriched(orders: DataFrame) -> dg.MaterializeResult[DataFrame]:
+            return dg.MaterializeResult(metadata={"mine": 1})
+
+        def anything(orders: DataFrame) -> object:
+            return dg.MaterializeResult(metadata={"mine": 1})
+
+        def right(orders: DataFrame) -> dg.MaterializeResult[DataFrame]:
+            return dg.MaterializeResult(value=orders, metadata={"mine": 1})
+
+        orders.send(order(1))
+        with pytest.raises(dg.DagsterTypeCheckDidNotPass, match='expected type "DataFrame"'):
+            orders.run(plain(orders, enriched))
+        with pytest.raises(ConfigError, match="returned a MaterializeResult without rows"):
+            orders.run(plain(orders, anything))
+        inner = FolderIOManager(folder=str(tmp_path))
+        with pytest.raises(ConfigError, match="returned a MaterializeResult without rows"):
+            orders.run(
+                plain(orders, anything, io_manager_key="committing", metadata={}),
+                resources={"committing": OffsetCommittingIOManager(inner=inner)},
+            )
+        assert orders.committed() is None
+        found = orders.metadata(orders.run(plain(orders, right)))
+        assert (found["records_written"], found["mine"]) == (1, 1)
+        assert orders.lag() == 0
+
     def test_an_asset_without_a_kafka_input_writes_to_a_topic(self, orders: Orders, spark: SparkSession) -> None:
         def enriched() -> DataFrame:
             return spark.createDataFrame([(1,), (2,)], "id bigint")
@@ -262,6 +306,19 @@ class TestOtherStores:
             orders.run(asset, resources={"committing": OffsetCommittingIOManager(inner=inner)})
         assert orders.committed() is None
         assert orders.letters() == []
+
+    @pytest.mark.parametrize("result", [dg.MaterializeResult(value=1), dg.Output(1)])
+    def test_dagsters_results_are_not_rows(self, orders: Orders, tmp_path: Path, result: Any) -> None:
+        orders.send(order(1))
+        inner = FolderIOManager(folder=str(tmp_path))
+        with pytest.raises(ConfigError, match="return the rows themselves"):
+            orders.run(
+                orders.asset(lambda orders: result, topic=None, io_manager_key="committing"),
+                resources={"committing": OffsetCommittingIOManager(inner=inner)},
+            )
+        with pytest.raises(ConfigError, match="return the rows themselves"):
+            orders.run(orders.asset(lambda orders: result))
+        assert orders.committed() is None
 
     def test_stop_looks_before_it_stores(self, orders: Orders, tmp_path: Path) -> None:
         from kpipe_platform.errors import RecordFaultError
