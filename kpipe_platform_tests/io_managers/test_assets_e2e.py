@@ -31,7 +31,7 @@ from kpipe_platform import (
     kafka_topic_asset,
     table_input,
 )
-from kpipe_platform.errors import ConfigError, OffsetsNotStoredError, PartitionsFailedError
+from kpipe_platform.errors import ConfigError, OffsetsNotStoredError, PartitionsFailedError, TopicNotFoundError
 
 from .conftest import BAD, ORDER, Orders, order
 
@@ -492,6 +492,43 @@ class TestPartitions:
         orders.run(orders.asset(topic=topic))
         assert len(orders.consume(topic.name)) == 2
         assert orders.manager.source.partition_numbers(topic.name) == [0, 1]
+
+    @pytest.mark.parametrize("of", ["kafka_asset", "plain"])
+    def test_a_destination_topic_that_is_not_as_declared(self, make_orders: Callable[..., Orders], of: str) -> None:
+        def enriched(orders: DataFrame) -> DataFrame:
+            return orders
+
+        def run(spec: TopicSpec) -> None:
+            topic = KafkaTopic(orders.target, value=JsonCodec(), create=spec)
+            made = plain(orders, enriched, metadata=topic.as_metadata()) if of == "plain" else orders.asset(topic=topic)
+            orders.run(made)
+
+        orders = make_orders(target={"partitions": 2, "config": {"retention.ms": "-1"}})
+        orders.send(order(1))
+        wrong = TopicSpec(4, config={"retention.ms": "1000", "cleanup.policy": "delete", "retention.mss": "1"})
+        with pytest.raises(ConfigError, match="is not as its TopicSpec says") as caught:
+            run(wrong)
+        for says in (
+            "it has 2 partition(s), not 4",
+            "retention.ms is '-1', not '1000'",
+            "topics have no setting 'retention.mss'",
+        ):
+            assert says in str(caught.value)
+        assert "cleanup.policy" not in str(caught.value)
+        assert (orders.committed(), orders.outputs()) == (None, [])
+        run(TopicSpec(2, config={"retention.ms": " -1", "min.cleanable.dirty.ratio": "0.50"}))
+        assert orders.ids() == [1]
+
+    @pytest.mark.parametrize("partitioned", [True, False])
+    def test_a_mistyped_source_leaves_no_destination_behind(self, orders: Orders, partitioned: bool) -> None:
+        orders.topic_asset = kafka_topic_asset(
+            f"{orders.source}.mistyped", value=JsonCodec("id BIGINT"), name="orders", partitions=1
+        )
+        topic = KafkaTopic(f"{orders.target}.made", value=JsonCodec(), create=TopicSpec())
+        with pytest.raises(TopicNotFoundError, match="mistyped' does not exist"):
+            orders.run(orders.asset(topic=topic, partitioned=partitioned), "0" if partitioned else None)
+        with pytest.raises(TopicNotFoundError, match="made' does not exist"):
+            orders.manager.source.partition_numbers(topic.name)
 
 
 class TestDefinitions:
