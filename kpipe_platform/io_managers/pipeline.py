@@ -40,6 +40,7 @@ from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.frames import SliceFrames, TopicCodecs
 from kpipe_platform.spark.lanes import LaneRows, write_lanes
 from kpipe_platform.spark.reader import read_slice
+from kpipe_platform.spark.stage_notes import StageNotes
 from kpipe_platform.spark.writer import evaluate, write_slice
 from kpipe_platform.spark.writer_rows import WriterRows, output_rows
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
@@ -229,7 +230,9 @@ class Pipeline:
         if found.outcome is not None:
             ends = [planned.range.end for planned in lanes[found.done - 1].slice.ranges]
             part = replace(whole, ranges=tuple(map(_until, whole.ranges, ends)))
-            report = _report(replace(lanes[0], slice=part), found.outcome, _by_range(found.outcome, whole), began)
+            notes = StageNotes.joined(lane.notes for lane in lanes[: found.done])
+            done = replace(lanes[0], slice=part, notes=notes)
+            report = _report(done, found.outcome, _by_range(found.outcome, whole), began)
             report = replace(report, lanes=len(lanes))
         rest = None if found.done == len(lanes) else self._rest(whole, lanes[found.done].slice)
         return LanesReport(report, rest, found.error)
@@ -403,6 +406,7 @@ def _report(staged: Staged, outcome: Outcome, counts: Sequence[SliceCounts], beg
         columns=columns_of(staged.output) if staged.output is not None else (),
         steps_s=outcome.steps_s,
         duration_s=time.monotonic() - began,
+        metadata=dict(staged.notes.metadata),
     )
 
 

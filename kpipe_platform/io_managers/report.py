@@ -34,12 +34,14 @@ def metadata_of(tally: Tally, who: Distribution | None = None) -> dict[str, Any]
         dead_letter_reasons, rules (records that each rule does not hold for), isolation (what it cost to find the
         records that the stage fails on), preview and lost_ranges where there are any; dagster/row_count and
         dagster/column_schema; instance, worker and lease, as far as they are known; kpipe/ranges for the next plan.
+        Before them what the stage added, under any other name.
     """
     last = tally.last
     if last is None:
         return {}
     total, duration_s = tally.total, tally.duration_s
-    metadata: dict[str, Any] = {"records_read": dg.MetadataValue.int(total.read)}
+    metadata: dict[str, Any] = dict(tally.metadata)
+    metadata["records_read"] = dg.MetadataValue.int(total.read)
     if tally.counted_output:
         metadata["records_written"] = dg.MetadataValue.int(total.written)
         metadata["dagster/row_count"] = dg.MetadataValue.int(total.written)

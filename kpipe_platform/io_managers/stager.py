@@ -9,6 +9,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import dagster as dg
+from dagster._core.definitions.utils import NoValueSentinel
+
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import Retry, Segment
 from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
@@ -302,7 +305,18 @@ def _release(reads: Reads) -> None:
 
 
 def store_output(pipeline: Pipeline, staged: Staged, target: Target, store: Store | None) -> SliceReport:
-    """Write what a stage returned, to Kafka or to the inner store."""
+    """Write what a stage returned, to Kafka or to the inner store.
+
+    Raises:
+        ConfigError: It is not rows but one of Dagster's results, which a store would take for the output.
+    """
+    output = staged.output
+    if output is NoValueSentinel or isinstance(output, dg.MaterializeResult | dg.ObserveResult | dg.Output):
+        name = dg.MaterializeResult.__name__ if output is NoValueSentinel else type(output).__name__
+        msg = f"asset {pipeline.step.asset_key.to_user_string()} returned a {name} without rows to store"
+        raise ConfigError(
+            msg, fix="return the rows themselves; add metadata by context.add_output_metadata(...) in the function"
+        )
     if store is not None:
         return pipeline.store_elsewhere(staged, target, store)
     if target.topic is None:

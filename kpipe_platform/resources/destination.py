@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import dagster as dg
 from pydantic import Field, field_validator
 
 from kpipe_platform.deadletter.context import CORRELATION_HEADER, HeaderFamily
 from kpipe_platform.deadletter.redaction import load_redaction
+from kpipe_platform.kafka.properties import check_producer
 from kpipe_platform.policies.limits import DEFAULT_MINIMUM, DeadLetterLimit
-from kpipe_platform.resources.connection import KafkaConnection
+from kpipe_platform.resources.connection import KafkaConnection, known_values
 
 
 class KafkaDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """How outputs reach Kafka: every record acknowledged before an offset moves."""
+    """How outputs reach Kafka: every record acknowledged before an offset moves.
+
+    Raises:
+        ConfigError: A property of ``producer`` is kpipe's own, unknown, or not the producer's.
+    """
 
     connection: KafkaConnection
     delivery: Literal["exactly_once", "at_least_once"] = Field(
@@ -47,6 +52,15 @@ class KafkaDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
     )
     preview_rows: int = Field(default=5, ge=0, le=50, description="written records to show in the metadata; 0: none")
     producer: dict[str, str] = Field(default={}, description="further librdkafka producer properties")
+
+    def __init__(self, **data: Any) -> None:
+        super().__init__(**data)
+        own = {}
+        # As long as they do not come by environment variables, which have no value before a run.
+        if type(self.delivery_timeout_s) is float and type(self.transaction_timeout_s) is float:
+            timeout_s = min(self.delivery_timeout_s, self.transaction_timeout_s)
+            own["message.timeout.ms"] = str(int(timeout_s * 1000))
+        check_producer("KafkaDestination(producer=...)", known_values(self.producer), own)
 
 
 class KafkaDeadLetterDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
