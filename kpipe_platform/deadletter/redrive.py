@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
+from kpipe_platform.deadletter.browse import require_dead_letters
 from kpipe_platform.deadletter.decide import Decision
 from kpipe_platform.deadletter.options import RedriveOptions
 from kpipe_platform.deadletter.pace import Pace
@@ -75,6 +76,8 @@ def redrive(
         refuse_foreign_members(group, group_members(clients, group))
         # The ends of all partitions before anything is sent: nothing that comes of this redrive is met in it.
         marks = watermarks(clients, [(options.topic, number) for number in numbers], "read_committed")
+        if options.to_topic is None and not options.filter.places:
+            require_dead_letters(clients, options.topic, group, marks)
         create = described.partitions if options.create_parking_topic else None
         shared = Shared(
             clients=clients,

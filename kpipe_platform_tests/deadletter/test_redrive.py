@@ -128,7 +128,12 @@ def test_to_another_topic_and_by_key(make_letters: Callable[..., DeadLetters], k
 
 def test_plain_messages_go_where_they_are_told_only(letters: DeadLetters) -> None:
     letters.put({"key": b"k", "value": b"plain"})
-    result = letters.redrive()
+    for dry_run in (True, False):
+        with pytest.raises(ConfigError, match="is no dead-letter topic") as caught:
+            letters.redrive(dry_run=dry_run)
+    assert "--to-topic" in (caught.value.fix or "")
+    assert stored(letters) is None
+    result = letters.redrive(filter=make_filter(places=["0@0"]))
     assert [(k.offset, k.reason) for k in result.kept] == [(0, "no_topic")]
     assert letters.redrive(to_topic=letters.source).total("sent") == 1
     assert letters.values() == [b"plain"]
