@@ -144,6 +144,9 @@ def decide(
     name = policy.to_topic or found.original.topic
     if name is None:
         return kept(found, "no_topic", "it does not say which topic it came from")
+    if found.topics and policy.to_topic is None:
+        named = ", ".join(map(repr, found.topics))
+        return kept(found, "several_topics", f"its headers name the topics {named}; --to-topic says which one is meant")
     if name in (policy.dead_letter_topic, policy.parking_topic):
         return kept(found, "own_topic", f"its original topic is {name!r} itself, so that it would come back for ever")
     topic = topic_of(name)

@@ -39,6 +39,7 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.topics import TopicSpec, create_topic
+from kpipe_platform.policies.faults import Fault
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 from kpipe_platform_tests.processes import wait_until
 
@@ -364,6 +365,65 @@ def test_redacted_payloads_stay_unless_told_otherwise(letters: DeadLetters, prod
     as_is = letters.redrive(**only, redacted="as_is", to_topic=f"{letters.topic}.as-is", group="as-is")
     assert as_is.total("sent") == 1
     assert letters.values(f"{letters.topic}.as-is") == [b"***"]
+
+
+def hide(record: KafkaRecord, _: Fault) -> KafkaRecord:
+    """A redaction hook."""
+    return replace(record, value=b"***")
+
+
+@pytest.mark.parametrize("families", [("connect",), ("spring",), ()])
+@pytest.mark.parametrize("form", ["envelope", "raw"])
+def test_what_a_hook_left_is_not_sent_for_the_original(
+    letters: DeadLetters, produce: Produce, kafka_topic: TopicFactory, form: Any, families: Any
+) -> None:
+    produce(letters.source, [{"key": b"k", "value": b"secret", "headers": {"h": b"1"}, "timestamp": TIME}])
+    failed = KafkaRecord(letters.source, 0, 0, TIME, "create_time", b"k", b"secret", (("h", b"1"),))
+    letters.add([failed], form=form, header_families=families, redact=f"{__name__}:hide")
+    assert letters.values(letters.topic) != [b"secret"]
+    other = kafka_topic("as-is", config=KEEP)
+    assert letters.redrive(to_topic=other).kept_by_reason == {"redacted": 1}
+    assert letters.redrive(redacted="as_is", to_topic=other, group="as-is").total("sent") == 1
+    assert [(each.value, each.headers) for each in letters.sent(other)] == [(b"***", (("h", b"1"), (ATTEMPTS, b"1")))]
+    if form == "raw" and not families:
+        assert letters.redrive(redacted="from_source").kept_by_reason == {"payload_gone": 1}
+        return
+    assert letters.redrive(redacted="from_source").total("sent") == 1
+    sent = letters.sent()[-1]
+    assert (sent.value, sent.headers) == (b"secret", (("h", b"1"), (ATTEMPTS, b"1")))
+
+
+@pytest.mark.parametrize("form", ["envelope", "raw"])
+def test_left_over_headers_of_another_tool_do_not_decide_where_a_record_goes(
+    letters: DeadLetters, kafka_topic: TopicFactory, form: Any
+) -> None:
+    payments = kafka_topic("payments", config=KEEP)
+    spring = (("kafka_dlt-original-topic", payments.encode()), ("kafka_dlt-original-partition", struct.pack(">i", 0)))
+    letters.add([letters.failed(0, headers=spring)], form=form, header_families=("spring", "connect"))
+    assert letters.redrive().total("sent") == 1
+    assert letters.sent()[0].headers == (*spring, (ATTEMPTS, b"1"))
+    assert letters.sent(payments) == []
+
+
+def test_headers_that_name_several_topics_send_nothing_unless_told(
+    letters: DeadLetters, kafka_topic: TopicFactory
+) -> None:
+    """Connect leaves a record's own headers before its own, so that those of another tool may say another topic."""
+    payments = kafka_topic("payments", config=KEEP)
+    letters.put(
+        {
+            "value": b"v",
+            "headers": [
+                ("kafka_dlt-original-topic", payments.encode()),
+                ("__connect.errors.topic", letters.source.encode()),
+                ("__connect.errors.partition", b"0"),
+            ],
+        }
+    )
+    (stays,) = letters.redrive().kept
+    assert (stays.reason, payments in stays.detail, "--to-topic" in stays.detail) == ("several_topics", True, True)
+    assert letters.redrive(to_topic=letters.source).total("sent") == 1
+    assert (letters.values(), letters.values(payments)) == ([b"v"], [])
 
 
 def share(letters: DeadLetters, offset: int) -> dict[str, Any]:
