@@ -689,10 +689,38 @@ def test_a_foreign_member_of_the_group(letters: DeadLetters) -> None:
     rival.close()
 
 
+def test_a_dead_letter_whose_topic_or_partition_is_gone_stays_and_stops_no_other(letters: DeadLetters) -> None:
+    letters.add(
+        [
+            KafkaRecord("nowhere", 0, 1, TIME, None, b"k", b"v"),
+            letters.failed(1),
+            letters.failed(2, partition=7),
+            KafkaRecord("no topic!", 0, 1, TIME, None, b"k", b"v"),
+            KafkaRecord("nowhere", 0, 2, TIME, None, b"k", b"v" * 9_000),
+        ],
+        max_record_bytes=4_000,
+    )
+    letters.put({"value": b"v", "headers": {"x-original-topic": ""}})
+    letters.add([letters.failed(3)])
+    for dry_run in (True, False):
+        result = letters.redrive(dry_run=dry_run)
+        assert [(kept.offset, kept.reason) for kept in result.kept] == [
+            (0, "topic_gone"),
+            (2, "partition_gone"),
+            (3, "topic_gone"),
+            (4, "payload_gone"),
+            (5, "topic_gone"),
+        ]
+        assert result.total("sent") == 2
+    assert "--to-topic" in result.kept[0].detail
+    assert "--partitioning by-key" in result.kept[1].detail
+    assert letters.values() == [b"v1", b"v3"]
+
+
 def test_topics_that_are_not_there(letters: DeadLetters) -> None:
-    letters.add([KafkaRecord("nowhere", 0, 1, TIME, None, b"k", b"v")])
+    letters.add([letters.failed(0)])
     with pytest.raises(TopicNotFoundError, match="nowhere") as caught:
-        letters.redrive()
+        letters.redrive(to_topic="nowhere")
     assert "--to-topic" in (caught.value.fix or "")
     with pytest.raises(TopicNotFoundError, match="no-such"):
         replace(letters, topic="no-such.dlq").redrive()
