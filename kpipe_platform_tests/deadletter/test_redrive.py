@@ -210,6 +210,32 @@ def test_a_limit(letters: DeadLetters) -> None:
     assert letters.values() == [b"v%d" % n for n in range(7)]
 
 
+def test_a_limit_is_not_used_up_by_what_stays(letters: DeadLetters) -> None:
+    letters.put(*({"value": b"v", "headers": {"x-original-topic": "nowhere"}} for _ in range(4)))
+    letters.add([letters.failed(n) for n in range(3)])
+    assert letters.redrive(limit=2).total("sent") == 2
+    assert letters.values() == [b"v0", b"v1"]
+
+
+def test_what_cannot_be_remembered_to_the_end_is_refused_before_anything_is_sent(
+    letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kpipe_platform.deadletter.progress.MAX_TEXT_BYTES", 90)
+    monkeypatch.setattr("kpipe_platform.deadletter.redrive_partition.ALWAYS_FIT", 10)
+    letters.add([letters.failed(n) for n in range(90)])
+    places = [
+        f"0@{n}" for n in (1, 2, 5, 7, 11, 12, 18, 23, 24, 25, 31, 37, 38, 44, 51, 53, 59, 60, 66, 71, 80, 81, 88)
+    ]
+    with pytest.raises(ConfigError, match=r"takes .* bytes") as caught:
+        letters.redrive(filter=make_filter(places=places), batch_records=2)
+    assert "--to-topic" in (caught.value.fix or "")
+    assert letters.sent() == []
+    assert stored(letters) is None
+    # What fits goes on.
+    assert letters.redrive(filter=make_filter(places=places), batch_records=2, limit=2).total("sent") == 2
+    assert letters.redrive(batch_records=50).total("sent") == 88
+
+
 def test_a_rate(letters: DeadLetters) -> None:
     now, slept = [0.0], []
 
