@@ -12,7 +12,7 @@ from kpipe_platform.deadletter.families import read_dead_letter
 from kpipe_platform.deadletter.options import RedriveOptions
 from kpipe_platform.deadletter.pace import Pace
 from kpipe_platform.deadletter.payloads import Payloads
-from kpipe_platform.deadletter.progress import Progress
+from kpipe_platform.deadletter.progress import ALWAYS_FIT, Progress
 from kpipe_platform.deadletter.reading import read_range
 from kpipe_platform.deadletter.results import PartitionResult, RedriveProgress, RedriveResult
 from kpipe_platform.deadletter.sending import RedriveTransaction, RefusedError
@@ -94,27 +94,44 @@ class PartitionRedrive:
         """Redrive the partition, and note it in the result."""
         with ExitStack() as stack:
             options = self._options
-            group, topic = options.group_name, options.topic
             if options.dry_run:
-                stored = read_stored_offset(self._shared.clients, group, topic, self._partition)
+                clients, group = self._shared.clients, options.group_name
+                stored = read_stored_offset(clients, group, options.topic, self._partition)
             else:
-                self._transaction = stack.enter_context(
-                    RedriveTransaction(
-                        self._shared.clients,
-                        group,
-                        topic,
-                        self._partition,
-                        timeout_s=options.transaction_timeout_s,
-                        clock=self._shared.clock,
-                    )
-                )
+                self._transaction = stack.enter_context(self._new_transaction())
                 stored = self._transaction.open()
-            self._begin(stored)
-            self._shared.result.partitions.append(self._counts)
-            if self._read(OffsetRange(topic, self._partition, self._position, self._marks.end)):
-                # Also where nothing was sent: a commit keeps the brokers from forgetting the group's offset.
-                self._commit(self._pending, end=self._marks.end)
-            self._report()
+            self._take(stored)
+
+    def check(self) -> None:
+        """Go through all of `run` and send nothing: find out whether what is done can be remembered to the end.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+        if self._marks.end - self._marks.log_start <= ALWAYS_FIT:
+            return
+        # Opened, since a redrive that was killed holds the offset until a newer one aborts its transaction.
+        with self._new_transaction() as opened:
+            stored = opened.open()
+        self._take(stored)
+
+    def _new_transaction(self) -> RedriveTransaction:
+        return RedriveTransaction(
+            self._shared.clients,
+            self._options.group_name,
+            self._options.topic,
+            self._partition,
+            timeout_s=self._options.transaction_timeout_s,
+            clock=self._shared.clock,
+        )
+
+    def _take(self, stored: StoredOffset | None) -> None:
+        self._begin(stored)
+        self._shared.result.partitions.append(self._counts)
+        if self._read(OffsetRange(self._options.topic, self._partition, self._position, self._marks.end)):
+            # Also where nothing was sent: a commit keeps the brokers from forgetting the group's offset.
+            self._commit(self._pending, end=self._marks.end)
+        self._report()
 
     def _begin(self, stored: StoredOffset | None) -> None:
         topic, group = self._options.topic, self._options.group_name

@@ -147,6 +147,7 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
                 isolation=self.source.isolation,
                 group=self.source.group(context.asset_key),
                 parallelism=self.spark.tasks_at_once,
+                hide_messages=self.dead_letter is not None and self.dead_letter.redact is not None,
             )
         ledger.note_table(context.step_context.run_id, table)
         return to_form(table.good, form, topic.value)

@@ -82,6 +82,11 @@ class Pipeline:
         """Runs the step's work so that a terminated run leaves nothing behind."""
         return Interruptible(lambda: self.engine.spark_session, self.source.connection.settings)
 
+    @property
+    def hides_messages(self) -> bool:
+        """Whether faults are shown without their messages: a redaction hook decides what may be kept of them."""
+        return self.dead_letter is not None and self.dead_letter.redact is not None
+
     # Plan and read
 
     def plan(
@@ -340,6 +345,7 @@ class Pipeline:
             limit=self.limit,
             codecs=tuple(codecs),
             isolation=self.source.isolation,
+            hide_messages=self.hides_messages,
         )
         if destination is None:
             return spec
@@ -349,7 +355,7 @@ class Pipeline:
             stamp_source=destination.stamp_source,
             stamps=headers_of(self.distribution),
             correlation_header=destination.correlation_header,
-            preview_rows=destination.preview_rows,
+            preview_rows=destination.rows_to_preview(is_redacting=self.hides_messages),
             producer={"compression.type": destination.compression, **destination.producer},
             transaction_timeout_s=destination.transaction_timeout_s,
             delivery_timeout_s=min(destination.delivery_timeout_s, destination.transaction_timeout_s),

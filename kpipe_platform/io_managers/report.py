@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,16 @@ from kpipe_platform.spark.writer_spec import PreviewRow
 
 _Cell = str | int | float | bool | None
 _CELL_CHARACTERS = 120
+# What Markdown would take for an escape, code, emphasis, a link or an image, a column, or strikethrough; an underscore
+# inside of a word is none of these.
+_MARKUP = re.compile(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
+_SPACE = re.compile(r"\s")
+
+
+class _Markdown(str):
+    """Text of ours, which is not escaped."""
+
+    __slots__ = ()
 
 
 def metadata_of(tally: Tally, who: Distribution | None = None) -> dict[str, Any]:
@@ -164,7 +175,7 @@ def preview(rows: Sequence[PreviewRow]) -> str:
     if len(objects) < len(rows):
         return markdown_table(("key", "value"), [(row.key, row.value) for row in rows])
     names = list(dict.fromkeys(name for value in objects for name in value))
-    lines: list[list[str | None]] = [["*key*", *(row.key for row in rows)]]
+    lines: list[list[str | None]] = [[_Markdown("*key*"), *(row.key for row in rows)]]
     lines += [[name, *(_text(value.get(name)) for value in objects)] for name in names]
     return markdown_table(("field", *(f"record {n}" for n in range(1, len(rows) + 1))), lines)
 
@@ -182,7 +193,7 @@ def _text(value: object) -> str | None:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
-    """A Markdown table; cells are cut to a readable length."""
+    """A Markdown table of plain text; cells are cut to a readable length."""
 
     def line(cells: Sequence[str | None]) -> str:
         return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
@@ -193,8 +204,12 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str | None]]) ->
 def _cell(text: str | None) -> str:
     if text is None:
         return "*null*"
+    if isinstance(text, _Markdown):
+        return text
     short = text if len(text) <= _CELL_CHARACTERS else text[:_CELL_CHARACTERS] + "…"
-    return short.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    # Record values are anybody's: an image would be fetched by the browser of whoever looks at the run.
+    escaped = _MARKUP.sub(r"\\\g<0>", _SPACE.sub(" ", short))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def describe(tally: Tally) -> Mapping[str, Any]:

@@ -194,7 +194,8 @@ class Stager:
 
     def _isolate(self, whole: Slice, reads: Reads, error: StageFailedError) -> SliceReport:
         """Find the records that the stage fails on, then write the slice once, without them."""
-        logger.warning("%s: the stage failed; searching for the records that it fails on: %s", whole, error.cause)
+        shown = self._shown(error)
+        logger.warning("%s: the stage failed; searching for the records that it fails on: %s", whole, shown)
         limit, began = self._pipeline.limit, self._clock()
         calls: list[Part] = []
 
@@ -224,14 +225,20 @@ class Stager:
             fault = self._tried_again(record, failure, fails)
             if fault is None:
                 continue
-            logger.info("the stage fails on %s: %s", record, failure.cause)
+            shown = self._shown(failure)
+            logger.info("the stage fails on %s: %s", record, shown)
             poison.append((record, fault))
-            reasons[failure.cause] = reasons.get(failure.cause, 0) + 1
+            reasons[shown] = reasons.get(shown, 0) + 1
             failed = len(poison) + undecoded
             if not limit.allows(failed, records):
                 raise too_many_faults(str(whole), limit, failed, records, reasons)
         cost = IsolationCost(len(calls), len(poison), self._clock() - began)
         return replace(self._write_without(whole, reads, poison, error), isolation=cost)
+
+    def _shown(self, failure: StageFailedError) -> str:
+        """The cause for log and errors; where a hook takes values out of messages, its class."""
+        shown: str = failure.source.exception_type if self._pipeline.hides_messages else failure.cause
+        return shown
 
     def _tried_again(self, record: OffsetRange, failure: StageFailedError, fails: Fails) -> RowFault | None:
         """The fault of a record that the stage fails on alone, after its retries; None where one succeeded."""

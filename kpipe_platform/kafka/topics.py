@@ -5,6 +5,7 @@ Source: KIP-516 (topic ids), Kafka topic configuration reference.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -76,6 +77,14 @@ class TopicLimits:
     create_time: bool = True
     before_max_ms: int | None = None
     after_max_ms: int | None = None
+
+
+_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic can have this name."""
+    return _NAME.fullmatch(name) is not None
 
 
 # Long.MAX_VALUE, Kafka's word for "any" in message.timestamp.*.max.ms.

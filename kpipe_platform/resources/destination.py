@@ -13,6 +13,8 @@ from kpipe_platform.kafka.properties import check_producer
 from kpipe_platform.policies.limits import DEFAULT_MINIMUM, DeadLetterLimit
 from kpipe_platform.resources.connection import KafkaConnection, known_values
 
+_PREVIEW_ROWS = 5
+
 
 class KafkaDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
     """How outputs reach Kafka: every record acknowledged before an offset moves.
@@ -50,7 +52,13 @@ class KafkaDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="header that carries the correlation id from record to output; where stamp_source is on, an output "
         "without it gets one that is made of its source's coordinates, as in a dead letter. None: none is added",
     )
-    preview_rows: int = Field(default=5, ge=0, le=50, description="written records to show in the metadata; 0: none")
+    preview_rows: int | None = Field(
+        default=None,
+        ge=0,
+        le=50,
+        description="written records to show in the metadata, as they are; 0: none. None: 5, and none where the "
+        "dead-letter destination has a redaction hook",
+    )
     producer: dict[str, str] = Field(default={}, description="further librdkafka producer properties")
 
     def __init__(self, **data: Any) -> None:
@@ -61,6 +69,17 @@ class KafkaDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
             timeout_s = min(self.delivery_timeout_s, self.transaction_timeout_s)
             own["message.timeout.ms"] = str(int(timeout_s * 1000))
         check_producer("KafkaDestination(producer=...)", known_values(self.producer), own)
+
+    def rows_to_preview(self, *, is_redacting: bool) -> int:
+        """How many written records to show.
+
+        Args:
+            is_redacting: Whether the dead-letter destination has a redaction hook. The hook takes failed records only,
+                so that it cannot say what may be shown of outputs.
+        """
+        if self.preview_rows is not None:
+            return self.preview_rows
+        return 0 if is_redacting else _PREVIEW_ROWS
 
 
 class KafkaDeadLetterDestination(dg.ConfigurableResource):  # type: ignore[type-arg]

@@ -122,6 +122,12 @@ def test_a_redaction_hook_is_looked_for_by_check_only() -> None:
         lost.check()
 
 
+@pytest.mark.parametrize(("rows", "without", "with_hook"), [(None, 5, 0), (0, 0, 0), (3, 3, 3)])
+def test_a_preview_is_opt_in_where_a_hook_redacts(rows: int | None, without: int, with_hook: int) -> None:
+    made = KafkaDestination(connection=KafkaConnection(bootstrap_servers="h:1"), preview_rows=rows)
+    assert (made.rows_to_preview(is_redacting=False), made.rows_to_preview(is_redacting=True)) == (without, with_hook)
+
+
 def test_options_come_through_dagsters_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TEST_REDACT", "json:dumps")
     seen: list[Any] = []
