@@ -40,9 +40,11 @@ class JsonCodec(Codec):
     r"""One JSON object a record, in UTF-8.
 
     What counts as wrong is what Spark's ``from_json`` refuses, and beyond it: bytes that are not UTF-8, a
-    required field that is missing or null, and text after the object. Spark's leniencies hold: a STRING
-    field takes any value as its JSON text, a TINYINT takes numbers up to 255 (which wrap), names that the
-    schema does not have are left out, and names match exactly.
+    required field that is missing or null, text after the object, and a value that Spark would change, because its
+    type does not hold it: a TINYINT beyond 127, a DECIMAL with more digits after the point than its scale, a text
+    longer than its VARCHAR, seconds that a TIMESTAMP does not reach, a key that is twice in a MAP, half of a
+    surrogate pair. Spark's other leniencies hold: a STRING field takes any value as the JSON text that Spark makes
+    of it, names that the schema does not have are left out, and names match exactly.
 
     Args:
         schema: The fields of the value: DDL text such as ``"dep_time INT NOT NULL, tailnum STRING"``, the
