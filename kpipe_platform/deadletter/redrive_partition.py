@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kpipe_platform.deadletter.decide import Action, Decision, decide, kept
 from kpipe_platform.deadletter.families import read_dead_letter
@@ -20,7 +20,7 @@ from kpipe_platform.deadletter.stored_offset import StoredOffset, read_stored_of
 from kpipe_platform.deadletter.targets import Targets
 from kpipe_platform.errors import NoStartOffsetError, TopicRecreatedError
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import OffsetRange, Watermarks
+from kpipe_platform.kafka.offsets import OffsetRange, Watermarks, watermarks
 from kpipe_platform.kafka.records import KafkaRecord
 
 logger = logging.getLogger(__name__)
@@ -146,6 +146,12 @@ class PartitionRedrive:
             self._counts.is_new = True
         else:
             progress, topic_id = Progress.from_text(stored.offset, stored.text)
+            if stored.offset > self._marks.end:
+                # Perhaps behind an open transaction only: nothing is to be read before it ends.
+                place = (topic, self._partition)
+                written = watermarks(self._shared.clients, [place], "read_uncommitted")[place].end
+                self._marks = replace(self._marks, end=min(stored.offset, written))
+                self._counts.end = self._marks.end
             if (topic_id is not None and topic_id != self._shared.topic_id) or stored.offset > self._marks.end:
                 msg = f"offset {stored.offset} of group {group} belongs to another topic than the present {where}"
                 raise TopicRecreatedError(msg, fix=f"the topic was created again; begin anew: {cli}", **ids)

@@ -150,7 +150,10 @@ class Follower:
         try:
             self._watched |= {(p.range.topic, p.range.partition) for p in done.ranges}
             ends = lookout.ends(self._watched)
-            if any(ends[(p.range.topic, p.range.partition)] != p.range.end for p in done.ranges):
+            moved = [ends[(p.range.topic, p.range.partition)] - p.range.end for p in done.ranges]
+            # An end before the offset that an open transaction explained already is no reason to plan again.
+            known = [p.is_past_stable for p in done.ranges]
+            if any(by > 0 or (by < 0 and not past) for by, past in zip(moved, known, strict=True)):
                 return True
             return self._has_changed(clients, done)
         except KpipeError as error:

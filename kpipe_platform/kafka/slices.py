@@ -70,6 +70,8 @@ class PartitionFacts:
         start_offset: First offset at the policy's start time; None where no record is that young, or the policy
             names no time.
         earlier: The last materialisation that Dagster holds; None where it holds none.
+        log_end: End of the log with open transactions included (the high watermark); None: not asked, because the
+            group's offset is not past the end in ``marks``.
     """
 
     topic: str
@@ -79,6 +81,7 @@ class PartitionFacts:
     committed: CommittedOffset | None
     start_offset: int | None = None
     earlier: Materialised | None = None
+    log_end: int | None = None
 
     @property
     def place(self) -> str:
@@ -94,9 +97,11 @@ class PlannedRange:
         range: Offsets to read.
         topic_id: Id of the topic at plan time.
         log_start: First readable offset at plan time.
-        end: Last stable offset (or log end) at plan time.
+        end: Last stable offset (or log end) at plan time; the range's start where that lies past it.
         committed: The group's offset that the commit compares with; None: the group must still have none.
         lost: Offsets that retention took before they were read; only with ``on_lost_offsets="skip"``.
+        is_past_stable: The offset lies between the last stable offset and the log's end, where nothing can be read
+            before open transactions end.
     """
 
     range: OffsetRange
@@ -105,6 +110,7 @@ class PlannedRange:
     end: int
     committed: int | None
     lost: OffsetRange | None = None
+    is_past_stable: bool = False
 
     @property
     def backlog(self) -> int:
@@ -223,9 +229,11 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
         stored = facts.committed.metadata
         if stored is not None and stored.topic_id != facts.topic_id:
             raise _recreated(facts, policy, f"group {policy.group} stores offset {begin}", stored.topic_id)
-        if begin > facts.marks.end:
+        # The last stable offset stands still at an open transaction; an offset behind that waits for it to end.
+        log_end = facts.marks.end if facts.log_end is None else facts.log_end
+        if begin > log_end:
             msg = (
-                f"group {policy.group} stores offset {begin} of {facts.place}, past the log's end {facts.marks.end}: "
+                f"group {policy.group} stores offset {begin} of {facts.place}, past the log's end {log_end}: "
                 "the topic was recreated or truncated"
             )
             fix = f"decide where to begin: {_set_command(facts, policy)} earliest"
@@ -246,16 +254,18 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
                 **_ids(facts, policy),
             )
         begin = lost.end
-    end = facts.marks.end
+    readable = max(facts.marks.end, begin)
+    end = readable
     if policy.max_records is not None:
         end = min(end, begin + policy.max_records)
     return PlannedRange(
         range=OffsetRange(facts.topic, facts.partition, begin, end),
         topic_id=facts.topic_id,
         log_start=facts.marks.log_start,
-        end=facts.marks.end,
+        end=readable,
         committed=committed,
         lost=lost,
+        is_past_stable=begin > facts.marks.end,
     )
 
 
@@ -418,7 +428,9 @@ def facts_of(
     committed: Offsets,
     marks: Mapping[Partition, Watermarks],
 ) -> list[PartitionFacts]:
-    """The facts of the partitions whose offsets and watermarks are read, one call more where a group begins at a time.
+    """The facts of the partitions whose offsets and watermarks are read.
+
+    One call more is made where a group begins at a time, and where its offset is past the last stable offset.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
@@ -427,6 +439,10 @@ def facts_of(
     starts: dict[Partition, int | None] = {}
     if new and isinstance(policy.start, int):
         starts = offsets_at(clients, new, policy.start, policy.isolation)
+    past = [place for place, stored in committed.items() if stored is not None and stored.offset > marks[place].end]
+    ends: dict[Partition, Watermarks] = {}
+    if past and policy.isolation == "read_committed":
+        ends = watermarks(clients, past, "read_uncommitted")
     return [
         PartitionFacts(
             topic=topic,
@@ -435,6 +451,7 @@ def facts_of(
             marks=marks[(topic, number)],
             committed=stored,
             start_offset=starts.get((topic, number)),
+            log_end=ends[(topic, number)].end if (topic, number) in ends else None,
         )
         for (topic, number), stored in committed.items()
     ]

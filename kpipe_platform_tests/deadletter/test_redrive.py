@@ -38,7 +38,7 @@ from kpipe_platform.errors import (
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.topics import TopicSpec, create_topic
+from kpipe_platform.kafka.topics import TopicSpec, create_topic, describe_topics
 from kpipe_platform.policies.faults import Fault
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 from kpipe_platform_tests.processes import wait_until
@@ -687,6 +687,27 @@ def test_an_offset_of_an_earlier_topic_of_that_name(letters: DeadLetters) -> Non
     for dry_run in (True, False):
         with pytest.raises(TopicRecreatedError, match="kpipe offsets set"):
             letters.redrive(dry_run=dry_run)
+    assert letters.sent() == []
+
+
+def test_an_offset_past_an_open_transaction_stays(letters: DeadLetters) -> None:
+    letters.add([letters.failed(n) for n in range(3)])
+    writer = Producer({**letters.settings.for_librdkafka(), "transactional.id": f"writer-of-{letters.topic}"})
+    writer.init_transactions(10)
+    writer.begin_transaction()
+    for _ in range(3):
+        writer.produce(letters.topic, b"open", partition=0)
+    writer.flush(10)
+    with Clients(letters.settings) as clients:
+        group = f"{letters.topic}.redrive"
+        with RedriveTransaction(clients, group, letters.topic, 0, timeout_s=30) as transaction:
+            transaction.open()
+            topic_id = describe_topics(clients, [letters.topic])[letters.topic].topic_id
+            transaction.send([], 5, Progress(5).to_text(topic_id))
+    for dry_run in (True, False):
+        assert letters.redrive(dry_run=dry_run).total("read") == 0
+    assert offset_of(letters) == 5
+    writer.abort_transaction(10)
     assert letters.sent() == []
 
 
