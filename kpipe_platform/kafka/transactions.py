@@ -12,6 +12,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -19,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from kpipe_platform.errors import (
     BrokerUnavailableError,
+    CommitUnknownError,
     FencedError,
     KpipeError,
     OffsetConflictError,
@@ -207,7 +209,8 @@ class SliceTransaction:
                 "add offsets to the transaction",
                 lambda: self.producer.send_offsets_to_transaction(offsets, group, COMMIT_DEADLINE_S),
             )
-        self._guard(f"commit {slice_}", lambda: self.producer.commit_transaction(COMMIT_DEADLINE_S))
+        commit = partial(self.producer.commit_transaction, COMMIT_DEADLINE_S)
+        guarded(commit, self._commit_error, self._clock)
         self._began_at = None
 
     def abort(self) -> None:
@@ -253,12 +256,11 @@ class SliceTransaction:
             return FencedError(
                 msg, fix="nothing: this run wrote nothing that a reader can see", group=self._slice.group
             )
-        if isinstance(found, BrokerUnavailableError) and what.startswith("commit"):
-            msg = f"{found.message}; whether the transaction committed is not known"
-            return BrokerUnavailableError(
-                msg, fix="run again: the next run compares the group's offset and loses or repeats nothing"
-            )
         return found
+
+    def _commit_error(self, error: KafkaError) -> KpipeError:
+        """An error of the commit call, which may have reached the brokers though no answer came."""
+        return commit_error(self.error(error, f"commit {self._slice}"))
 
     def _why_fatal(self, error: KafkaError) -> KafkaError:
         """What a client that takes no more records is fatally ill of: it says so when it is asked to abort."""
@@ -278,6 +280,15 @@ class SliceTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def commit_error(error: KpipeError) -> KpipeError:
+    """The error of a commit call: without an answer it is not known whether the transaction committed."""
+    if not isinstance(error, BrokerUnavailableError):
+        return error
+    msg = f"{error.message}; whether the transaction committed is not known"
+    fix = "run again: the next run compares the group's offset and loses or repeats nothing"
+    return CommitUnknownError(msg, fix=fix, **error.attributes)
 
 
 def is_of(stored: CommitMetadata, slice_: Slice) -> bool:

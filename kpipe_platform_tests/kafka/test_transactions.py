@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from kpipe_platform.errors import (
     BrokerUnavailableError,
+    CommitUnknownError,
     FencedError,
     OffsetConflictError,
     OffsetsPendingError,
@@ -308,6 +310,33 @@ def test_an_offset_past_an_open_transaction_waits_for_its_end(
     writer.commit_transaction(10)
     wait_until(lambda: plan(source).ranges[0].range.end == 8, "the marker behind the records")
     assert not plan(source).ranges[0].is_past_stable
+
+
+class Unanswered:
+    """A producer whose brokers answer nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def call(*_: object) -> None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+        return call
+
+
+@pytest.mark.parametrize("topic", ["orders", "commit-log"])
+def test_only_a_commit_has_an_unknown_outcome(topic: str) -> None:
+    """By the call that got no answer, not by the words of its error."""
+    slice_ = Slice(f"commits.{topic}", "run", "slice", ())
+    away = ConnectionSettings("127.0.0.1:9", request_timeout_s=1.0)
+    with SliceTransaction(away, slice_, timeout_s=60) as transaction:
+        transaction._producer = cast(Any, Unanswered())
+        with pytest.raises(BrokerUnavailableError) as caught:
+            transaction.begin()
+        assert type(caught.value) is BrokerUnavailableError
+        error = transaction.error(KafkaError(KafkaError._TIMED_OUT), f"commit-free work on {topic}")
+        assert type(error) is BrokerUnavailableError
+        with pytest.raises(CommitUnknownError, match="whether the transaction committed is not known"):
+            transaction.commit([])
+        transaction._producer = None
 
 
 def test_the_client_of_a_zombie_cannot_begin_again(
