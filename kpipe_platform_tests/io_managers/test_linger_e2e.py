@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from kpipe_platform import ExecutionMode, PartitionScaling
+from kpipe_platform import ExecutionMode, KafkaIOManager, KafkaSource, PartitionScaling
 from kpipe_platform.errors import (
     ConfigError,
     LostRangeError,
@@ -224,6 +224,23 @@ class TestRefusals:
             orders.run(orders.asset(max_slices=None, linger_s=5, scaling=PartitionScaling(max_records=2)))
         assert orders.committed() == 2
         assert orders.ids() == [0, 1]
+
+    @pytest.mark.parametrize("left", [0, 1])
+    def test_a_loss_that_a_later_slice_finds_is_reported(
+        self, orders: Orders, kafka_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, left: int
+    ) -> None:
+        """Also where the loss leaves nothing to read."""
+        orders.send(*map(order, range(5)))
+        _between(monkeypatch, lambda: _delete_records(kafka_broker, orders.source, 5 - left))
+        of = orders.manager
+        source = KafkaSource(
+            connection=of.source.connection, group_prefix=of.source.group_prefix, on_lost_offsets="skip"
+        )
+        manager = KafkaIOManager(source=source, destination=of.destination, dead_letter=of.dead_letter, spark=of.spark)
+        asset = orders.asset(max_slices=None, scaling=PartitionScaling(max_records=2))
+        found = orders.metadata(orders.run(asset, manager=manager))
+        assert f"{orders.source}/0 [2, {5 - left})" in found["lost_ranges"]
+        assert (found["records_read"], found["kpipe/ranges"][0]["end"], orders.committed()) == (2 + left, 5, 5)
 
     def test_an_offset_moved_between_two_slices_is_the_compares(
         self, orders: Orders, monkeypatch: pytest.MonkeyPatch
