@@ -141,7 +141,7 @@ class PartitionRedrive:
         if stored is None:
             if self._options.start == "error":
                 msg = f'group {group} has no offset for {where}, and the redrive says start="error"'
-                raise NoStartOffsetError(msg, fix=f"set the first offset: {cli}", **ids)
+                raise NoStartOffsetError(msg, fix=f"set the first offset: {cli} --new-group", **ids)
             logger.info("group %s has no offset for %s: the redrive begins at %d", group, where, self._position)
             self._counts.is_new = True
         else:

@@ -236,7 +236,7 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
                 f"group {policy.group} stores offset {begin} of {facts.place}, past the log's end {log_end}: "
                 "the topic was recreated or truncated"
             )
-            fix = f"decide where to begin: {_set_command(facts, policy)} earliest"
+            fix = f"decide where to begin: {_set_command(facts, policy, 'earliest')}"
             raise TopicRecreatedError(msg, fix=fix, **_ids(facts, policy))
     lost = None
     if begin < facts.marks.log_start:
@@ -246,7 +246,7 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
                 f"retention passed the group: offsets [{lost.start}, {lost.end}) of {facts.place} were deleted before "
                 f"group {policy.group} read them"
             )
-            once = f"{_set_command(facts, policy)} earliest"
+            once = _set_command(facts, policy, "earliest")
             raise LostRangeError(
                 msg,
                 fix=f'accept the loss once: {once}; or always: KafkaSource(on_lost_offsets="skip")',
@@ -273,8 +273,9 @@ def _ids(facts: PartitionFacts, policy: PlanPolicy) -> dict[str, object]:
     return {"topic": facts.topic, "partition": facts.partition, "group": policy.group}
 
 
-def _set_command(facts: PartitionFacts, policy: PlanPolicy) -> str:
-    return f"kpipe offsets set {policy.group} {facts.topic} --partition {facts.partition} --to"
+def _set_command(facts: PartitionFacts, policy: PlanPolicy, to: str | int) -> str:
+    new = " --new-group" if facts.committed is None else ""
+    return f"kpipe offsets set {policy.group} {facts.topic} --partition {facts.partition} --to {to}{new}"
 
 
 def _recreated(facts: PartitionFacts, policy: PlanPolicy, who: str, stored_id: str) -> TopicRecreatedError:
@@ -284,7 +285,7 @@ def _recreated(facts: PartitionFacts, policy: PlanPolicy, who: str, stored_id: s
     )
     return TopicRecreatedError(
         msg,
-        fix=f"decide where to begin in the new topic: {_set_command(facts, policy)} earliest",
+        fix=f"decide where to begin in the new topic: {_set_command(facts, policy, 'earliest')}",
         stored_topic_id=stored_id,
         topic_id=facts.topic_id,
         **_ids(facts, policy),
@@ -303,14 +304,14 @@ def _first_offset(facts: PartitionFacts, policy: PlanPolicy) -> int:
         )
         raise OffsetsVanishedError(
             msg,
-            fix=f"go on from there: {_set_command(facts, policy)} {max(facts.earlier.end, facts.marks.log_start)}",
+            fix="go on from there: " + _set_command(facts, policy, max(facts.earlier.end, facts.marks.log_start)),
             earlier_end=facts.earlier.end,
             **_ids(facts, policy),
         )
     if policy.start == "error":
         msg = f'group {policy.group} has no offset for {facts.place}, and the source says start="error"'
         raise NoStartOffsetError(
-            msg, fix=f"set the first offset: {_set_command(facts, policy)} earliest", **_ids(facts, policy)
+            msg, fix=f"set the first offset: {_set_command(facts, policy, 'earliest')}", **_ids(facts, policy)
         )
     return start_of(policy.start, facts.marks, facts.start_offset)
 
