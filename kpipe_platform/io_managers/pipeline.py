@@ -157,7 +157,7 @@ class Pipeline:
         """An empty slice: a success without a Spark job. Where the group is new, its start is stored.
 
         Without that, a group that starts at the latest record would begin anew with every run and lose what came in
-        between.
+        between. An offset that is old is stored again, before the brokers forget it.
         """
         began = time.monotonic()
         counts = [SliceCounts() for _ in slice_.ranges]

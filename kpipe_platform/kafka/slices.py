@@ -22,6 +22,10 @@ from kpipe_platform.kafka.groups import CommittedOffset, GroupMember, Offsets, c
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, offsets_at, watermarks
 from kpipe_platform.kafka.topics import TopicDescription, describe_topics
 
+RENEW_AFTER_MS = 3_600_000
+"""Brokers forget the offset of a group that commits nothing for ``offsets.retention.minutes``, a week by default. An
+offset that is older than this is stored again, unchanged, by a slice that reads nothing."""
+
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 
@@ -102,6 +106,7 @@ class PlannedRange:
         lost: Offsets that retention took before they were read; only with ``on_lost_offsets="skip"``.
         is_past_stable: The offset lies between the last stable offset and the log's end, where nothing can be read
             before open transactions end.
+        renew: The group's offset is so old that it is stored again though nothing is read.
     """
 
     range: OffsetRange
@@ -111,6 +116,7 @@ class PlannedRange:
     committed: int | None
     lost: OffsetRange | None = None
     is_past_stable: bool = False
+    renew: bool = False
 
     @property
     def backlog(self) -> int:
@@ -150,8 +156,8 @@ class Slice:
 
     @property
     def moves_offsets(self) -> bool:
-        """True when the commit changes the group, be it only to store where a new group begins."""
-        return any(planned.committed != planned.range.end for planned in self.ranges)
+        """True when a commit is needed, be it only to store where a new group begins, or to renew an old offset."""
+        return any(planned.committed != planned.range.end or planned.renew for planned in self.ranges)
 
     @property
     def span(self) -> int:
@@ -331,15 +337,34 @@ def start_of(start: str | int, marks: Watermarks, start_offset: int | None) -> i
     return marks.log_start
 
 
-def plan_slice(facts: Iterable[PartitionFacts], policy: PlanPolicy, *, run_id: str, slice_id: str) -> Slice:
-    """One slice over the given partitions. Pure; raises as ``plan_range``."""
+def plan_slice(
+    facts: Iterable[PartitionFacts], policy: PlanPolicy, *, run_id: str, slice_id: str, now_ms: int | None = None
+) -> Slice:
+    """One slice over the given partitions. Pure; raises as ``plan_range``.
+
+    Args:
+        facts: What is known of the partitions.
+        policy: The plan's policy.
+        run_id: Who takes the slice.
+        slice_id: Name of the slice.
+        now_ms: The time, milliseconds since the epoch, for offsets that are to be renewed; None: none is.
+    """
     known = sorted(facts, key=lambda f: (f.topic, f.partition))
-    ranges = tuple(plan_range(f, policy) for f in known)
+    ranges = tuple(replace(plan_range(f, policy), renew=_is_old(f, now_ms)) for f in known)
     own = transactional_id(policy.group, [planned.range for planned in ranges])
     units = {f.committed.metadata.unit for f in known if f.committed and f.committed.metadata}
     # A run that was killed in its lanes before any of them committed left no other trace than their transactions.
     fence = units - {own, ""} | lane_ids(own, policy.lanes)
     return Slice(policy.group, run_id, slice_id, ranges, tuple(sorted(fence)))
+
+
+def _is_old(facts: PartitionFacts, now_ms: int | None) -> bool:
+    """Whether the group's offset is to be renewed; also where nobody knows how old it is."""
+    if now_ms is None or facts.committed is None:
+        return False
+    stored = facts.committed.metadata
+    # A clock that was wrong then or is now must not keep it from being renewed.
+    return stored is None or stored.at_ms is None or abs(now_ms - stored.at_ms) >= RENEW_AFTER_MS
 
 
 def refuse_foreign_members(group: str, members: Iterable[GroupMember]) -> None:

@@ -184,6 +184,7 @@ class SliceTransaction:
             stopped: The next lane cannot be written.
         """
         slice_ = self._slice
+        at_ms = int(time.time() * 1000)
         offsets = [
             TopicPartition(
                 planned.range.topic,
@@ -199,6 +200,7 @@ class SliceTransaction:
                     lane,
                     slice_.lanes,
                     stopped,
+                    at_ms,
                 ).to_text(),
             )
             for planned, end, counted in zip(slice_.ranges, ends, counts, strict=True)

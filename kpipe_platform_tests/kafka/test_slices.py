@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,6 +135,30 @@ def test_empty_and_moving_slices() -> None:
     assert (empty.is_empty, empty.moves_offsets) == (True, False)
     new = plan_slice([facts(None)], policy(start="latest"), run_id="r", slice_id="s")
     assert (new.is_empty, new.moves_offsets) == (True, True)
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("stored_ms", "now_ms", "renews"),
+    [
+        (HOUR_MS, 2 * HOUR_MS - 1, False),
+        (HOUR_MS, 2 * HOUR_MS, True),
+        (HOUR_MS, None, False),
+        # By an older version, or by a clock that was ahead.
+        (None, HOUR_MS, True),
+        (9 * HOUR_MS, HOUR_MS, True),
+    ],
+)
+def test_an_empty_slice_renews_an_offset_before_the_brokers_forget_it(
+    stored_ms: int | None, now_ms: int | None, renews: bool
+) -> None:
+    at = PartitionFacts(
+        "t", 3, "id-1", Watermarks(0, 100), CommittedOffset(100, replace(stored_by("id-1"), at_ms=stored_ms))
+    )
+    empty = plan_slice([at], policy(), run_id="r", slice_id="s", now_ms=now_ms)
+    assert (empty.is_empty, empty.moves_offsets) == (True, renews)
 
 
 def test_foreign_members_are_named() -> None:
