@@ -12,7 +12,8 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
 from kpipe_platform import ExecutionMode, KafkaIOManager, KafkaSource, PartitionScaling
 from kpipe_platform.errors import (
@@ -224,6 +225,38 @@ class TestRefusals:
             orders.run(orders.asset(max_slices=None, linger_s=5, scaling=PartitionScaling(max_records=2)))
         assert orders.committed() == 2
         assert orders.ids() == [0, 1]
+
+    def test_an_open_transaction_before_the_offset_is_waited_for_in_peace(
+        self, orders: Orders, kafka_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The end of committed records stands before the offset; looking at that again and again plans nothing."""
+        orders.send(order(0))
+        servers = {"bootstrap.servers": kafka_broker.bootstrap_servers}
+        writer = Producer({**servers, "transactional.id": f"writer-of-{orders.source}"})
+        writer.init_transactions(10)
+        writer.begin_transaction()
+        writer.produce(orders.source, b"open", partition=0)
+        writer.flush(10)
+        [moved] = (
+            AdminClient(servers)
+            .alter_consumer_group_offsets(
+                [ConsumerGroupTopicPartitions(orders.group, [TopicPartition(orders.source, 0, 2)])]
+            )
+            .values()
+        )
+        moved.result(10)
+        plans: list[Slice] = []
+        ask_all = follower.Follower._ask_all
+
+        def counted(self: follower.Follower, clients: Any) -> Slice:
+            plans.append(ask_all(self, clients))
+            return plans[-1]
+
+        monkeypatch.setattr(follower.Follower, "_ask_all", counted)
+        found = orders.metadata(orders.run(orders.asset(max_slices=None, linger_s=1.5)))
+        writer.abort_transaction(10)
+        assert (found["records_read"], orders.committed(), orders.ids()) == (0, 2, [])
+        assert len(plans) == 1
 
     @pytest.mark.parametrize("left", [0, 1])
     def test_a_loss_that_a_later_slice_finds_is_reported(
