@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import replace
 from contextvars import copy_context
+from dataclasses import replace
 from typing import TypeVar
 
 from kpipe_platform.errors import EngineUnavailableError, KpipeError

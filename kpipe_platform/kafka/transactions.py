@@ -12,7 +12,6 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from types import TracebackType
 from typing import Any
 
@@ -211,8 +210,10 @@ class SliceTransaction:
                 "add offsets to the transaction",
                 lambda: self.producer.send_offsets_to_transaction(offsets, group, COMMIT_DEADLINE_S),
             )
-        commit = partial(self.producer.commit_transaction, COMMIT_DEADLINE_S)
-        guarded(commit, self._commit_error, self._clock)
+        try:
+            self._guard(f"commit {slice_}", lambda: self.producer.commit_transaction(COMMIT_DEADLINE_S))
+        except BrokerUnavailableError as error:
+            raise commit_unknown(error) from error
         self._began_at = None
 
     def abort(self) -> None:
@@ -260,10 +261,6 @@ class SliceTransaction:
             )
         return found
 
-    def _commit_error(self, error: KafkaError) -> KpipeError:
-        """An error of the commit call, which may have reached the brokers though no answer came."""
-        return commit_error(self.error(error, f"commit {self._slice}"))
-
     def _why_fatal(self, error: KafkaError) -> KafkaError:
         """What a client that takes no more records is fatally ill of: it says so when it is asked to abort."""
         try:
@@ -284,10 +281,8 @@ class SliceTransaction:
         self.close()
 
 
-def commit_error(error: KpipeError) -> KpipeError:
-    """The error of a commit call: without an answer it is not known whether the transaction committed."""
-    if not isinstance(error, BrokerUnavailableError):
-        return error
+def commit_unknown(error: BrokerUnavailableError) -> CommitUnknownError:
+    """The error of a commit call that got no answer: it may have reached the brokers all the same."""
     msg = f"{error.message}; whether the transaction committed is not known"
     fix = "run again: the next run compares the group's offset and loses or repeats nothing"
     return CommitUnknownError(msg, fix=fix, **error.attributes)

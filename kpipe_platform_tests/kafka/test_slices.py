@@ -92,7 +92,12 @@ def test_the_backlog_is_what_waits_behind_the_range() -> None:
         (facts(10, stored_id="id-0"), policy(), TopicRecreatedError, ["id-0", "id-1", "kpipe offsets set"]),
         (facts(101), policy(), TopicRecreatedError, ["101", "past the log's end 100"]),
         (facts(151, log_end=150), policy(), TopicRecreatedError, ["151", "past the log's end 150"]),
-        (facts(None, earlier=Materialised(77, "id-1")), policy(), OffsetsVanishedError, ["offset 77", "--to 77 --new-group"]),
+        (
+            facts(None, earlier=Materialised(77, "id-1")),
+            policy(),
+            OffsetsVanishedError,
+            ["offset 77", "--to 77 --new-group"],
+        ),
         (facts(None), policy(start="error"), NoStartOffsetError, ['start="error"', "kpipe offsets set kpipe.a t"]),
         (facts(None, earlier=Materialised(77, "id-1")), policy(start="latest"), OffsetsVanishedError, ["no offset"]),
         (facts(None, earlier=Materialised(77, "id-0")), policy(), TopicRecreatedError, ["up to offset 77", "id-0"]),
