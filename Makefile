@@ -70,7 +70,7 @@ setup: ## Only set up: packages, jars, browser
 	@sh scripts/setup test
 
 clean: ## Remove what runs and tests left here, the data of `make dev` included
-	rm -rf build .kpipe .pytest_cache .mypy_cache .ruff_cache .import_linter_cache *.egg-info spark-warehouse
+	rm -rf build .kpipe .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis *.egg-info spark-warehouse
 	find . -name __pycache__ -type d -not -path './.venv/*' -prune -exec rm -rf {} +
 
 distclean: clean ## Remove .venv too; jars stay in the cache

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import hypothesis
 import pytest
-from xdist.remote import Producer
-from xdist.scheduler import LoadScopeScheduling
 
-from kpipe_platform_tests.scheduling import FileScheduling, slowest_first, uses_spark
+from kpipe_platform_tests.order import slowest_first, uses_spark
 
 hypothesis.settings.register_profile(
     "kpipe",
@@ -18,8 +18,11 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("kpipe")
 
 
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
     """Under ``--dist loadfile``: whole files to a worker, slowest first, and one worker without Spark."""
+    from kpipe_platform_tests.scheduling import FileScheduling
+
     return FileScheduling(config, log) if config.getoption("dist") == "loadfile" else None
 
 
@@ -32,5 +35,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if unmarked:
         msg = f"{', '.join(sorted(unmarked))}: uses the spark fixture without the mark pytest.mark.spark"
         raise pytest.UsageError(msg)
-    if not config.getoption("random_order_enabled"):
+    if not config.getoption("random_order_enabled", False):
         slowest_first(items)

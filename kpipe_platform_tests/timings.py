@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from xml.etree import ElementTree
 
-from kpipe_platform_tests.scheduling import ROOT, TIMINGS
+from kpipe_platform_tests.order import ROOT, TIMINGS
 
 
 def seconds_of(reports: Iterable[Path]) -> dict[str, float]:
@@ -42,7 +42,11 @@ def main(arguments: list[str]) -> int:
     for file, seconds in sorted(found.items(), key=lambda item: -item[1])[: options.most]:
         sys.stdout.write(f"{seconds:8.1f} s  {file}\n")
     if options.record:
-        rounded = {file: round(seconds, 1) for file, seconds in sorted(found.items()) if seconds >= 1}
+        if not found:
+            parser.error("no report has a test file of this suite")
+        before = json.loads(TIMINGS.read_text(encoding="utf-8")) if TIMINGS.exists() else {}
+        known = {**{file: s for file, s in before.items() if (ROOT / file).exists()}, **found}
+        rounded = {file: round(seconds, 1) for file, seconds in sorted(known.items())}
         TIMINGS.write_text(json.dumps(rounded, indent=2) + "\n", encoding="utf-8")
     return 0
 

@@ -7,8 +7,10 @@ This is group testing with parts sized by what was found so far. The cost of `k`
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
 from contextvars import copy_context
 
 from kpipe_platform.errors import DeadLetterLimitError, StageFailedError
@@ -18,7 +20,8 @@ from kpipe_platform.spark.stops import too_many_faults
 
 Part = Sequence[OffsetRange]
 Fails = Callable[[Part], StageFailedError | None]
-"""Calls the stage on some offsets; returns its failure on data, and raises any other error. Threads call it too."""
+"""Calls the stage on some offsets; returns its failure on data, and raises any other error. Several
+threads call it at the same time."""
 
 # Records that are tried first, alone, where a limit is set. With none of 8 failing, a share of 60% would have been a
 # chance of 1 in 1,500.
@@ -45,14 +48,21 @@ def failing_records(
     unknown, width = [whole], len(whole)
     known = found = 0
     running: dict[Future[tuple[range, StageFailedError | None] | None], range] = {}
-    with ThreadPoolExecutor(at_once, thread_name_prefix="kpipe-isolation") as pool:
+    ended = threading.Event()
+
+    def tried(part: Part) -> StageFailedError | None:
+        if ended.is_set():
+            raise CancelledError
+        return fails(part)
+
+    with ThreadPoolExecutor(at_once, thread_name_prefix="kpipe-isolation") as pool, _set_at_end(ended):
         while unknown or running:
             while unknown and len(running) < at_once:
                 part, rest = unknown[0][:width], unknown[0][width:]
                 unknown[:1] = [rest] if rest else []
                 context = copy_context()
                 error = first if part == whole else None
-                running[pool.submit(context.run, _first_failing, ranges, part, error, fails)] = part
+                running[pool.submit(context.run, _first_failing, ranges, part, error, tried)] = part
             done, _ = wait(running, return_when=FIRST_COMPLETED)
             for future in done:
                 part = running.pop(future)
@@ -68,6 +78,14 @@ def failing_records(
                     yield _offsets(ranges, record)[0], error
                 # A part of this width fails with a chance of about one half, so each call says the most.
                 width = max(1, round(math.log(2) * known / max(found, 1)))
+
+
+@contextmanager
+def _set_at_end(event: threading.Event) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        event.set()
 
 
 def _put_back(unknown: list[range], part: range) -> None:

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ from kpipe_platform.policies.components import stops
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.policies.retry import try_again
 from kpipe_platform.spark.convert import to_form
-from kpipe_platform.spark.failures import classify, is_sparks
+from kpipe_platform.spark.failures import classify, is_classified, is_sparks
 from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.stage_notes import RowFault, fault_frame, noting, retry_of
 from kpipe_platform.spark.stops import too_many_faults
@@ -37,6 +38,9 @@ logger = logging.getLogger(__name__)
 Store = Callable[[Any], None]
 Reads = Mapping[str, tuple[KafkaTopic, SliceFrames]]
 _SAMPLES = 20
+# One call at a time in this process: a stage may register its input as a temporary view by a fixed name, and would read
+# that of another partition, or of another part, where two calls overlap.
+_CALLING = threading.Lock()
 # Parts of a slice that are tried at the same time, to find the records that the stage fails on.
 _PARTS_AT_ONCE = 4
 
@@ -76,7 +80,6 @@ class Stager:
         self._segments = (Segment("plan", *planned),)
         self._retries = retries
         self._check = check
-        self._calling = threading.Lock()
         self._clock = clock
         self._sleep = sleep
 
@@ -178,13 +181,12 @@ class Stager:
                 inputs = {
                     name: to_form(reads[name][1].good, feed.form, feed.topic.value) for name, feed in feeds.items()
                 }
-                # One call at a time: a stage may register its input as a temporary view by a fixed name.
-                with self._calling:
+                with _CALLING if any(feed.form == "spark" for feed in feeds.values()) else nullcontext():
                     output = self._staged.stage(inputs)
             except Exception as error:
                 notes.release()
                 # Where nothing is isolated, Dagster shows the user's own exception.
-                if is_sparks(error) or (self._isolates and not isinstance(error, KpipeError)):
+                if is_sparks(error) or (self._isolates and not is_classified(error)):
                     raise classify(error, str(slice_)) from error
                 raise
         called = Segment("stage", started_ms, int((self._clock() - began) * 1000))

@@ -64,9 +64,17 @@ class Cause:
         return Fault(Component.STAGE, kind, self.exception_type, self.message or kind, at_ms, stacktrace=self.where)
 
 
+def text_of(error: BaseException) -> str:
+    """An exception's text; its class where making the text raises."""
+    try:
+        return str(error)
+    except Exception as another:  # noqa: BLE001  # of a user's class
+        return f"{qualified_name(type(error))}, whose text cannot be made: {type(another).__name__}"
+
+
 def cause_of(error: BaseException) -> Cause:
     """The innermost cause of what Spark, or a stage on the driver, raised."""
-    text = str(error)
+    text = text_of(error)
     if not is_sparks(error):
         trace = error.__traceback__
         files = [frame.filename for frame in traceback.extract_tb(trace)]

@@ -14,7 +14,7 @@ from kpipe_platform.errors import (
     TransientError,
 )
 from kpipe_platform.policies.faults import qualified_name
-from kpipe_platform.spark.causes import Cause, cause_of, is_of_lost_java, is_sparks
+from kpipe_platform.spark.causes import Cause, cause_of, is_of_lost_java, is_sparks, text_of
 
 # Marks in what Spark says where it names neither a Python exception nor a condition of the data.
 _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
@@ -77,6 +77,11 @@ _DATA_STATES = ("21", "22", "23", "38", "39", "P0")
 _OWN_TASK = re.compile(r"kpipe_platform/(spark/(writer_task|outputs|task_faults|probe)|deadletter/|kafka/)")
 
 
+def is_classified(error: BaseException) -> bool:
+    """Whether an error is one of kpipe's that says what it means; a stage may raise a bare StageFailedError itself."""
+    return isinstance(error, KpipeError) and (not isinstance(error, StageFailedError) or "isolable" in error.attributes)
+
+
 def classify(error: BaseException, where: str) -> KpipeError:
     """What a failed Spark job, or a stage that raised on the driver, means.
 
@@ -88,10 +93,10 @@ def classify(error: BaseException, where: str) -> KpipeError:
         A TransientError when nothing is wrong with the data; a StageFailedError otherwise, with ``isolable`` True
         where one record may be the reason, and the ``fault``'s facts in ``source``.
     """
-    if isinstance(error, KpipeError):
+    if isinstance(error, KpipeError) and is_classified(error):
         return error
     cause = cause_of(error)
-    text = str(error)
+    text = text_of(error)
     if is_of_lost_java(error):
         return java_lost(f", while working on {where}: {cause}")
     if is_sparks(error) and _MISSING_PACKAGE.search(text):

@@ -145,9 +145,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("kpipe_spark", "classic, connect, or sc://host:port of a server that runs", default="classic")
 
 
-def pytest_configure(config: pytest.Config) -> None:
+def pytest_sessionstart(session: pytest.Session) -> None:
     """Look once whether the broker of ``KPIPE_TEST_KAFKA`` answers, instead of at each test that uses it."""
-    servers = os.environ.get(RUNNING_BROKER)
+    servers, config = os.environ.get(RUNNING_BROKER), session.config
     # The workers of pytest-xdist start after the process that has looked.
     if servers and not config.option.collectonly and not hasattr(config, "workerinput"):
         RunningBroker(servers).check()
