@@ -289,16 +289,18 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def column_type(schema: T.StructType, path: str) -> T.DataType:
-    """Type of a column, or of a field in a struct column by its dotted path.
+def column_at(schema: T.StructType, path: str) -> tuple[Column, T.DataType]:
+    """A column, or a field in a struct column by its dotted path, with its type.
 
     Raises:
         ConfigError: There is no such column.
     """
+    # A column whose own name has dots goes first.
+    parts = [path] if path in schema.names else path.split(".")
     kind: T.DataType = schema
-    for part in path.split("."):
+    for part in parts:
         if not isinstance(kind, T.StructType) or part not in kind.fieldNames():
             msg = f"column {path!r} is not in the stage's output ({', '.join(schema.names)})"
             raise ConfigError(msg, fix="return this column, or name another one in KafkaTopic(...)", column=path)
         kind = kind[part].dataType
-    return kind
+    return F.col(".".join(map(_quoted, parts))), kind
