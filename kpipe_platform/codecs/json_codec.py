@@ -106,7 +106,8 @@ class JsonCodec(Codec):
 
     def _encode(self, value: Any) -> bytes:
         try:
-            return write_json(value, include_nulls=self.include_nulls).encode("utf-8")
+            kind = StructType(self.fields) if self.fields else None
+            return write_json(value, include_nulls=self.include_nulls, kind=kind).encode("utf-8")
         except UnicodeEncodeError as error:
             found = error.object[error.start]
             message = f"a text has half of a surrogate pair ({found!r}), which UTF-8 cannot hold"

@@ -237,7 +237,7 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
         if not names:
             msg = f"the stage's output has no column beside _kafka: {output.names}"
             raise ConfigError(msg, fix="return at least one column for the JSON value")
-        options = {"ignoreNullFields": "false" if codec.include_nulls else "true"}
+        options = {**_WRITTEN, "ignoreNullFields": "false" if codec.include_nulls else "true"}
         encoded = F.to_json(F.struct(*[F.col(_quoted(name)) for name in names]), options).cast("binary")
         if "_kafka" in output.names:
             # A tombstone has no value to decode; all its value columns are null, and it must leave as a tombstone.
