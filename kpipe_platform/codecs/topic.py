@@ -55,7 +55,7 @@ class KafkaTopic:
             msg = f"topic {self.name!r}: keys cannot be read by codec {self.key_codec.name!r}"
             raise ConfigError(msg, fix="use RawCodec() or TextCodec() for keys; decode further in the stage")
         fields = self.value.fields if isinstance(self.value, JsonCodec) and self.value.has_schema else ()
-        if any(f.name == "_kafka" for f in fields):
+        if any(f.name.lower() == "_kafka" for f in fields):
             msg = f"topic {self.name!r}: the schema has a field _kafka, which is the name of the record's coordinates"
             raise ConfigError(msg, fix="read the topic with RawCodec() and decode it in the stage")
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kpipe_platform.codecs import Codec, RawCodec
+from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import DeadLetterContext, Distribution
 from kpipe_platform.errors import ConfigError
@@ -420,7 +420,8 @@ def encoded(pipeline: Pipeline, staged: Staged, target: Target) -> tuple[Staged,
     """A stage's output as a DataFrame for the target's topic, with the codec of its values where it is another."""
     if target.topic is None:
         return staged, target, None
-    frame = to_frame(pipeline.engine.spark_session, staged.output, target.topic.value)
+    read = [f for topic, _ in staged.reads.values() if isinstance(topic.value, JsonCodec) for f in topic.value.fields]
+    frame = to_frame(pipeline.engine.spark_session, staged.output, target.topic.value, read)
     framed = replace(staged, output=frame)
     if not is_records(staged.output):
         return framed, target, None

@@ -237,7 +237,7 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
         if not names:
             msg = f"the stage's output has no column beside _kafka: {output.names}"
             raise ConfigError(msg, fix="return at least one column for the JSON value")
-        options = {"ignoreNullFields": "false" if codec.include_nulls else "true"}
+        options = {**_WRITTEN, "ignoreNullFields": "false" if codec.include_nulls else "true"}
         encoded = F.to_json(F.struct(*[F.col(_quoted(name)) for name in names]), options).cast("binary")
         if "_kafka" in output.names:
             # A tombstone has no value to decode; all its value columns are null, and it must leave as a tombstone.
@@ -289,16 +289,18 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def column_type(schema: T.StructType, path: str) -> T.DataType:
-    """Type of a column, or of a field in a struct column by its dotted path.
+def column_at(schema: T.StructType, path: str) -> tuple[Column, T.DataType]:
+    """A column, or a field in a struct column by its dotted path, with its type.
 
     Raises:
         ConfigError: There is no such column.
     """
+    # A column whose own name has dots goes first.
+    parts = [path] if path in schema.names else path.split(".")
     kind: T.DataType = schema
-    for part in path.split("."):
+    for part in parts:
         if not isinstance(kind, T.StructType) or part not in kind.fieldNames():
             msg = f"column {path!r} is not in the stage's output ({', '.join(schema.names)})"
             raise ConfigError(msg, fix="return this column, or name another one in KafkaTopic(...)", column=path)
         kind = kind[part].dataType
-    return kind
+    return F.col(".".join(map(_quoted, parts))), kind

@@ -240,3 +240,11 @@ def test_numbers_of_more_than_a_thousand_digits_are_a_fault() -> None:
     assert fault is not None
     assert fault.message == "not JSON: a number of more than 1,000 digits at line 1, column 19 (character 18)"
     assert FLIGHT.diagnose(b'{"dep_time":1,"tailnum":"' + b"7" * 5_000 + b'"}') is None
+
+
+@pytest.mark.parametrize(
+    "schema", ["id INT, ID STRING", "s STRUCT<a: INT, A: INT>", "l ARRAY<STRUCT<Ab: INT, aB: INT>>"]
+)
+def test_names_that_differ_only_in_case_are_refused(schema: str) -> None:
+    with pytest.raises(ConfigError, match="differ only in case"):
+        JsonCodec(schema)
