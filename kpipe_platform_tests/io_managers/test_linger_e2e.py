@@ -237,13 +237,9 @@ class TestRefusals:
         writer.begin_transaction()
         writer.produce(orders.source, b"open", partition=0)
         writer.flush(10)
-        [moved] = (
-            AdminClient(servers)
-            .alter_consumer_group_offsets(
-                [ConsumerGroupTopicPartitions(orders.group, [TopicPartition(orders.source, 0, 2)])]
-            )
-            .values()
-        )
+        admin = AdminClient(servers)
+        wanted = ConsumerGroupTopicPartitions(orders.group, [TopicPartition(orders.source, 0, 2)])
+        [moved] = admin.alter_consumer_group_offsets([wanted]).values()
         moved.result(10)
         plans: list[Slice] = []
         ask_all = follower.Follower._ask_all
