@@ -23,7 +23,7 @@ from kpipe_platform.kafka.clients import Clients
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """How to create a topic that does not exist. One that exists has to have these partitions and settings.
+    """How to create a topic that does not exist. One that exists has to have these settings, and no fewer partitions.
 
     Args:
         partitions: Number of partitions, at least 1.
@@ -217,7 +217,8 @@ def differences(spec: TopicSpec, partitions: int, config: Mapping[str, str | Non
         config: Values of its settings.
     """
     found = []
-    if partitions != spec.partitions:
+    # Topics grow while they are in use; none shrinks.
+    if partitions < spec.partitions:
         found.append(f"it has {partitions} partition(s), not {spec.partitions}")
     for name, wanted in spec.config.items():
         if name not in config:

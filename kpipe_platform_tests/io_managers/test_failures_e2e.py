@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pandas as pd
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from kpipe_platform import KafkaConnection, KafkaDestination, KafkaIOManager, KafkaSource
@@ -80,7 +81,8 @@ def test_two_runs_of_one_partition_at_the_same_time(orders: Orders) -> None:
     orders.send(*(order(n) for n in range(100)))
     both_planned = threading.Barrier(2, timeout=60)
 
-    def stage(orders: DataFrame) -> DataFrame:
+    # Calls with Spark's DataFrames do not overlap in one process.
+    def stage(orders: pd.DataFrame) -> pd.DataFrame:
         both_planned.wait()
         return orders
 

@@ -14,6 +14,7 @@ CONFIG = {"retention.ms": "-1", "cleanup.policy": "compact,delete", "min.cleanab
     ("spec", "says"),
     [
         (TopicSpec(2), []),
+        (TopicSpec(1), []),
         (TopicSpec(2, replication_factor=3), []),
         (TopicSpec(3), ["it has 2 partition(s), not 3"]),
         (TopicSpec(2, config={"retention.ms": " -1 "}), []),
