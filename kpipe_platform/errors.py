@@ -21,6 +21,7 @@ KpipeError
 │   └── DeadLetterError               a dead letter cannot be written
 └── TransientError                    nothing moved; the same run may succeed later
     ├── BrokerUnavailableError        no answer within the deadline
+    │   └── CommitUnknownError        no answer to a commit: whether it took place is not known
     ├── BrokerStartError              the embedded broker did not become ready
     ├── ForeignMemberError            somebody else consumes with the asset's group
     ├── OffsetsPendingError           an undecided transaction holds the group's offset
@@ -146,6 +147,10 @@ class DeadLetterError(TerminalError):
 
 class BrokerUnavailableError(TransientError):
     """A broker call got no answer within its deadline."""
+
+
+class CommitUnknownError(BrokerUnavailableError):
+    """A commit got no answer within its deadline; whether it took place is not known."""
 
 
 class BrokerStartError(TransientError):

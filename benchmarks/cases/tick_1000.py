@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import tempfile
 from collections.abc import Iterator
@@ -15,6 +14,8 @@ import kpipe_platform as kp
 from benchmarks.measure import Bench, Contest, Problems, Ratio, Run, stopwatch
 from benchmarks.orders import FIELDS, Orders
 from benchmarks.topics import Sources, filled
+from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.partitions.runs import AskedRange, asked_ranges
 
 _FEW, _MANY = 10, 1_000
 _PARTITIONS = (1, _FEW, 100, _MANY)
@@ -124,10 +125,10 @@ class Ticks:
             return list(self._sensor.evaluate_tick(context).run_requests or [])
 
     def _problems(self, requests: list[dg.RunRequest]) -> Problems:
-        asked: dict[str, list[int]] = {}
+        asked: dict[Partition, AskedRange] = {}
         for request in requests:
-            asked |= json.loads(request.tags["kpipe/ranges"])[self._source]
-        expected = {str(number): [0, 1] for number in range(self._partitions)}
+            asked |= asked_ranges(request.tags)
+        expected = {(self._source, number): AskedRange(0, 1, 0) for number in range(self._partitions)}
         if asked == expected:
             return []
         return [f"{self._source}: a tick asked for {len(asked):,} partitions of {self._partitions:,}"]

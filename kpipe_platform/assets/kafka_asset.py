@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import keyword
 import typing
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -53,8 +55,9 @@ def kafka_asset(
 
     Args:
         source: The topic asset(s) to read: of ``kafka_topic_asset``, or a Kafka asset. The function has a parameter
-            named like each; its annotation decides the form (Spark, pandas, pyarrow, polars, list[KafkaRecord]).
-            Several sources must share their partitions; their offsets move together.
+            named like the last part of each key (where two keys end alike, like all parts, joined by ``_``); its
+            annotation decides the form (Spark, pandas, pyarrow, polars, list[KafkaRecord]). Several sources must
+            share their partitions; their offsets move together.
         topic: Destination topic. None: ``io_manager_key`` or ``io_manager_def`` stores the output.
         on_fault: What happens to a record that fails: an action, or ``FaultPolicies`` by part of the pipeline with
             what is tried again before; None: the IO manager's own setting, STOP by default.
@@ -87,6 +90,8 @@ def kafka_asset(
     """
     sources = [source] if isinstance(source, dg.SourceAsset | dg.AssetsDefinition) else list(source)
     _check(sources, topic, io_manager_key, io_manager_def)
+    feeds = _parameters(sources)
+    _check_ins(ins or {}, feeds)
     limits = _limits(max_slices, max_duration_s, linger_s)
     if isolate and len(sources) > 1:
         msg = "@kafka_asset(isolate=True) has several sources, and parts of them do not belong together"
@@ -98,8 +103,7 @@ def kafka_asset(
     DeadLetterLimit(**bounds)  # type: ignore[arg-type]
 
     def decorate(stage: Callable[..., Any]) -> dg.AssetsDefinition:
-        feeds = {_parameter(s): s for s in sources}
-        hints = typing.get_type_hints(stage)
+        hints = _hints(stage)
         parameters = list(inspect.signature(stage).parameters.values())
         _check_parameters(stage, feeds, parameters)
         inputs = dict(ins or {})
@@ -116,12 +120,14 @@ def kafka_asset(
             extra[LIMIT] = bounds
         if scaling is not None:
             extra[SCALING] = scaling.model_dump(mode="json")
+        # A copy for each stage: one decorator may be applied to several.
+        arguments = dict(asset_kwargs)
         if io_manager_def is not None:
-            asset_kwargs["io_manager_def"] = io_manager_def
+            arguments["io_manager_def"] = io_manager_def
         else:
-            asset_kwargs["io_manager_key"] = io_manager_key or "kafka_io_manager"
+            arguments["io_manager_key"] = io_manager_key or "kafka_io_manager"
         if partitioned:
-            asset_kwargs.setdefault("partitions_def", sources[0].partitions_def)
+            arguments.setdefault("partitions_def", sources[0].partitions_def)
         own_name = name or str(getattr(stage, "__name__", "stage"))
         prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
         made: dg.AssetsDefinition = dg.asset(
@@ -130,13 +136,29 @@ def kafka_asset(
             pool=pool or kafka_pool(dg.AssetKey([*prefix, own_name])),
             ins=inputs,
             metadata={**extra, **(metadata or {})},
-            description=asset_kwargs.pop("description", None) or inspect.getdoc(stage),
-            kinds=asset_kwargs.pop("kinds", {"kafka", "spark"}),
-            **asset_kwargs,
+            description=arguments.pop("description", None) or inspect.getdoc(stage),
+            kinds=arguments.pop("kinds", {"kafka", "spark"}),
+            **arguments,
         )(_compute(stage, set(feeds), parameters, hints, limits, isolates))
         return made
 
     return decorate
+
+
+def _hints(stage: Callable[..., Any]) -> dict[str, Any]:
+    """The stage's annotations, as objects.
+
+    Raises:
+        ConfigError: One names what does not exist at run time.
+    """
+    try:
+        return typing.get_type_hints(stage)
+    except (NameError, AttributeError, TypeError, SyntaxError) as error:
+        msg = f"an annotation of {getattr(stage, '__qualname__', 'the stage')} cannot be read: {error}"
+        raise ConfigError(
+            msg,
+            fix="kpipe reads annotations at run time: import what they name outside of `if TYPE_CHECKING:`",
+        ) from error
 
 
 def _compute(
@@ -217,5 +239,43 @@ def _check_parameters(
             raise ConfigError(msg, fix="use plain named parameters")
 
 
-def _parameter(asset: Source) -> str:
-    return "".join(c if c.isalnum() else "_" for c in asset.key.path[-1])
+def _parameters(sources: Sequence[Source]) -> dict[str, Source]:
+    """The sources by the name of the stage's parameter for each.
+
+    Raises:
+        ConfigError: Two sources would have one parameter, or a source none.
+    """
+    endings = Counter(_as_name(source.key.path[-1:]) for source in sources)
+    feeds: dict[str, Source] = {}
+    for source in sources:
+        ending = _as_name(source.key.path[-1:])
+        name = ending if endings[ending] == 1 else _as_name(source.key.path)
+        shown = source.key.to_user_string()
+        if name in feeds:
+            other = feeds[name].key.to_user_string()
+            msg = f"@kafka_asset(source=...): sources {other} and {shown} would have one parameter, {name!r}"
+            raise ConfigError(msg, fix="name each source once, or name one differently: kafka_topic_asset(name=...)")
+        if not name.isidentifier() or keyword.iskeyword(name) or name in (*_CONTEXTS, "config"):
+            msg = f"@kafka_asset(source=...): no parameter can have the name of source {shown}, {name!r}"
+            raise ConfigError(msg, fix="name the source differently: kafka_topic_asset(name=...)")
+        feeds[name] = source
+    return feeds
+
+
+def _check_ins(ins: Mapping[str, dg.AssetIn], feeds: Mapping[str, Source]) -> None:
+    """Refuse an input that has the name of a source, or reads the same asset, of which Dagster has one input only."""
+    keys = {source.key for source in feeds.values()}
+    for name, given in ins.items():
+        key = given.key or dg.AssetKey([*(given.key_prefix or []), name])
+        if name in feeds:
+            msg = f"@kafka_asset(ins=...) has {name!r}, the parameter of source {feeds[name].key.to_user_string()}"
+            raise ConfigError(msg, fix="give the other input a name and a parameter of its own")
+        if key in keys:
+            msg = f"@kafka_asset(ins=...) has {name!r}, which is source {key.to_user_string()} once more"
+            raise ConfigError(
+                msg, fix="read it once; to read it as a table too, declare another topic asset over the topic"
+            )
+
+
+def _as_name(parts: Sequence[str]) -> str:
+    return "_".join("".join(c if c.isalnum() else "_" for c in part) for part in parts)

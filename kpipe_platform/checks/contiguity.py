@@ -144,13 +144,14 @@ def _drift(scope: Scope, standing: Waiting, newest: Taken) -> str:
     """What the group and Dagster say, why they differ where that is known, and how to make them agree."""
     group, where = scope.group, f"{standing.topic}/{standing.partition}"
     cli = f"kpipe offsets set {group} {standing.topic} --partition {standing.partition} --to"
+    new = " --new-group" if standing.committed is None else ""
     if newest.topic_id != standing.topic_id:
         return (
             f"topic {standing.topic} was recreated since Dagster's last materialisation ended at {newest.end}: its id "
-            f"is {standing.topic_id}, and was {newest.topic_id}. Say where to begin in the new topic: {cli} earliest; "
-            "then materialise the partition"
+            f"is {standing.topic_id}, and was {newest.topic_id}. Say where to begin in the new topic: "
+            f"{cli} earliest{new}; then materialise the partition"
         )
-    back = f"go back to Dagster's: {cli} {max(newest.end, standing.marks.log_start)}"
+    back = f"go back to Dagster's: {cli} {max(newest.end, standing.marks.log_start)}{new}"
     if standing.committed is None:
         return (
             f"group {group} has no offset for {where}, and Dagster's last materialisation ended at {newest.end}: the "

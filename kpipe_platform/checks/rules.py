@@ -10,6 +10,9 @@ import dagster as dg
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.step import RULES
 
+# Materialisations, over all partitions, that are asked for the names of a stage's rules.
+_LOOKED_BACK = 100
+
 
 def rule_checks(
     asset: dg.AssetsDefinition, rules: str | Sequence[str], *, max_failed_ratio: float = 0.0, blocking: bool = False
@@ -17,7 +20,9 @@ def rule_checks(
     """One asset check for each of a stage's rules.
 
     A check passes when the rule held for every record of the last materialisation of the partition that it runs for
-    (but for ``max_failed_ratio`` of them). A rule that warns fails with severity WARN, any other with ERROR.
+    (but for ``max_failed_ratio`` of them). A rule that warns fails with severity WARN, any other with ERROR. A check
+    whose rule none of the asset's last materialisations looked at fails too: its name is wrong. Only where no
+    materialisation has read a record is that not known, and the check passes.
 
     Args:
         asset: The asset whose stage calls ``expect``.
@@ -54,6 +59,10 @@ def _rule_check(
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         keys = context.op_execution_context.partition_keys if context.op_execution_context.has_partition_key else None
         found = list(_counts(context.instance, asset.key, rule, keys))
+        if all(row is None for _, row in found):
+            names = _names_of_rules(context.instance, asset.key)
+            if names is not None and rule not in names:
+                return _unknown(rule, names)
         return _result(rule, found, max_failed_ratio)
 
     return check
@@ -67,9 +76,35 @@ def _counts(
         wanted = dg.AssetRecordsFilter(key, asset_partitions=None if partition is None else [partition])
         records = instance.fetch_materializations(wanted, limit=1).records
         event = records[0].asset_materialization if records else None
-        table = event.metadata.get(RULES) if event is not None else None
-        rows = table.records if isinstance(table, dg.TableMetadataValue) else []
-        yield partition, next((row.data for row in rows if row.data["rule"] == rule), None)
+        yield partition, next((row for row in _rows(event) if row["rule"] == rule), None)
+
+
+def _rows(event: dg.AssetMaterialization | None) -> list[Mapping[str, Any]]:
+    table = event.metadata.get(RULES) if event is not None else None
+    return [row.data for row in table.records] if isinstance(table, dg.TableMetadataValue) else []
+
+
+def _names_of_rules(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str] | None:
+    """The rules that the asset's last materialisations looked at; None where none of them read a record."""
+    records = instance.fetch_materializations(dg.AssetRecordsFilter(key), limit=_LOOKED_BACK).records
+    events = [record.asset_materialization for record in records if record.asset_materialization is not None]
+    read = [event for event in events if _read(event) or _rows(event)]
+    return {str(row["rule"]) for event in read for row in _rows(event)} if read else None
+
+
+def _read(event: dg.AssetMaterialization) -> int:
+    """Records that a materialisation read."""
+    count = event.metadata.get("records_read")
+    return int(count.value or 0) if isinstance(count, dg.IntMetadataValue) else 0
+
+
+def _unknown(rule: str, names: Iterable[str]) -> dg.AssetCheckResult:
+    looked = ", ".join(map(repr, sorted(names))) or "none"
+    text = (
+        f"no rule of the stage is named {rule!r}: rules of the last materialisations: {looked}\n"
+        f"  How to fix: correct the name in rule_checks, or call expect(..., name={rule!r}) in the stage"
+    )
+    return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.ERROR, description=text)
 
 
 def _result(

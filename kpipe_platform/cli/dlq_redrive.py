@@ -64,7 +64,10 @@ def redrive(
     assets: Assets = None,
     places: Places = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and move nothing.")] = False,
-    limit: Annotated[int | None, typer.Option(min=1, help="Stop after so many dead letters.")] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Stop after so many were sent or parked. A dry run lists no more than that."),
+    ] = None,
     rate: Annotated[float | None, typer.Option(metavar="N", help="Records a second, at most.")] = None,
     to_topic: Annotated[
         str | None, typer.Option(metavar="TOPIC", help="Send there instead of to the original topics.")
@@ -119,13 +122,24 @@ def redrive(
         batch_records=batch,
     )
     decisions: list[Decision] = []
+    kept = 0
+
+    def note(decision: Decision) -> None:
+        # What cannot be redriven does not count for the limit, and there may be any number of it.
+        nonlocal kept
+        kept += decision.record is None
+        if limit is None or decision.record is not None or kept <= limit:
+            decisions.append(decision)
+
     with moving_bar(topic) as on_progress:
         result = run(
             connection_settings(bootstrap_servers),
             options,
             on_progress=on_progress,
-            on_decision=decisions.append if dry_run else None,
+            on_decision=note if dry_run else None,
         )
+    if limit is not None:
+        decisions = _within(limit, decisions)
     if as_json:
         planned = {"decisions": [_decision(each) for each in decisions]} if dry_run else {}
         print_json({**result.to_json(), **planned})
@@ -134,6 +148,18 @@ def redrive(
         print_decisions(decisions)
         print_hint("")
     print_result(result)
+
+
+def _within(limit: int, decisions: list[Decision]) -> list[Decision]:
+    """So many of them, in their order: those that are sent or parked, then those that stay."""
+    room = limit - sum(each.record is not None for each in decisions)
+    shown = []
+    for each in decisions:
+        if each.record is None:
+            room -= 1
+        if each.record is not None or room >= 0:
+            shown.append(each)
+    return shown
 
 
 def _decision(decision: Decision) -> dict[str, Any]:

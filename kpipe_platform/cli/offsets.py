@@ -33,6 +33,9 @@ _TRANSACTION_TIMEOUT_S = 60.0
 GroupArgument = Annotated[
     str, typer.Argument(metavar="GROUP", help="Consumer group: the source's group_prefix, a dot, and the asset's key.")
 ]
+NewGroupOption = Annotated[
+    bool, typer.Option("--new-group", help="The group has stored no offset of the topic yet; else it is refused.")
+]
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that the asset reads.")]
 
 
@@ -64,13 +67,15 @@ def show(
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
     """Show the group's offsets, its lag, and what the last run committed with them."""
-    from kpipe_platform.kafka.groups import group_members
+    from kpipe_platform.kafka.groups import group_members, refuse_unknown
     from kpipe_platform.kafka.topics import describe_topics
 
     with open_clients(bootstrap_servers) as clients:
         described = describe_topics(clients, [topic])[topic]
         found = _standings(clients, group, topic, range(described.partitions))
         members = group_members(clients, group)
+        if not members and not any(standing.committed for standing in found):
+            refuse_unknown(clients, group, topic, described.partitions)
     rows = [_row(standing, described.topic_id) for standing in found]
     if as_json:
         print_json(
@@ -98,6 +103,7 @@ def set_(
     partition: Annotated[
         list[int] | None, typer.Option(min=0, help="Which partition; may be given several times. By default all.")
     ] = None,
+    new_group: NewGroupOption = False,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
@@ -106,7 +112,7 @@ def set_(
     A run that is in flight is fenced, so that it cannot commit over the move.
     """
     from kpipe_platform.kafka.commit_metadata import SliceCounts
-    from kpipe_platform.kafka.groups import group_members
+    from kpipe_platform.kafka.groups import group_members, refuse_unknown
     from kpipe_platform.kafka.lanes import settle, unsettled
     from kpipe_platform.kafka.slices import check_partitions, refuse_foreign_members
     from kpipe_platform.kafka.topics import describe_topics
@@ -118,6 +124,8 @@ def set_(
         check_partitions({topic: described}, [(topic, number) for number in numbers])
         refuse_foreign_members(group, group_members(clients, group))
         standings = _standings(clients, group, topic, numbers)
+        if not new_group and not any(standing.committed for standing in standings):
+            refuse_unknown(clients, group, topic, described.partitions)
         targets = _targets(clients, topic, standings, to)
         print_table(
             ("partition", "log start", "end", "before", "after"),

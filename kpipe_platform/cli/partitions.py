@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, open_clients
-from kpipe_platform.cli.offsets import GroupArgument, TopicArgument
+from kpipe_platform.cli.offsets import GroupArgument, NewGroupOption, TopicArgument
 from kpipe_platform.cli.output import print_hint, print_json, print_line
 from kpipe_platform.cli.tables import print_table
 
 if TYPE_CHECKING:
+    import dagster as dg
+
+    from kpipe_platform.kafka.clients import Clients
     from kpipe_platform.partitions.pauses import Pause
     from kpipe_platform.partitions.state import PartitionState
 
@@ -35,6 +38,7 @@ def show(
     group: GroupArgument,
     topic: TopicArgument,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    new_group: NewGroupOption = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
     """Show what waits in each partition and for how long, what is at work on it, who owns it, and what is paused."""
@@ -44,6 +48,8 @@ def show(
     from kpipe_platform.partitions.state import read_states
 
     with own_instance() as instance, open_clients(bootstrap_servers) as clients:
+        if not new_group:
+            _refuse_unknown(instance, clients, group, topic)
         states = read_states(instance, clients, PlanPolicy(group), topic, asset_of_group(instance, group))
     if as_json:
         print_json({"group": group, "topic": topic, "partitions": [_json_of(state) for state in states]})
@@ -152,14 +158,17 @@ def pause(
     topic: TopicArgument,
     partition: PartitionOption = None,
     reason: Annotated[str | None, typer.Option(help="Why, for whoever looks at it.")] = None,
+    new_group: NewGroupOption = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
     """Let sensors ask for nothing more there; runs in flight finish. It lasts until `kpipe partitions resume`."""
     from kpipe_platform.partitions import pauses
     from kpipe_platform.partitions.instance import own_instance
 
-    numbers = _numbers(topic, partition, bootstrap_servers)
-    with own_instance() as instance:
+    with own_instance() as instance, open_clients(bootstrap_servers) as clients:
+        numbers = _numbers(clients, topic, partition)
+        if not new_group:
+            _refuse_unknown(instance, clients, group, topic)
         for number in numbers:
             new = pauses.pause(instance, group, topic, number, reason)
             print_line(f"{topic}/{number} {'paused' if new else 'was paused already'}")
@@ -177,19 +186,35 @@ def resume(
     from kpipe_platform.partitions import pauses
     from kpipe_platform.partitions.instance import own_instance
 
-    numbers = _numbers(topic, partition, bootstrap_servers)
-    with own_instance() as instance:
+    with own_instance() as instance, open_clients(bootstrap_servers) as clients:
+        numbers = _numbers(clients, topic, partition)
+        _refuse_unknown(instance, clients, group, topic)
         for number in numbers:
             was = pauses.resume(instance, group, topic, number)
             print_line(f"{topic}/{number} {'resumed' if was else 'was not paused'}")
 
 
-def _numbers(topic: str, wanted: list[int] | None, bootstrap_servers: str) -> list[int]:
+def _refuse_unknown(instance: dg.DagsterInstance, clients: Clients, group: str, topic: str) -> None:
+    """Refuse a group that neither the brokers nor Dagster know.
+
+    Raises:
+        ConfigError: The name is probably mistyped.
+    """
+    from kpipe_platform.kafka.groups import refuse_unknown
+    from kpipe_platform.kafka.topics import describe_topics
+    from kpipe_platform.partitions.groups import is_known
+    from kpipe_platform.partitions.pauses import paused
+
+    # What was paused once can be resumed, whatever its name.
+    if not paused(instance, group, topic) and not is_known(instance, group, topic):
+        refuse_unknown(clients, group, topic, describe_topics(clients, [topic])[topic].partitions)
+
+
+def _numbers(clients: Clients, topic: str, wanted: list[int] | None) -> list[int]:
     from kpipe_platform.kafka.slices import check_partitions
     from kpipe_platform.kafka.topics import describe_topics
 
-    with open_clients(bootstrap_servers) as clients:
-        described = describe_topics(clients, [topic])
+    described = describe_topics(clients, [topic])
     numbers = sorted(set(wanted or range(described[topic].partitions)))
     check_partitions(described, [(topic, number) for number in numbers])
     return numbers

@@ -40,9 +40,11 @@ class JsonCodec(Codec):
     r"""One JSON object a record, in UTF-8.
 
     What counts as wrong is what Spark's ``from_json`` refuses, and beyond it: bytes that are not UTF-8, a
-    required field that is missing or null, and text after the object. Spark's leniencies hold: a STRING
-    field takes any value as its JSON text, a TINYINT takes numbers up to 255 (which wrap), names that the
-    schema does not have are left out, and names match exactly.
+    required field that is missing or null, text after the object, and a value that Spark would change, because its
+    type does not hold it: a TINYINT beyond 127, a DECIMAL with more digits after the point than its scale, a text
+    longer than its VARCHAR, seconds that a TIMESTAMP does not reach, a key that is twice in a MAP, half of a
+    surrogate pair. Spark's other leniencies hold: a STRING field takes any value as the JSON text that Spark makes
+    of it, names that the schema does not have are left out, and names match exactly.
 
     Args:
         schema: The fields of the value: DDL text such as ``"dep_time INT NOT NULL, tailnum STRING"``, the
@@ -51,7 +53,8 @@ class JsonCodec(Codec):
         include_nulls: Write fields that are null as ``null``; by default they are left out, as in Spark.
 
     Raises:
-        ConfigError: The schema cannot be read, or has a map whose keys are not strings.
+        ConfigError: The schema cannot be read, has a map whose keys are not strings, or has names that differ only in
+            case, which Spark does not tell apart.
 
     Source: Spark ``from_json`` and ``to_json``, mode PERMISSIVE, ANSI.
     """
@@ -65,7 +68,7 @@ class JsonCodec(Codec):
         if self.schema is None:
             return
         fields = fields_of(self.schema)
-        _check_maps(fields)
+        _check_fields(fields)
         object.__setattr__(self, "fields", fields)
         object.__setattr__(self, "schema", to_ddl(fields))
 
@@ -103,7 +106,8 @@ class JsonCodec(Codec):
 
     def _encode(self, value: Any) -> bytes:
         try:
-            return write_json(value, include_nulls=self.include_nulls).encode("utf-8")
+            kind = StructType(self.fields) if self.fields else None
+            return write_json(value, include_nulls=self.include_nulls, kind=kind).encode("utf-8")
         except UnicodeEncodeError as error:
             found = error.object[error.start]
             message = f"a text has half of a surrogate pair ({found!r}), which UTF-8 cannot hold"
@@ -133,9 +137,15 @@ class JsonCodec(Codec):
         return value
 
 
-def _check_maps(fields: Iterable[Field]) -> None:
+def _check_fields(fields: Iterable[Field], path: str = "") -> None:
+    known: dict[str, str] = {}
     for one in fields:
-        _check_type(one.type, one.name)
+        where = f"{path}.{one.name}" if path else one.name
+        twin = known.setdefault(one.name.lower(), one.name)
+        if twin != one.name:
+            msg = f"schema: fields {twin!r} and {where!r} differ only in case, and Spark does not tell them apart"
+            raise ConfigError(msg, fix="declare one of them, or read the topic with RawCodec()", field=where)
+        _check_type(one.type, where)
 
 
 def _check_type(kind: DataType, where: str) -> None:
@@ -147,5 +157,4 @@ def _check_type(kind: DataType, where: str) -> None:
     elif isinstance(kind, ArrayType):
         _check_type(kind.element, where)
     elif isinstance(kind, StructType):
-        for one in kind.fields:
-            _check_type(one.type, f"{where}.{one.name}")
+        _check_fields(kind.fields, where)

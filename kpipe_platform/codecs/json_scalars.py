@@ -1,8 +1,9 @@
-"""Which JSON values Spark takes for which scalar type.
+"""Which JSON values Spark takes for which scalar type, and which of them the type holds.
 
-Each rule follows what Spark's ``JacksonParser`` does in ANSI mode without format options, so that a
-diagnosis never blames a value that Spark reads. Values come as `kpipe_platform.codecs.json_text` reads
-them: True, False, int, float, Decimal, str, list, dict.
+``takes`` follows what Spark's ``JacksonParser`` does in ANSI mode without format options, so that a diagnosis
+never blames a value that Spark reads. Some of what it reads it changes without a word: ``fits`` says which values
+stay what they are, and `kpipe_platform.spark.columns` refuses the others. Values come as
+`kpipe_platform.codecs.json_text` reads them: True, False, int, float, Decimal, str, list, dict.
 
 Source: Spark 4.2 ``JacksonParser.makeConverter``; compared with Spark itself in the tests.
 """
@@ -15,6 +16,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from kpipe_platform.codecs.datetime_text import is_date, is_timestamp, is_timestamp_ntz
+from kpipe_platform.codecs.json_write import write_json
 from kpipe_platform.codecs.schema import MAX_PRECISION, ScalarType
 
 # A TINYINT takes numbers up to 255: Jackson reads an unsigned byte, and 255 becomes -1.
@@ -24,26 +26,61 @@ _INTEGERS = {
     "int": (-(2**31), 2**31 - 1),
     "bigint": (-(2**63), 2**63 - 1),
 }
+MAX_EPOCH_SECONDS = (2**63 - 1) // 1_000_000
+"""Most seconds before or after 1970 that a TIMESTAMP holds: 64 bits of microseconds."""
+_HELD = {
+    **_INTEGERS,
+    "tinyint": (-(2**7), 2**7 - 1),
+    "timestamp": (-MAX_EPOCH_SECONDS, MAX_EPOCH_SECONDS),
+}
 _FLOAT_TEXTS = frozenset({"NaN", "Infinity", "+Infinity", "-Infinity", "+INF", "-INF"})
 _DECIMAL_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
 # Groups of four with their padding; white space is skipped only between groups.
 _BASE64 = re.compile(r"(?:[\x00-\x20]*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==))*[\x00-\x20]*")
+_ALL_DIGITS = Context(prec=10_000)
 _ROUNDING = Context(prec=2 * MAX_PRECISION, rounding=ROUND_HALF_UP)
 
 
 def takes(kind: ScalarType, value: Any) -> bool:
     """Whether Spark reads this JSON value, which is not null, as this type."""
     if kind.name in _INTEGERS:
-        return out_of_range(kind, value) is False
+        return _is_outside(_INTEGERS, kind, value) is False
     if kind.name == "decimal":
         precision, scale = kind.arguments
         return _fits_decimal(value, precision, scale)
     return _RULES[kind.name](value)
 
 
+def fits(kind: ScalarType, value: Any) -> bool:
+    """Whether a value that Spark reads as this type is not changed by it."""
+    if kind.name == "decimal":
+        digits = _decimal(value).normalize(_ALL_DIGITS).as_tuple()
+        return isinstance(digits.exponent, int) and -digits.exponent <= kind.arguments[1]
+    if kind.name in ("varchar", "char"):
+        return len(value if isinstance(value, str) else _spark_text(value)) <= kind.arguments[0]
+    return not out_of_range(kind, value)
+
+
+def _spark_text(value: Any) -> str:
+    return write_json(_with_doubles(value), include_nulls=True)
+
+
+def _with_doubles(value: Any) -> Any:
+    """The value as Spark makes text of it: numbers with a fraction or an exponent are doubles to it."""
+    if isinstance(value, Decimal):
+        return float(value)
+    if isinstance(value, list):
+        return [_with_doubles(one) for one in value]
+    return {name: _with_doubles(one) for name, one in value.items()} if isinstance(value, dict) else value
+
+
 def out_of_range(kind: ScalarType, value: Any) -> bool | None:
-    """Whether an integer is too large or too small for an integer type; None for other values and types."""
-    limits = _INTEGERS.get(kind.name)
+    """Whether a whole number is too large or too small for a type that takes some; None for others and other types."""
+    return _is_outside(_HELD, kind, value)
+
+
+def _is_outside(ranges: dict[str, tuple[int, int]], kind: ScalarType, value: Any) -> bool | None:
+    limits = ranges.get(kind.name)
     if limits is None or isinstance(value, bool) or not isinstance(value, int):
         return None
     return not limits[0] <= value <= limits[1]
@@ -64,17 +101,19 @@ def _floating(value: Any) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _fits_decimal(value: Any, precision: int, scale: int) -> bool:
+def _decimal(value: Any) -> Decimal:
+    """A value of a DECIMAL field; NaN for what is no number."""
     if isinstance(value, str):
         digits = value.replace(",", "")
-        if _DECIMAL_TEXT.fullmatch(digits) is None:
-            return False
-        number = Decimal(digits)
-    elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        return False
-    else:
-        # The shortest text of a float has the digits that were in the document, up to 17 of them.
-        number = Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+        return Decimal("NaN") if _DECIMAL_TEXT.fullmatch(digits) is None else Decimal(digits)
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        return Decimal("NaN")
+    # The shortest text of a float has the digits that were in the document, up to 17 of them.
+    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+
+
+def _fits_decimal(value: Any, precision: int, scale: int) -> bool:
+    number = _decimal(value)
     if not number.is_finite():
         return False
     if number.is_zero() or number.adjusted() < -scale - 1:

@@ -1,8 +1,9 @@
 r"""JSON text as Spark's parser reads it.
 
 Spark reads JSON with Jackson and takes somewhat more than the standard does: names and strings in single
-quotes, ``\'``, and the words ``NaN``, ``Infinity``, ``+INF`` and their like. It refuses what is nested
-deeper than 1,000 levels and numbers of more than 1,000 digits. Here is the same language, with the place
+quotes, ``\'``, and the words ``NaN``, ``Infinity``, ``+INF`` and their like. It refuses numbers of more than
+1,000 digits, and, as kpipe sets it, what is nested deeper than 200 levels, which Python can read too. Half of a
+surrogate pair, which Spark turns into a question mark, is a mistake here. Here is the same language, with the place
 of the first mistake. Python's own parser, which is written in C, goes first; the reader below looks only
 at what that one refuses.
 
@@ -17,8 +18,13 @@ import re
 from decimal import Decimal, InvalidOperation
 from typing import Any, NoReturn
 
-MAX_DEPTH = 1_000
+MAX_DEPTH = 200
 MAX_NUMBER_DIGITS = 1_000
+
+# One language for Python and Java: the decoder looks by the same expressions, after two backslashes became blanks.
+BACKSLASHES = "\\\\"
+SURROGATE_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+SURROGATE = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 _LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_NUMBER_DIGITS // 2}}}")
@@ -96,6 +102,8 @@ def read_json(text: str, *, exact: bool = False) -> tuple[Any, int]:
         JsonSyntaxError: There is no value, or it is not JSON.
     """
     start = _skip(text, 0)
+    if "\\ud" in text or "\\uD" in text:
+        _check_surrogates(text)
     if text.count("[") + text.count("{") > MAX_DEPTH:
         _check_depth(text)
     try:
@@ -112,6 +120,13 @@ def read_json(text: str, *, exact: bool = False) -> tuple[Any, int]:
 def _skip(text: str, position: int) -> int:
     match = _SPACE.match(text, position)
     return position if match is None else match.end()
+
+
+def _check_surrogates(text: str) -> None:
+    paired = re.sub(SURROGATE_PAIR, lambda pair: " " * len(pair.group()), text.replace(BACKSLASHES, "  "))
+    half = re.search(SURROGATE, paired)
+    if half is not None:
+        raise JsonSyntaxError(f"half of a surrogate pair, {half.group()},", text, half.start())
 
 
 def _check_depth(text: str) -> None:

@@ -1,4 +1,8 @@
-"""Python values to compact JSON text."""
+"""Python values to compact JSON text, in the form in which Spark's ``to_json`` writes them.
+
+What a stage takes and returns does not change the bytes of a value. Source: Spark 4.2 ``JacksonGenerator``, Java's
+``Double.toString`` and ``BigDecimal.toString``; compared with Spark itself in the tests.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +11,32 @@ import dataclasses
 import datetime as dt
 import json
 import math
+import re
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import Enum
+from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
 from kpipe_platform.codecs.base import NOT_ENCODABLE, EncodeFault
+from kpipe_platform.codecs.schema import ArrayType, DataType, MapType, StructType
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
+# Every escape, so that a backslash that is escaped itself is not taken for the start of another.
+_ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 
-def write_json(value: Any, *, include_nulls: bool) -> str:
+def write_json(value: Any, *, include_nulls: bool, kind: DataType | None = None) -> str:
     """Write a value as compact JSON, objects in the order of their names.
 
     Args:
         value: A dict, a dataclass, an object with ``model_dump()`` (pydantic), ``asDict()`` (a Spark Row) or
-            ``_asdict()`` (a named tuple), a list, or a scalar. Dates and times become ISO 8601 text, a
-            Decimal becomes a number with all its digits, bytes become base64, an Enum its value, NaN and
-            infinities the texts that Spark writes and reads.
-        include_nulls: False drops the names of objects whose value is null. Nulls in lists always stay.
+            ``_asdict()`` (a named tuple), a list, or a scalar. Dates and times become ISO 8601 text with six
+            digits of a second, a Decimal becomes a number with all its digits, bytes become base64, an Enum its
+            value, NaN and infinities the texts that Spark writes and reads.
+        include_nulls: False drops the names of objects whose value is null. Nulls in lists and maps always stay.
+        kind: What the value is declared as: says which of its objects are maps. None: none.
 
     Returns:
         The text.
@@ -35,11 +45,11 @@ def write_json(value: Any, *, include_nulls: bool) -> str:
         EncodeFault: A value has no JSON form.
     """
     parts: list[str] = []
-    _write(value, parts.append, include_nulls, "")
+    _write(value, parts.append, include_nulls, "", kind)
     return "".join(parts)
 
 
-def _write(value: Any, put: Any, nulls: bool, path: str) -> None:
+def _write(value: Any, put: Any, nulls: bool, path: str, kind: DataType | None) -> None:
     if isinstance(value, str):
         put(_text(value))
     elif value is None:
@@ -51,40 +61,54 @@ def _write(value: Any, put: Any, nulls: bool, path: str) -> None:
     elif isinstance(value, float):
         put(_float_text(value))
     elif isinstance(value, Mapping):
-        _write_object(value, put, nulls, path)
+        _write_object(value, put, nulls, path, kind)
     else:
         fields = _fields(value)
         if fields is not None:
-            _write_object(fields, put, nulls, path)
+            _write_object(fields, put, nulls, path, kind)
         elif isinstance(value, list | tuple | set | frozenset):
             put("[")
+            element = kind.element if isinstance(kind, ArrayType) else None
             for i, one in enumerate(value):
                 if i:
                     put(",")
-                _write(one, put, nulls, f"{path}[{i}]")
+                _write(one, put, nulls, f"{path}[{i}]", element)
             put("]")
         else:
             put(_scalar_text(value, nulls, path))
 
 
-def _write_object(value: Mapping[Any, Any], put: Any, nulls: bool, path: str) -> None:
+def _write_object(value: Mapping[Any, Any], put: Any, nulls: bool, path: str, kind: DataType | None) -> None:
     separator = "{"
+    entry = kind.value if isinstance(kind, MapType) else None
+    fields = _types(kind) if isinstance(kind, StructType) else {}
     for name, one in value.items():
-        if one is None and not nulls:
+        if one is None and not nulls and entry is None:
             continue
         if not isinstance(name, str):
             where = path or "the value"
             message = f"the name {name!r} in {where} is {type(name).__name__}; names in JSON are text"
             raise EncodeFault(message, kind=NOT_ENCODABLE, field=path or None)
         put(f"{separator}{_text(name)}:")
-        _write(one, put, nulls, f"{path}.{name}" if path else name)
+        _write(one, put, nulls, f"{path}.{name}" if path else name, entry or fields.get(name))
         separator = ","
     put("{}" if separator == "{" else "}")
 
 
+@lru_cache(maxsize=256)
+def _types(kind: StructType) -> Mapping[str, DataType]:
+    return {field.name: field.type for field in kind.fields}
+
+
 def _text(value: str) -> str:
     # str() of a member of an enumeration of texts is its name.
-    return _ENCODER.encode(value.value if isinstance(value, Enum) else str(value))
+    text = _ENCODER.encode(value.value if isinstance(value, Enum) else str(value))
+    return _ESCAPE.sub(_upper_digits, text) if "\\u00" in text else text
+
+
+def _upper_digits(match: re.Match[str]) -> str:
+    escape = match.group()
+    return f"\\u{escape[2:].upper()}" if escape[1] == "u" else escape
 
 
 def _fields(value: Any) -> Mapping[Any, Any] | None:
@@ -102,20 +126,44 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
 
 def _float_text(value: float) -> str:
     if math.isfinite(value):
-        return float.__repr__(value)
+        text = float.__repr__(value)
+        if value == 0 or 1e-3 <= abs(value) < 1e7:
+            return text
+        # Java writes 12345678.0 as 1.2345678E7, and at least two digits: 4.9E-324, not 5E-324.
+        return _scientific(text if "." in text else f"{value:.1e}")
     if math.isnan(value):
         return '"NaN"'
     return '"Infinity"' if value > 0 else '"-Infinity"'
 
 
+def _scientific(text: str) -> str:
+    value = Decimal(text)
+    sign, digits, _ = value.as_tuple()
+    shown = "".join(map(str, digits)).rstrip("0").ljust(2, "0")
+    return f"{'-' if sign else ''}{shown[0]}.{shown[1:]}E{value.adjusted()}"
+
+
+def _exponent(value: Decimal) -> int:
+    exponent = value.as_tuple().exponent
+    return exponent if isinstance(exponent, int) else 0
+
+
+def _moment(value: dt.datetime) -> str:
+    text = value.isoformat(timespec="microseconds")
+    return f"{text[:-6]}Z" if text.endswith("+00:00") else text
+
+
 def _scalar_text(value: Any, nulls: bool, path: str) -> str:
     if isinstance(value, Decimal):
-        # "f" writes 1E+3 as 1000; very large exponents stay as they are, because they would fill memory.
+        # "f" writes 1E+3 as 1000; very large exponents stay as they are, because they would fill memory. A value of
+        # Spark's has no positive exponent, and the same text in Java and Python.
         if value.is_finite():
-            return format(value, "f") if abs(value.adjusted()) <= 100 else str(value)
-    elif isinstance(value, dt.datetime | dt.date | dt.time):
+            return format(value, "f") if _exponent(value) > 0 and value.adjusted() <= 100 else str(value)
+    elif isinstance(value, dt.datetime):
         # pandas' NaT is a datetime that does not equal itself.
-        return f'"{value.isoformat()}"' if value == value else "null"
+        return f'"{_moment(value)}"' if value == value else "null"
+    elif isinstance(value, dt.date | dt.time):
+        return f'"{value.isoformat()}"'
     elif isinstance(value, bytes | bytearray | memoryview):
         return f'"{base64.b64encode(value).decode("ascii")}"'
     elif isinstance(value, UUID):

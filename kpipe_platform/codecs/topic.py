@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -13,12 +12,10 @@ from kpipe_platform.codecs.json_codec import JsonCodec
 from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.topics import TopicSpec
+from kpipe_platform.kafka.topics import TopicSpec, is_topic_name
 
 TOPIC = "kpipe/topic"
 """Key of the asset metadata that declares an asset's topic."""
-
-_NAME = re.compile(r"^(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}$")
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,7 @@ class KafkaTopic:
     create: TopicSpec | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not _NAME.match(self.name):
+        if not isinstance(self.name, str) or not is_topic_name(self.name):
             msg = f"{self.name!r} is not a Kafka topic name"
             raise ConfigError(msg, fix="use 1 to 249 of the characters a-z A-Z 0-9 . _ -")
         for what, codec in (("value", self.value), ("key_codec", self.key_codec)):
@@ -58,7 +55,7 @@ class KafkaTopic:
             msg = f"topic {self.name!r}: keys cannot be read by codec {self.key_codec.name!r}"
             raise ConfigError(msg, fix="use RawCodec() or TextCodec() for keys; decode further in the stage")
         fields = self.value.fields if isinstance(self.value, JsonCodec) and self.value.has_schema else ()
-        if any(f.name == "_kafka" for f in fields):
+        if any(f.name.lower() == "_kafka" for f in fields):
             msg = f"topic {self.name!r}: the schema has a field _kafka, which is the name of the record's coordinates"
             raise ConfigError(msg, fix="read the topic with RawCodec() and decode it in the stage")
 

@@ -9,10 +9,10 @@ from typing import Literal, TypeAlias
 
 from kpipe_platform.deadletter.found import FoundDeadLetter
 from kpipe_platform.deadletter.header_families import ATTEMPTS_HEADER
-from kpipe_platform.errors import ConfigError
+from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.sizes import record_size
-from kpipe_platform.kafka.topics import TopicLimits
+from kpipe_platform.kafka.topics import TopicLimits, is_topic_name
 
 Partitioning: TypeAlias = Literal["original", "by_key"]
 """``original``: the partition that the record came from. ``by_key``: what the Java client's partitioner says."""
@@ -132,8 +132,8 @@ def decide(
         now_ms: The time, milliseconds since the epoch.
 
     Raises:
-        ConfigError: Its partition is not in the topic that it would go to.
-        TopicNotFoundError: That topic does not exist.
+        ConfigError: Its partition is not in ``to_topic``.
+        TopicNotFoundError: ``to_topic``, or the parking topic that it needs, does not exist.
     """
     if found.attempts >= policy.max_attempts:
         return _checked(_parked(found, policy, topic_of), topic_of, now_ms)
@@ -144,15 +144,34 @@ def decide(
     name = policy.to_topic or found.original.topic
     if name is None:
         return kept(found, "no_topic", "it does not say which topic it came from")
+    if found.topics and policy.to_topic is None:
+        named = ", ".join(map(repr, found.topics))
+        return kept(found, "several_topics", f"its headers name the topics {named}; --to-topic says which one is meant")
     if name in (policy.dead_letter_topic, policy.parking_topic):
         return kept(found, "own_topic", f"its original topic is {name!r} itself, so that it would come back for ever")
-    topic = topic_of(name)
+    if policy.to_topic is None and not is_topic_name(name):
+        return kept(found, "topic_gone", f"no topic can have the name {name!r}, where it says that it came from")
+    try:
+        topic = topic_of(name)
+    except TopicNotFoundError as error:
+        if policy.to_topic is not None:
+            raise
+        return kept(found, "topic_gone", f"{error.message}; {error.fix}" if error.fix else error.message)
+    partition = None if policy.partitioning == "by_key" else found.original.partition
+    if partition is not None and partition >= topic.partitions:
+        has = f"topic {name!r} has {topic.partitions} partition(s)"
+        if policy.to_topic is None:
+            detail = f"it came from partition {partition}, and {has}; --partitioning by-key lets its key choose"
+            return kept(found, "partition_gone", detail)
+        msg = f"the record of dead letter {found.place} came from partition {partition}, and {has}"
+        fix = "choose the partition by the key: --partitioning by-key"
+        raise ConfigError(msg, fix=fix, topic=name, partition=partition)
     attempts = found.attempts + 1
     own = tuple(pair for pair in found.original.headers if pair[0] != ATTEMPTS_HEADER)
     record = replace(
         found.original,
         topic=name,
-        partition=_partition(found, topic, policy),
+        partition=partition,
         offset=None,
         headers=(*own, (ATTEMPTS_HEADER, str(attempts).encode())),
     )
@@ -165,21 +184,6 @@ def _parked(found: FoundDeadLetter, policy: RedrivePolicy, topic_of: Callable[[s
     same = letter.partition is not None and letter.partition < topic.partitions
     record = replace(letter, topic=topic.name, partition=letter.partition if same else None, offset=None)
     return Decision(found, Action.PARK, record, found.attempts)
-
-
-def _partition(found: FoundDeadLetter, topic: TargetTopic, policy: RedrivePolicy) -> int | None:
-    number = found.original.partition
-    if policy.partitioning == "by_key" or number is None:
-        return None
-    if number < topic.partitions:
-        return number
-    msg = (
-        f"the record of dead letter {found.place} came from partition {number}, and topic {topic.name!r} has "
-        f"{topic.partitions} partition(s)"
-    )
-    raise ConfigError(
-        msg, fix="choose the partition by the key: --partitioning by-key", topic=topic.name, partition=number
-    )
 
 
 def _checked(decision: Decision, topic_of: Callable[[str], TargetTopic], now_ms: int) -> Decision:

@@ -8,14 +8,11 @@ from typing import Any
 from kpipe_platform.codecs.base import DecodeFault
 from kpipe_platform.deadletter.envelope import OMITTED_MESSAGE_HEADERS, Envelope, is_envelope
 from kpipe_platform.deadletter.found import FoundDeadLetter
-from kpipe_platform.deadletter.header_families import Family, own_headers
+from kpipe_platform.deadletter.header_families import REDACTED_MARK, Origin, own_headers
 from kpipe_platform.deadletter.hops import Hops, attempts_of, find_hops
 from kpipe_platform.deadletter.json_body import JsonBody, read_json_body
 from kpipe_platform.deadletter.numbers import read_text
 from kpipe_platform.kafka.records import KafkaRecord
-
-# Dead letters of dead letters of dead letters; more than this is no accident of a few consumers in a row.
-_MAX_HOPS = 16
 
 _KPIPE_CLASS = "kpipe_platform."
 
@@ -23,8 +20,9 @@ _KPIPE_CLASS = "kpipe_platform."
 def read_dead_letter(letter: KafkaRecord) -> FoundDeadLetter:
     """Read a dead letter.
 
-    When several hops left their marks, the first original coordinates and the last exception are the ones that count;
-    an envelope around a dead letter is a hop too.
+    Where a document holds the record, as kpipe's envelope does, its coordinates count, and the record in it is taken as
+    it is, left-over error headers of earlier tools and all. Where only headers tell, and several hops left theirs, the
+    first original coordinates and the last exception count, and ``topics`` says whether they agree.
 
     Args:
         letter: The message as it lies in the dead-letter topic.
@@ -32,10 +30,18 @@ def read_dead_letter(letter: KafkaRecord) -> FoundDeadLetter:
     Returns:
         What it says. A message that is no dead letter of any known family is one of family ``unknown``.
     """
-    found = _peel(letter, 0)
-    if found is not None:
-        return found
-    return FoundDeadLetter(letter, "unknown", _nowhere(letter), attempts=attempts_of(letter.headers) or 0)
+    origin, hops = Origin.from_headers(letter.headers), find_hops(letter.headers)
+    if origin is not None:
+        return _read_own(letter, origin, hops)
+    if is_envelope(letter.value):
+        return _read_envelope(letter)
+    body = read_json_body(letter.value)
+    if body is not None:
+        return _read_body(letter, body)
+    if hops is not None:
+        return _read_headers(letter, hops)
+    redacted, attempts = REDACTED_MARK in letter.headers, attempts_of(letter.headers) or 0
+    return FoundDeadLetter(letter, "unknown", _nowhere(letter), attempts=attempts, redacted=redacted)
 
 
 def with_source(found: FoundDeadLetter, source: KafkaRecord) -> FoundDeadLetter:
@@ -43,40 +49,14 @@ def with_source(found: FoundDeadLetter, source: KafkaRecord) -> FoundDeadLetter:
 
     Args:
         found: One whose bytes or headers only the source topic has.
-        source: The record there. It may be a dead letter itself: then it is the one that counts.
+        source: The record there.
     """
-    inner = _peel(source, 1)
     known = attempts_of(source.headers)
     attempts = found.attempts if known is None else max(known, found.attempts)
-    if inner is None:
-        original = replace(source, headers=own_headers(source.headers))
-        return replace(found, original=original, attempts=attempts, redacted=False, from_source=None, reference=None)
-    return replace(
-        found,
-        family=inner.family,
-        original=inner.original,
-        attempts=max(attempts, inner.attempts),
-        redacted=inner.redacted,
-        from_source=inner.from_source,
-        reference=inner.reference,
-        problem=inner.problem,
-    )
+    return replace(found, original=source, attempts=attempts, redacted=False, from_source=None, reference=None)
 
 
-def _peel(record: KafkaRecord, depth: int) -> FoundDeadLetter | None:
-    """Read a message, and what is inside it; None where it is no dead letter."""
-    if depth >= _MAX_HOPS:
-        return None
-    if is_envelope(record.value):
-        return _read_envelope(record, depth)
-    body = read_json_body(record.value)
-    if body is not None:
-        return _read_body(record, body, depth)
-    hops = find_hops(record.headers)
-    return None if hops is None else _read_headers(record, hops)
-
-
-def _read_envelope(record: KafkaRecord, depth: int) -> FoundDeadLetter:
+def _read_envelope(record: KafkaRecord) -> FoundDeadLetter:
     try:
         envelope = Envelope.from_json_bytes(record.value)
     except DecodeFault as error:
@@ -93,8 +73,15 @@ def _read_envelope(record: KafkaRecord, depth: int) -> FoundDeadLetter:
     }
     if envelope.reference is None:
         restored = envelope.restore(record.key, record.headers)
-        about |= {"redacted": envelope.redacted, "origin_range": envelope.origin_range}
-        return _around(record, restored, depth, "kpipe", **about)
+        return FoundDeadLetter(
+            record,
+            "kpipe",
+            restored,
+            attempts=attempts_of(restored.headers) or 0,
+            redacted=envelope.redacted,
+            origin_range=envelope.origin_range,
+            **about,
+        )
     own = () if OMITTED_MESSAGE_HEADERS in envelope.omitted else record.headers[: envelope.header_count]
     problem = None
     if envelope.original.offset is None:
@@ -113,22 +100,40 @@ def _read_envelope(record: KafkaRecord, depth: int) -> FoundDeadLetter:
     )
 
 
-def _read_body(record: KafkaRecord, body: JsonBody, depth: int) -> FoundDeadLetter:
-    about: dict[str, Any] = {"exception_type": body.kind, "kind": body.kind, "message": body.message, "who": body.asset}
-    found = _around(record, body.original, depth, "dagster_kafka", dead_lettered_ms=body.failed_ms, **about)
-    return found if attempts_of(body.original.headers) is not None else replace(found, attempts=body.attempts)
+def _read_body(record: KafkaRecord, body: JsonBody) -> FoundDeadLetter:
+    attempts = attempts_of(body.original.headers)
+    return FoundDeadLetter(
+        record,
+        "dagster_kafka",
+        body.original,
+        exception_type=body.kind,
+        kind=body.kind,
+        message=body.message,
+        who=body.asset,
+        dead_lettered_ms=body.failed_ms,
+        attempts=body.attempts if attempts is None else attempts,
+    )
 
 
-def _around(record: KafkaRecord, inside: KafkaRecord, depth: int, family: Family, **about: Any) -> FoundDeadLetter:
-    """A document that holds a record, which may be a dead letter of an earlier hop itself."""
-    inner = _peel(inside, depth + 1)
-    if inner is None:
-        original = replace(inside, headers=own_headers(inside.headers))
-        return FoundDeadLetter(record, family, original, attempts=attempts_of(inside.headers) or 0, **about)
-    # The record's own redaction stays with it; a rejected output that is a dead letter has coordinates again.
-    about = {**about, "redacted": inner.redacted or about.get("redacted", False), "origin_range": inner.origin_range}
-    unsaid = {name: None for name in ("exception_type", "cause_type", "component", "dead_lettered_ms")}
-    return replace(inner, letter=record, **{**unsaid, "rules": (), **about})
+def _read_own(record: KafkaRecord, origin: Origin, hops: Hops | None) -> FoundDeadLetter:
+    """The raw form of kpipe, where the error headers alone would not say where the record belongs."""
+    own = record.headers[: origin.header_count]
+    original = replace(
+        record, topic=origin.topic, partition=origin.partition, offset=origin.offset, timestamp_type=None, headers=own
+    )
+    if hops is None:
+        about = FoundDeadLetter(record, "kpipe", original, redacted=REDACTED_MARK in record.headers)
+    else:
+        about = _read_headers(record, hops)
+    return replace(
+        about,
+        family="kpipe",
+        original=original,
+        attempts=attempts_of(own) or 0,
+        from_source=None,
+        problem=None,
+        topics=(),
+    )
 
 
 def _read_headers(record: KafkaRecord, hops: Hops) -> FoundDeadLetter:
@@ -149,11 +154,15 @@ def _read_headers(record: KafkaRecord, hops: Hops) -> FoundDeadLetter:
     if failure.name == "streams" and exception is not None:
         # The header is the exception's toString(): the class, and often the message behind it.
         exception = exception.partition(":")[0].strip()
-    from_source = None
+    topics = hops.topics
+    from_source = problem = None
     if not hops.keeps_headers and None not in (topic, partition, offset):
         # A share group copies neither key nor value unless it is told to.
         bare = failure.name == "share_group" and record.key is None and record.value is None
-        from_source = "payload" if bare else "headers"
+        if len(topics) == 1:
+            from_source = "payload" if bare else "headers"
+        elif bare:
+            problem = f"its payload is in one of the topics {', '.join(topics)}, and it does not say in which"
     own_time = record.timestamp_type == "log_append_time" or not failure.keeps_timestamp
     return FoundDeadLetter(
         record,
@@ -167,7 +176,10 @@ def _read_headers(record: KafkaRecord, hops: Hops) -> FoundDeadLetter:
         kind=hops.either("kind"),
         dead_lettered_ms=record.timestamp_ms if own_time else None,
         attempts=attempts_of(record.headers) or 0,
+        redacted=REDACTED_MARK in record.headers,
         from_source=from_source,  # type: ignore[arg-type]  # a conditional of two literals
+        problem=problem,
+        topics=topics if len(topics) > 1 else (),
     )
 
 

@@ -38,6 +38,8 @@ class FoundDeadLetter:
         reference: Sizes and checksums by which the payload is recognised.
         origin_range: The slice that a rejected output record came from.
         problem: Why the original bytes cannot be had; None where they can.
+        topics: Original topics that error headers name, where they name several: the record came with left-over headers
+            of another tool, or went through several dead-letter topics. ``original`` has the first.
     """
 
     letter: KafkaRecord
@@ -57,6 +59,7 @@ class FoundDeadLetter:
     reference: PayloadReference | None = None
     origin_range: OriginRange | None = None
     problem: str | None = None
+    topics: tuple[str, ...] = ()
 
     @property
     def time_ms(self) -> int | None:

@@ -7,6 +7,7 @@ binder; SmallRye ``KafkaDeadLetterQueue``; Watermill ``middleware/poison.go``; d
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -29,6 +30,63 @@ Family: TypeAlias = Literal[
 
 ATTEMPTS_HEADER = "kpipe.redrive.attempts"
 """How often a record was redriven, as text. It travels with the record, so that its next dead letter has it too."""
+
+REDACTED_HEADER = "kpipe.redacted"
+"""Header of a dead letter in raw form whose bytes went through a redaction hook; its value is ``true``."""
+
+REDACTED_MARK: tuple[str, bytes] = (REDACTED_HEADER, b"true")
+
+ORIGIN_HEADER = "kpipe.origin"
+"""Last header of a dead letter in raw form whose other headers do not say for certain where its record belongs; see
+`Origin`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a record in raw form belongs, and which headers are its own.
+
+    kpipe writes it where the record would be read as another dead letter: it brings error headers that an earlier tool
+    left, or is an envelope itself. Likewise for a rejected output, whose error headers name its source.
+
+    Args:
+        topic: The record's topic.
+        partition: Its partition; None for a rejected output.
+        offset: Its offset; likewise.
+        header_count: Headers that the record has; they are the first ones.
+    """
+
+    topic: str | None
+    partition: int | None
+    offset: int | None
+    header_count: int
+
+    def to_header(self) -> tuple[str, bytes]:
+        """The header, as JSON."""
+        document = {
+            "topic": self.topic,
+            "partition": self.partition,
+            "offset": self.offset,
+            "header_count": self.header_count,
+        }
+        return ORIGIN_HEADER, json.dumps(document, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_headers(cls, headers: Headers) -> Origin | None:
+        """What the last header says; None where it is another header.
+
+        One that is not the last was left by an earlier hop, or came with the record.
+        """
+        if not headers or headers[-1][0] != ORIGIN_HEADER:
+            return None
+        try:
+            document = json.loads(headers[-1][1] or b"")
+            topic, *numbers = (document[name] for name in ("topic", "partition", "offset", "header_count"))
+        except (ValueError, KeyError, TypeError):
+            return None
+        are_numbers = all(isinstance(n, int) and n >= 0 for n in numbers if n is not None)
+        if not (isinstance(topic, str) and are_numbers and numbers[-1] is not None):
+            return None
+        return cls(topic, *numbers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +211,7 @@ FAMILIES: tuple[HeaderFamily, ...] = (
 )
 """Every family that says itself by headers."""
 
-_PREFIXES = (
+ERROR_PREFIXES = (
     "__connect.errors.",
     "__streams.errors.",
     "__dlq.errors.",
@@ -164,7 +222,9 @@ _PREFIXES = (
     "retry_topic-",
     "deserialization-failure-",
 )
-_NAMES = frozenset(
+"""How names of error headers begin."""
+
+ERROR_NAMES = frozenset(
     [
         *(f"x-original-{each}" for each in ("topic", "partition", "offset", "timestamp", "timestamp-type")),
         *(f"x-exception-{each}" for each in ("fqcn", "message", "stacktrace")),
@@ -175,13 +235,16 @@ _NAMES = frozenset(
         *(f"dlq-{each}" for each in ("original-topic", "error-type", "retry-count", "timestamp")),
         "springDeserializerExceptionKey",
         "springDeserializerExceptionValue",
+        REDACTED_HEADER,
+        ORIGIN_HEADER,
     ]
 )
+"""Further names of error headers."""
 
 
 def is_error_header(name: str) -> bool:
     """Whether a header of that name belongs to a dead letter and not to its record."""
-    return name in _NAMES or name.startswith(_PREFIXES)
+    return name in ERROR_NAMES or name.startswith(ERROR_PREFIXES)
 
 
 def own_headers(headers: Headers) -> Headers:

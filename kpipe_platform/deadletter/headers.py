@@ -17,9 +17,6 @@ HeaderList = list[tuple[str, bytes | None]]
 CONNECT_PREFIX = "__connect.errors."
 SPRING_PREFIX = "kafka_dlt-"
 
-REDACTED_HEADER = "kpipe.redacted"
-"""Header of a dead letter in raw form whose bytes went through a redaction hook; its value is ``true``."""
-
 _STAGES = {
     Component.SOURCE: b"KAFKA_CONSUME",
     Component.DECODE_KEY: b"KEY_CONVERTER",

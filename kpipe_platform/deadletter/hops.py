@@ -52,6 +52,12 @@ class Hops:
         return None
 
     @property
+    def topics(self) -> tuple[str, ...]:
+        """The original topics that the headers name, each once."""
+        names = {family.topic for family in self.present}
+        return tuple(dict.fromkeys(read_text(value) or "" for name, value in self.headers if name in names and value))
+
+    @property
     def keeps_timestamp(self) -> bool:
         """Whether the message has its record's timestamp: every hop must have kept it."""
         return all(family.keeps_timestamp for family in self.present)

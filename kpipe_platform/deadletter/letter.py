@@ -18,8 +18,11 @@ from kpipe_platform.deadletter.envelope import (
     OMITTED_RULES,
     OMITTED_STACKTRACE,
     Envelope,
+    is_envelope,
 )
-from kpipe_platform.deadletter.headers import REDACTED_HEADER, coordinate_headers, error_headers
+from kpipe_platform.deadletter.header_families import ORIGIN_HEADER, REDACTED_MARK, Origin, is_error_header
+from kpipe_platform.deadletter.headers import coordinate_headers, error_headers
+from kpipe_platform.deadletter.json_body import read_json_body
 from kpipe_platform.deadletter.parts import PayloadReference
 from kpipe_platform.kafka.records import Headers, KafkaRecord
 from kpipe_platform.kafka.sizes import record_size
@@ -74,11 +77,16 @@ def raw_letters(failure: Failure) -> Iterator[DeadLetter]:
     """Original bytes and headers with ever fewer error headers."""
     envelope, context = failure
     record, fault = envelope.original, envelope.fault
-    mark = (REDACTED_HEADER, b"true")
-    own = (*record.headers, mark) if envelope.redacted and mark not in record.headers else record.headers
+    own: Headers = record.headers
+    if envelope.redacted and REDACTED_MARK not in own:
+        own = (*own, REDACTED_MARK)
+    origin: Headers = ()
+    if envelope.origin_range is not None or _looks_dead_lettered(record):
+        # Without it a reader would take what the record brings, or a rejected output's source, at its word.
+        origin = (Origin(record.topic, record.partition, record.offset, len(record.headers)).to_header(),)
 
     def letter(errors: list[tuple[str, bytes | None]]) -> DeadLetter:
-        return DeadLetter(context.topic, record.key, record.value, (*own, *errors), record.timestamp_ms)
+        return DeadLetter(context.topic, record.key, record.value, (*own, *errors, *origin), record.timestamp_ms)
 
     for less, _ in _shrunk(fault):
         yield letter(failure.errors(record, less))
@@ -92,8 +100,11 @@ def envelope_letters(failure: Failure) -> Iterator[DeadLetter]:
 
     def letter(key: bytes | None, own: Headers) -> DeadLetter:
         described = record if own is record.headers else replace(record, headers=())
-        errors = failure.errors(described, envelope.fault)
-        return DeadLetter(context.topic, key, envelope.to_json_bytes(), (*own, *errors), envelope.dead_lettered_ms)
+        headers = (*own, *failure.errors(described, envelope.fault))
+        if headers and headers[-1][0] == ORIGIN_HEADER:
+            # The record's own, which must not be the last one: it would be taken for this dead letter's.
+            headers = (*headers, (ORIGIN_HEADER, None))
+        return DeadLetter(context.topic, key, envelope.to_json_bytes(), headers, envelope.dead_lettered_ms)
 
     known = envelope.omitted
     for less, omitted in _shrunk(fault):
@@ -125,6 +136,13 @@ def envelope_letters(failure: Failure) -> Iterator[DeadLetter]:
     if record.key is not None:
         envelope = replace(envelope, omitted=(*envelope.omitted, OMITTED_MESSAGE_KEY))
         yield letter(None, ())
+
+
+def _looks_dead_lettered(record: KafkaRecord) -> bool:
+    """Whether a record without more about it would be read as a dead letter itself."""
+    if any(is_error_header(name) for name, _ in record.headers):
+        return True
+    return is_envelope(record.value) or read_json_body(record.value) is not None
 
 
 def _shrunk(fault: Fault) -> Iterator[tuple[Fault, tuple[str, ...]]]:

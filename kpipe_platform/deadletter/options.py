@@ -29,7 +29,8 @@ class RedriveOptions:
         start: Where a group without an offset begins: ``earliest``, or ``error`` for a redrive by schedule, whose group
             must have one.
         dry_run: Say what would be done, and move nothing.
-        limit: Stop after so many dead letters were sent or parked.
+        limit: Stop after so many dead letters were sent or parked; those that cannot be redriven do not count, so that
+            they stop no other.
         max_records_per_s: Dead letters to send or park a second, at most.
         batch_records: Dead letters of one transaction, at most.
         transaction_timeout_s: The brokers abort a transaction that is open for longer, seconds.

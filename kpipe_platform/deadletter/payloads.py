@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import replace
 from types import TracebackType
 
@@ -15,9 +16,7 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.fetch import RecordFetcher
 from kpipe_platform.kafka.offsets import watermarks
 from kpipe_platform.kafka.records import KafkaRecord
-
-# A source record may be a dead letter with a reference itself; no chain of consumers is longer than this.
-_MAX_HOPS = 16
+from kpipe_platform.kafka.topics import describe_topics, is_topic_name
 
 
 class Payloads:
@@ -33,6 +32,7 @@ class Payloads:
         self._clients = clients
         self._fetcher = RecordFetcher(clients.settings, group, "read_committed")
         self._redacted = redacted
+        self._partitions: dict[str, int] = {}
 
     def complete(self, found: FoundDeadLetter) -> FoundDeadLetter | Decision:
         """The dead letter with all that its record needs; or why it stays.
@@ -40,31 +40,31 @@ class Payloads:
         Raises:
             BrokerUnavailableError: No answer within the deadline.
         """
-        for _ in range(_MAX_HOPS):
-            by_choice = found.redacted and self._redacted == "from_source"
-            if found.problem is not None or (found.from_source is None and not by_choice):
-                return found
-            if found.redacted and not by_choice and found.from_source == "payload":
-                detail = "its payload was redacted and did not fit, so that neither form of it is here"
-                return kept(found, "redacted", detail)
-            source = self._read(found.original)
-            if found.from_source == "headers" and not by_choice:
-                # Without the source record the bytes are here all the same, and its headers are gone for good.
-                if source is None or not _is_same(found.original, source):
-                    return replace(found, from_source=None)
-            elif source is None:
-                detail = f"its payload is only at {found.original.coordinates}, and is not there any more"
-                return kept(found, "payload_gone", detail)
-            elif found.reference is not None and not by_choice and not _fits(source, found.reference):
-                detail = f"the record at {found.original.coordinates} is another one: size or checksum differ"
-                return kept(found, "payload_changed", detail)
-            found = with_source(found, source)
-        return kept(found, "payload_gone", f"more than {_MAX_HOPS} dead letters refer to one another")
+        by_choice = found.redacted and self._redacted == "from_source"
+        if found.problem is not None or (found.from_source is None and not by_choice):
+            return found
+        if found.redacted and not by_choice and found.from_source == "payload":
+            detail = "its payload was redacted and did not fit, so that neither form of it is here"
+            return kept(found, "redacted", detail)
+        if by_choice and found.topics:
+            return kept(found, "redacted", f"its payload is in one of the topics {', '.join(found.topics)}")
+        source = self._read(found.original)
+        if found.from_source == "headers" and not by_choice:
+            # Without the source record the bytes are here all the same, and its headers are gone for good.
+            if source is None or not _is_same(found.original, source):
+                return replace(found, from_source=None)
+        elif source is None:
+            detail = f"its payload is only at {found.original.coordinates}, and is not there any more"
+            return kept(found, "payload_gone", detail)
+        elif found.reference is not None and not by_choice and not _fits(source, found.reference):
+            detail = f"the record at {found.original.coordinates} is another one: size or checksum differ"
+            return kept(found, "payload_changed", detail)
+        return with_source(found, source)
 
     def _read(self, place: KafkaRecord) -> KafkaRecord | None:
         """The record at a place; None where it is not there any more."""
         topic, partition, offset = place.topic, place.partition, place.offset
-        if topic is None or partition is None or offset is None:
+        if topic is None or partition is None or offset is None or partition >= self._partitions_of(topic):
             return None
         try:
             # A consumer waits in vain for an offset past the end.
@@ -76,6 +76,15 @@ class Payloads:
             raise
         except (TransientError, TopicNotFoundError):
             return None
+
+    def _partitions_of(self, topic: str) -> int:
+        """How many partitions a topic has; 0 where it does not exist."""
+        if topic not in self._partitions:
+            self._partitions[topic] = 0
+            if is_topic_name(topic):
+                with suppress(TopicNotFoundError):
+                    self._partitions[topic] = describe_topics(self._clients, [topic])[topic].partitions
+        return self._partitions[topic]
 
     def close(self) -> None:
         """Close the clients."""

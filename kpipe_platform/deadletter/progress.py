@@ -20,6 +20,10 @@ from kpipe_platform.kafka.commit_metadata import CommitMetadata
 MAX_TEXT_BYTES = 4_096
 """What brokers take beside an offset: ``offset.metadata.max.bytes``, by default."""
 
+ALWAYS_FIT = 1_000
+"""Whatever is done of so many offsets, the text takes no more than `MAX_TEXT_BYTES`: every second one of them takes two
+numbers of two bytes each, and base64 makes four bytes of three."""
+
 _VERSION = 1
 
 Run = tuple[int, int]
@@ -97,15 +101,14 @@ class Progress:
         )
         if len(text) > MAX_TEXT_BYTES:
             msg = (
-                f"the filter passes over so many dead letters from offset {self.frontier} on that what is done between "
-                f"them takes {len(text):,} bytes, and a group's offset takes {MAX_TEXT_BYTES:,} beside it"
+                f"the redrive passes over so many dead letters from offset {self.frontier} on that what is done "
+                f"between them takes {len(text):,} bytes, and a group's offset takes {MAX_TEXT_BYTES:,} beside it"
             )
-            raise ConfigError(
-                msg,
-                fix=f"redrive what lies at offset {self.frontier} and behind it first, or use a wider filter; "
-                "what was redriven before this is committed",
-                frontier=self.frontier,
+            fix = (
+                f"first redrive those from offset {self.frontier} on, or move them to a topic of their own with "
+                "--to-topic; or use a wider filter"
             )
+            raise ConfigError(msg, fix=fix, frontier=self.frontier)
         return text
 
     @classmethod

@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, TypeAlias
@@ -90,6 +91,15 @@ def redacted(record: KafkaRecord, fault: Fault, path: str) -> tuple[KafkaRecord,
     if (kept.topic, kept.partition, kept.offset) != (record.topic, record.partition, record.offset):
         raise _failed(record, path, f"returned a record at {kept.coordinates}")
     return kept, why
+
+
+def without_message(fault: Fault) -> Fault:
+    """A fault as logs and metadata show it where a hook is set: its message and stack trace may quote the record.
+
+    A dead letter has what the hook left of them.
+    """
+    message = f"{fault.kind} (its message is not shown, because a redaction hook is set)"
+    return replace(fault, message=message, field=None, stacktrace=None)
 
 
 def _failed(record: KafkaRecord, path: str, what: str) -> DeadLetterError:

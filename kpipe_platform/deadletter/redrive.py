@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 
+from kpipe_platform.deadletter.browse import require_dead_letters
 from kpipe_platform.deadletter.decide import Decision
 from kpipe_platform.deadletter.options import RedriveOptions
 from kpipe_platform.deadletter.pace import Pace
@@ -20,12 +22,27 @@ from kpipe_platform.deadletter.results import RedriveProgress, RedriveResult
 from kpipe_platform.deadletter.targets import Targets
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import group_members
-from kpipe_platform.kafka.offsets import watermarks
+from kpipe_platform.kafka.offsets import Partition, Watermarks, watermarks
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import check_partitions, refuse_foreign_members
 from kpipe_platform.kafka.topics import describe_topics
 
 logger = logging.getLogger(__name__)
+
+
+def _check(shared: Shared, numbers: list[int], marks: Mapping[Partition, Watermarks]) -> None:
+    """Refuse, before anything is sent, what the group's offsets could not remember."""
+    options, topic = shared.options, shared.options.topic
+    parking = shared.options.policy.parking_topic
+    result = RedriveResult(topic, options.group_name, parking, dry_run=True)
+    # A parking topic that would be created counts as there.
+    create = len(numbers) if options.create_parking_topic else None
+    targets = Targets(shared.clients, parking, parking_partitions=create, dry_run=True)
+    planned = replace(shared, targets=targets, pace=Pace(None), result=result, on_progress=None, on_decision=None)
+    for number in numbers:
+        PartitionRedrive(planned, number, marks[(topic, number)]).check()
+        if result.limited:
+            break
 
 
 def redrive(
@@ -61,7 +78,8 @@ def redrive(
         TopicRecreatedError: The group's offset belongs to an earlier topic of that name.
         NoStartOffsetError: The group has no offset, and ``start="error"``.
         ForeignMemberError: Another consumer uses the group.
-        ConfigError: A record's partition does not exist, or too much was passed over to remember.
+        ConfigError: The topic holds no dead letters, a record's partition is not in ``to_topic``, or more would be
+            passed over than the group's offset can remember; then nothing was sent.
         OffsetConflictError: Another redrive moved the group's offset, or took over (`FencedError`).
         BrokerUnavailableError: The brokers are away.
     """
@@ -75,6 +93,8 @@ def redrive(
         refuse_foreign_members(group, group_members(clients, group))
         # The ends of all partitions before anything is sent: nothing that comes of this redrive is met in it.
         marks = watermarks(clients, [(options.topic, number) for number in numbers], "read_committed")
+        if options.to_topic is None and not options.filter.places:
+            require_dead_letters(clients, options.topic, group, marks)
         create = described.partitions if options.create_parking_topic else None
         shared = Shared(
             clients=clients,
@@ -89,6 +109,8 @@ def redrive(
             clock=clock,
             now_s=now_s,
         )
+        if not options.dry_run:
+            _check(shared, numbers, marks)
         for number in numbers:
             PartitionRedrive(shared, number, marks[(options.topic, number)]).run()
             if result.limited:

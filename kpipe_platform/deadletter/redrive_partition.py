@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kpipe_platform.deadletter.decide import Action, Decision, decide, kept
 from kpipe_platform.deadletter.families import read_dead_letter
 from kpipe_platform.deadletter.options import RedriveOptions
 from kpipe_platform.deadletter.pace import Pace
 from kpipe_platform.deadletter.payloads import Payloads
-from kpipe_platform.deadletter.progress import Progress
+from kpipe_platform.deadletter.progress import ALWAYS_FIT, Progress
 from kpipe_platform.deadletter.reading import read_range
 from kpipe_platform.deadletter.results import PartitionResult, RedriveProgress, RedriveResult
 from kpipe_platform.deadletter.sending import RedriveTransaction, RefusedError
@@ -20,7 +20,7 @@ from kpipe_platform.deadletter.stored_offset import StoredOffset, read_stored_of
 from kpipe_platform.deadletter.targets import Targets
 from kpipe_platform.errors import NoStartOffsetError, TopicRecreatedError
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import OffsetRange, Watermarks
+from kpipe_platform.kafka.offsets import OffsetRange, Watermarks, watermarks
 from kpipe_platform.kafka.records import KafkaRecord
 
 logger = logging.getLogger(__name__)
@@ -94,27 +94,44 @@ class PartitionRedrive:
         """Redrive the partition, and note it in the result."""
         with ExitStack() as stack:
             options = self._options
-            group, topic = options.group_name, options.topic
             if options.dry_run:
-                stored = read_stored_offset(self._shared.clients, group, topic, self._partition)
+                clients, group = self._shared.clients, options.group_name
+                stored = read_stored_offset(clients, group, options.topic, self._partition)
             else:
-                self._transaction = stack.enter_context(
-                    RedriveTransaction(
-                        self._shared.clients,
-                        group,
-                        topic,
-                        self._partition,
-                        timeout_s=options.transaction_timeout_s,
-                        clock=self._shared.clock,
-                    )
-                )
+                self._transaction = stack.enter_context(self._new_transaction())
                 stored = self._transaction.open()
-            self._begin(stored)
-            self._shared.result.partitions.append(self._counts)
-            if self._read(OffsetRange(topic, self._partition, self._position, self._marks.end)):
-                # Also where nothing was sent: a commit keeps the brokers from forgetting the group's offset.
-                self._commit(self._pending, end=self._marks.end)
-            self._report()
+            self._take(stored)
+
+    def check(self) -> None:
+        """Go through all of `run` and send nothing: find out whether what is done can be remembered to the end.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+        if self._marks.end - self._marks.log_start <= ALWAYS_FIT:
+            return
+        # Opened, since a redrive that was killed holds the offset until a newer one aborts its transaction.
+        with self._new_transaction() as opened:
+            stored = opened.open()
+        self._take(stored)
+
+    def _new_transaction(self) -> RedriveTransaction:
+        return RedriveTransaction(
+            self._shared.clients,
+            self._options.group_name,
+            self._options.topic,
+            self._partition,
+            timeout_s=self._options.transaction_timeout_s,
+            clock=self._shared.clock,
+        )
+
+    def _take(self, stored: StoredOffset | None) -> None:
+        self._begin(stored)
+        self._shared.result.partitions.append(self._counts)
+        if self._read(OffsetRange(self._options.topic, self._partition, self._position, self._marks.end)):
+            # Also where nothing was sent: a commit keeps the brokers from forgetting the group's offset.
+            self._commit(self._pending, end=self._marks.end)
+        self._report()
 
     def _begin(self, stored: StoredOffset | None) -> None:
         topic, group = self._options.topic, self._options.group_name
@@ -124,11 +141,17 @@ class PartitionRedrive:
         if stored is None:
             if self._options.start == "error":
                 msg = f'group {group} has no offset for {where}, and the redrive says start="error"'
-                raise NoStartOffsetError(msg, fix=f"set the first offset: {cli}", **ids)
+                raise NoStartOffsetError(msg, fix=f"set the first offset: {cli} --new-group", **ids)
             logger.info("group %s has no offset for %s: the redrive begins at %d", group, where, self._position)
             self._counts.is_new = True
         else:
             progress, topic_id = Progress.from_text(stored.offset, stored.text)
+            if stored.offset > self._marks.end:
+                # Perhaps behind an open transaction only: nothing is to be read before it ends.
+                place = (topic, self._partition)
+                written = watermarks(self._shared.clients, [place], "read_uncommitted")[place].end
+                self._marks = replace(self._marks, end=min(stored.offset, written))
+                self._counts.end = self._marks.end
             if (topic_id is not None and topic_id != self._shared.topic_id) or stored.offset > self._marks.end:
                 msg = f"offset {stored.offset} of group {group} belongs to another topic than the present {where}"
                 raise TopicRecreatedError(msg, fix=f"the topic was created again; begin anew: {cli}", **ids)

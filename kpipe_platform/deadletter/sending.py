@@ -14,13 +14,19 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from kpipe_platform.deadletter.stored_offset import StoredOffset, read_stored_offset
-from kpipe_platform.errors import FencedError, KpipeError, OffsetConflictError, TransactionTimedOutError
+from kpipe_platform.errors import (
+    BrokerUnavailableError,
+    FencedError,
+    KpipeError,
+    OffsetConflictError,
+    TransactionTimedOutError,
+)
 from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered, served, translate
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.slices import transactional_id
-from kpipe_platform.kafka.transactions import COMMIT_DEADLINE_S, abort_begun, guarded, initialised
+from kpipe_platform.kafka.transactions import COMMIT_DEADLINE_S, abort_begun, commit_unknown, guarded, initialised
 
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 # After an aborted failure librdkafka purges what is produced while it resets its sequence numbers. More purges in a
@@ -176,7 +182,10 @@ class RedriveTransaction:
                 "add offsets to the transaction",
                 lambda: self._own.send_offsets_to_transaction(moved, group, COMMIT_DEADLINE_S),
             )
-            self._guard("commit the transaction", lambda: self._own.commit_transaction(COMMIT_DEADLINE_S))
+            try:
+                self._guard("commit the transaction", lambda: self._own.commit_transaction(COMMIT_DEADLINE_S))
+            except BrokerUnavailableError as error:
+                raise commit_unknown(error) from error
             self._began_at = None
         finally:
             self._abort()

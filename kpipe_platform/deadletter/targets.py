@@ -29,6 +29,7 @@ class Targets:
         self._parking_partitions = parking_partitions
         self._dry_run = dry_run
         self._known: dict[str, TargetTopic] = {}
+        self._missing: dict[str, TopicNotFoundError] = {}
 
     def __call__(self, name: str) -> TargetTopic:
         """The topic.
@@ -36,9 +37,16 @@ class Targets:
         Raises:
             TopicNotFoundError: It does not exist, and is not to be created.
         """
+        if name in self._missing:
+            raise self._missing[name]
         found = self._known.get(name)
         if found is None:
-            found = self._known[name] = self._describe(name)
+            try:
+                found = self._known[name] = self._describe(name)
+            except TopicNotFoundError as error:
+                # All dead letters of a topic that is gone are kept, and one question is enough.
+                self._missing[name] = error
+                raise
         return found
 
     def _describe(self, name: str) -> TargetTopic:

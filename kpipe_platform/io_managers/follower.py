@@ -30,7 +30,7 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset
 from kpipe_platform.kafka.lookout import Lookout
 from kpipe_platform.kafka.offsets import Partition, watermarks
-from kpipe_platform.kafka.slices import Materialised, PartitionFacts, Slice, plan_slice
+from kpipe_platform.kafka.slices import RENEW_AFTER_MS, Materialised, PartitionFacts, Slice, plan_slice
 from kpipe_platform.kafka.topics import describe_topics
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,7 @@ class Follower:
         self._watched: set[Partition] = set()
         self._asked_all_at = clock()
         self._described_at = clock()
+        self._renewed_at = clock()
 
     # Plan
 
@@ -118,6 +119,8 @@ class Follower:
     def committed(self, slice_: Slice) -> None:
         """The planned slice is committed, all of it."""
         self._done = slice_
+        if slice_.moves_offsets:
+            self._renewed_at = self._clock()
         for planned in slice_.ranges:
             r = planned.range
             self._left[(r.topic, r.partition)] = Materialised(r.end, planned.topic_id)
@@ -150,7 +153,14 @@ class Follower:
         try:
             self._watched |= {(p.range.topic, p.range.partition) for p in done.ranges}
             ends = lookout.ends(self._watched)
-            if any(ends[(p.range.topic, p.range.partition)] != p.range.end for p in done.ranges):
+            moved = [ends[(p.range.topic, p.range.partition)] - p.range.end for p in done.ranges]
+            # An end before the offset that an open transaction explained already is no reason to plan again.
+            known = [p.is_past_stable for p in done.ranges]
+            if any(by > 0 or (by < 0 and not past) for by, past in zip(moved, known, strict=True)):
+                return True
+            if self._clock() - self._renewed_at >= RENEW_AFTER_MS / 1000:
+                # Only a plan that asks everything finds that an offset is to be renewed.
+                self._renewed_at, self._done = self._clock(), None
                 return True
             return self._has_changed(clients, done)
         except KpipeError as error:

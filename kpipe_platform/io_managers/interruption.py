@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from contextvars import copy_context
 from dataclasses import replace
 from typing import TypeVar
 
@@ -91,13 +92,14 @@ class Interruptible:
         raise RuntimeError(msg)
 
     def run_each(self, works: list[Callable[[], T]], at_once: int) -> Generator[Future[T]]:
-        """Do several pieces of work, so many at a time.
+        """Do several pieces of work, so many at a time, each in a thread that has the caller's context variables.
 
         Yields:
             Each when it is done.
         """
         pool = ThreadPoolExecutor(max_workers=max(at_once, 1), thread_name_prefix="kpipe-slice")
-        pending = {pool.submit(work) for work in works}
+        # By them Dagster knows in a thread, too, which asset it executes.
+        pending = {pool.submit(copy_context().run, work) for work in works}
         try:
             while pending:
                 done, pending = wait(pending, timeout=_LOOK_S, return_when=FIRST_COMPLETED)

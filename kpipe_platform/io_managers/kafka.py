@@ -89,7 +89,7 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
         letters, and moves none either.
 
         Raises:
-            OffsetsNotStoredError: Nothing would store the offsets of what is read.
+            OffsetsNotStoredError: Nothing would store the offsets of what is read, or it is not known.
             KpipeError: One of the plan's refusals.
         """
         topic = topic_of(_upstream_metadata(context), context.asset_key)
@@ -105,6 +105,7 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
         if how == READ_FEED:
             topic.require_readable()
             return TopicFeed(topic, form, pipeline)
+        _refuse_untyped(context.step_context, context.asset_key)
         return self._load_slice(context.step_context, pipeline, topic, form)
 
     def _load_slice(self, step_context: StepExecutionContext, pipeline: Pipeline, topic: KafkaTopic, form: str) -> Any:
@@ -146,6 +147,7 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
                 isolation=self.source.isolation,
                 group=self.source.group(context.asset_key),
                 parallelism=self.spark.tasks_at_once,
+                hide_messages=self.dead_letter is not None and self.dead_letter.redact is not None,
             )
         ledger.note_table(context.step_context.run_id, table)
         return to_form(table.good, form, topic.value)
@@ -213,5 +215,29 @@ def _refuse_unstored(step_context: StepExecutionContext, topic_asset: dg.AssetKe
             raise OffsetsNotStoredError(
                 msg,
                 fix="write to Kafka (KafkaIOManager), or wrap the IO manager: OffsetCommittingIOManager(inner=...)",
+                step=step_context.step.key,
+            )
+
+
+def _refuse_untyped(step_context: StepExecutionContext, topic_asset: dg.AssetKey) -> None:
+    """Refuse, before any work, a plain asset that does not say what it returns.
+
+    Dagster calls no IO manager for a MaterializeResult without a value, unless the output has a type that this is not
+    of.
+
+    Raises:
+        OffsetsNotStoredError: The offsets might stay where they are, in a run that succeeds.
+    """
+    for output in step_context.step.step_outputs:
+        definition = step_context.op_def.output_def_named(output.name)
+        if output.properties.asset_check_key is None and definition.dagster_type.is_any:
+            msg = (
+                f"{step_context.step.key} reads topic asset {topic_asset.to_user_string()} and does not say what it "
+                "returns: a MaterializeResult without a value would succeed and store neither output nor offsets"
+            )
+            raise OffsetsNotStoredError(
+                msg,
+                fix="annotate what it returns, for example -> DataFrame; for metadata of its own "
+                "-> MaterializeResult[DataFrame], with MaterializeResult(value=..., metadata=...)",
                 step=step_context.step.key,
             )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
+from dagster._core.definitions.metadata import normalize_metadata
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._core.events import DagsterEvent
 
@@ -26,7 +27,7 @@ from kpipe_platform.io_managers.target import find_target
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.spark.failures import classify, is_sparks
-from kpipe_platform.spark.stage_notes import StageNotes
+from kpipe_platform.spark.stage_notes import StageNotes, current_notes
 
 Store = Callable[[Any], None]
 
@@ -46,12 +47,32 @@ def emit_feeds(
     topics = [feed.topic.name for feed in staged.feeds.values()]
     events = StepEvents.of(pipeline, topics, context.log_event)
     runner = FeedRunner(staged, pipeline, events, topic=topic, store=store)
+    _note_metadata(dg.AssetExecutionContext.get().op_execution_context)
     try:
         yield from _emit_taken(context, runner, pipeline)
     except BaseException as error:
         events.close(reason_of(error))
         raise
     events.close()
+
+
+def _note_metadata(context: dg.OpExecutionContext) -> None:
+    """Let the stage call ``context.add_output_metadata``.
+
+    For Dagster the output is there before the stage is called, and takes no metadata any more. What a call of the
+    stage adds is noted instead, and reported with the slice that this call was for, once it is committed.
+    """
+    add = context.add_output_metadata
+
+    def note(metadata: Mapping[str, Any], output_name: str | None = None, mapping_key: str | None = None) -> None:
+        notes = current_notes()
+        if notes is None:
+            add(metadata, output_name, mapping_key)
+        else:
+            # What Dagster cannot store fails here, not after the commit.
+            notes.metadata |= normalize_metadata(metadata)
+
+    context.add_output_metadata = note  # type: ignore[method-assign]  # of this step's own object
 
 
 def _emit_taken(context: dg.OutputContext, runner: FeedRunner, pipeline: Pipeline) -> Iterator[Any]:

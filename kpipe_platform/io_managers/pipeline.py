@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kpipe_platform.codecs import Codec, RawCodec
+from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import DeadLetterContext, Distribution
 from kpipe_platform.errors import ConfigError
@@ -40,6 +40,7 @@ from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.frames import SliceFrames, TopicCodecs
 from kpipe_platform.spark.lanes import LaneRows, write_lanes
 from kpipe_platform.spark.reader import read_slice
+from kpipe_platform.spark.stage_notes import StageNotes
 from kpipe_platform.spark.writer import evaluate, write_slice
 from kpipe_platform.spark.writer_rows import WriterRows, output_rows
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
@@ -80,6 +81,11 @@ class Pipeline:
     def interruptible(self) -> Interruptible:
         """Runs the step's work so that a terminated run leaves nothing behind."""
         return Interruptible(lambda: self.engine.spark_session, self.source.connection.settings)
+
+    @property
+    def hides_messages(self) -> bool:
+        """Whether faults are shown without their messages: a redaction hook decides what may be kept of them."""
+        return self.dead_letter is not None and self.dead_letter.redact is not None
 
     # Plan and read
 
@@ -151,7 +157,7 @@ class Pipeline:
         """An empty slice: a success without a Spark job. Where the group is new, its start is stored.
 
         Without that, a group that starts at the latest record would begin anew with every run and lose what came in
-        between.
+        between. An offset that is old is stored again, before the brokers forget it.
         """
         began = time.monotonic()
         counts = [SliceCounts() for _ in slice_.ranges]
@@ -229,7 +235,9 @@ class Pipeline:
         if found.outcome is not None:
             ends = [planned.range.end for planned in lanes[found.done - 1].slice.ranges]
             part = replace(whole, ranges=tuple(map(_until, whole.ranges, ends)))
-            report = _report(replace(lanes[0], slice=part), found.outcome, _by_range(found.outcome, whole), began)
+            notes = StageNotes.joined(lane.notes for lane in lanes[: found.done])
+            done = replace(lanes[0], slice=part, notes=notes)
+            report = _report(done, found.outcome, _by_range(found.outcome, whole), began)
             report = replace(report, lanes=len(lanes))
         rest = None if found.done == len(lanes) else self._rest(whole, lanes[found.done].slice)
         return LanesReport(report, rest, found.error)
@@ -337,6 +345,7 @@ class Pipeline:
             limit=self.limit,
             codecs=tuple(codecs),
             isolation=self.source.isolation,
+            hide_messages=self.hides_messages,
         )
         if destination is None:
             return spec
@@ -346,7 +355,7 @@ class Pipeline:
             stamp_source=destination.stamp_source,
             stamps=headers_of(self.distribution),
             correlation_header=destination.correlation_header,
-            preview_rows=destination.preview_rows,
+            preview_rows=destination.rows_to_preview(is_redacting=self.hides_messages),
             producer={"compression.type": destination.compression, **destination.producer},
             transaction_timeout_s=destination.transaction_timeout_s,
             delivery_timeout_s=min(destination.delivery_timeout_s, destination.transaction_timeout_s),
@@ -403,6 +412,7 @@ def _report(staged: Staged, outcome: Outcome, counts: Sequence[SliceCounts], beg
         columns=columns_of(staged.output) if staged.output is not None else (),
         steps_s=outcome.steps_s,
         duration_s=time.monotonic() - began,
+        metadata=dict(staged.notes.metadata),
     )
 
 
@@ -410,7 +420,8 @@ def encoded(pipeline: Pipeline, staged: Staged, target: Target) -> tuple[Staged,
     """A stage's output as a DataFrame for the target's topic, with the codec of its values where it is another."""
     if target.topic is None:
         return staged, target, None
-    frame = to_frame(pipeline.engine.spark_session, staged.output, target.topic.value)
+    read = [f for topic, _ in staged.reads.values() if isinstance(topic.value, JsonCodec) for f in topic.value.fields]
+    frame = to_frame(pipeline.engine.spark_session, staged.output, target.topic.value, read)
     framed = replace(staged, output=frame)
     if not is_records(staged.output):
         return framed, target, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,16 @@ from kpipe_platform.spark.writer_spec import PreviewRow
 
 _Cell = str | int | float | bool | None
 _CELL_CHARACTERS = 120
+# What Markdown would take for an escape, code, emphasis, a link or an image, a column, or strikethrough; an underscore
+# inside of a word is none of these.
+_MARKUP = re.compile(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
+_SPACE = re.compile(r"\s")
+
+
+class _Markdown(str):
+    """Text of ours, which is not escaped."""
+
+    __slots__ = ()
 
 
 def metadata_of(tally: Tally, who: Distribution | None = None) -> dict[str, Any]:
@@ -34,12 +45,14 @@ def metadata_of(tally: Tally, who: Distribution | None = None) -> dict[str, Any]
         dead_letter_reasons, rules (records that each rule does not hold for), isolation (what it cost to find the
         records that the stage fails on), preview and lost_ranges where there are any; dagster/row_count and
         dagster/column_schema; instance, worker and lease, as far as they are known; kpipe/ranges for the next plan.
+        Before them what the stage added, under any other name.
     """
     last = tally.last
     if last is None:
         return {}
     total, duration_s = tally.total, tally.duration_s
-    metadata: dict[str, Any] = {"records_read": dg.MetadataValue.int(total.read)}
+    metadata: dict[str, Any] = dict(tally.metadata)
+    metadata["records_read"] = dg.MetadataValue.int(total.read)
     if tally.counted_output:
         metadata["records_written"] = dg.MetadataValue.int(total.written)
         metadata["dagster/row_count"] = dg.MetadataValue.int(total.written)
@@ -162,7 +175,7 @@ def preview(rows: Sequence[PreviewRow]) -> str:
     if len(objects) < len(rows):
         return markdown_table(("key", "value"), [(row.key, row.value) for row in rows])
     names = list(dict.fromkeys(name for value in objects for name in value))
-    lines: list[list[str | None]] = [["*key*", *(row.key for row in rows)]]
+    lines: list[list[str | None]] = [[_Markdown("*key*"), *(row.key for row in rows)]]
     lines += [[name, *(_text(value.get(name)) for value in objects)] for name in names]
     return markdown_table(("field", *(f"record {n}" for n in range(1, len(rows) + 1))), lines)
 
@@ -180,7 +193,7 @@ def _text(value: object) -> str | None:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
-    """A Markdown table; cells are cut to a readable length."""
+    """A Markdown table of plain text; cells are cut to a readable length."""
 
     def line(cells: Sequence[str | None]) -> str:
         return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
@@ -191,8 +204,12 @@ def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str | None]]) ->
 def _cell(text: str | None) -> str:
     if text is None:
         return "*null*"
+    if isinstance(text, _Markdown):
+        return text
     short = text if len(text) <= _CELL_CHARACTERS else text[:_CELL_CHARACTERS] + "…"
-    return short.replace("|", "\\|").replace("\n", " ").replace("<", "&lt;")
+    # Record values are anybody's: an image would be fetched by the browser of whoever looks at the run.
+    escaped = _MARKUP.sub(r"\\\g<0>", _SPACE.sub(" ", short))
+    return escaped.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def describe(tally: Tally) -> Mapping[str, Any]:

@@ -183,8 +183,9 @@ class FeedRunner:
                 raise
             if follows is not None:
                 tally.latencies.add(follows.committed())
-            # A run that catches up ends with the slice that did it, not with an empty one after it.
-            if not slice_.is_empty or not tally.slices:
+            # A run that catches up ends with the slice that did it, not with an empty one after it; one that lost
+            # offsets says so though nothing is left to read.
+            if not slice_.is_empty or not tally.slices or any(planned_.lost for planned_ in slice_.ranges):
                 for report in reports:
                     tally.add(report)
             slices += not slice_.is_empty

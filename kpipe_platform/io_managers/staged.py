@@ -51,6 +51,7 @@ class SliceReport:
         duration_s: Seconds of the whole slice.
         isolation: The cost of finding the records that the stage fails on; None where it did not fail.
         lanes: Lanes that the slice was written in; 1: in one transaction.
+        metadata: What the stage added to the metadata of its asset.
     """
 
     slice: Slice
@@ -65,6 +66,7 @@ class SliceReport:
     duration_s: float = 0.0
     isolation: IsolationCost | None = None
     lanes: int = 1
+    metadata: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def total(self) -> SliceCounts:

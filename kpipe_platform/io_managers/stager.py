@@ -10,6 +10,9 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import dagster as dg
+from dagster._core.definitions.utils import NoValueSentinel
+
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import Retry, Segment
 from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
@@ -193,7 +196,8 @@ class Stager:
 
     def _isolate(self, whole: Slice, reads: Reads, error: StageFailedError) -> SliceReport:
         """Find the records that the stage fails on, then write the slice once, without them."""
-        logger.warning("%s: the stage failed; searching for the records that it fails on: %s", whole, error.cause)
+        shown = self._shown(error)
+        logger.warning("%s: the stage failed; searching for the records that it fails on: %s", whole, shown)
         limit, began = self._pipeline.limit, self._clock()
         calls: list[Part] = []
 
@@ -223,14 +227,20 @@ class Stager:
             fault = self._tried_again(record, failure, fails)
             if fault is None:
                 continue
-            logger.info("the stage fails on %s: %s", record, failure.cause)
+            shown = self._shown(failure)
+            logger.info("the stage fails on %s: %s", record, shown)
             poison.append((record, fault))
-            reasons[failure.cause] = reasons.get(failure.cause, 0) + 1
+            reasons[shown] = reasons.get(shown, 0) + 1
             failed = len(poison) + undecoded
             if not limit.allows(failed, records):
                 raise too_many_faults(str(whole), limit, failed, records, reasons)
         cost = IsolationCost(len(calls), len(poison), self._clock() - began)
         return replace(self._write_without(whole, reads, poison, error), isolation=cost)
+
+    def _shown(self, failure: StageFailedError) -> str:
+        """The cause for log and errors; where a hook takes values out of messages, its class."""
+        shown: str = failure.source.exception_type if self._pipeline.hides_messages else failure.cause
+        return shown
 
     def _tried_again(self, record: OffsetRange, failure: StageFailedError, fails: Fails) -> RowFault | None:
         """The fault of a record that the stage fails on alone, after its retries; None where one succeeded."""
@@ -304,7 +314,18 @@ def _release(reads: Reads) -> None:
 
 
 def store_output(pipeline: Pipeline, staged: Staged, target: Target, store: Store | None) -> SliceReport:
-    """Write what a stage returned, to Kafka or to the inner store."""
+    """Write what a stage returned, to Kafka or to the inner store.
+
+    Raises:
+        ConfigError: It is not rows but one of Dagster's results, which a store would take for the output.
+    """
+    output = staged.output
+    if output is NoValueSentinel or isinstance(output, dg.MaterializeResult | dg.ObserveResult | dg.Output):
+        name = dg.MaterializeResult.__name__ if output is NoValueSentinel else type(output).__name__
+        msg = f"asset {pipeline.step.asset_key.to_user_string()} returned a {name} without rows to store"
+        raise ConfigError(
+            msg, fix="return the rows themselves; add metadata by context.add_output_metadata(...) in the function"
+        )
     if store is not None:
         return pipeline.store_elsewhere(staged, target, store)
     if target.topic is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from kpipe_platform.io_managers.latency import Latencies
 from kpipe_platform.io_managers.staged import IsolationCost, SliceReport
@@ -70,6 +71,7 @@ class Tally:
         columns: Name and type of each column of the stage's output.
         lost: The first ranges that retention took, as text.
         latencies: Produce to commit, of slices that followed the stream.
+        metadata: What the stage added to the metadata of its asset; of several slices, the last value of each name.
     """
 
     def __init__(self) -> None:
@@ -87,6 +89,7 @@ class Tally:
         self.columns: Sequence[tuple[str, str]] = ()
         self.lost: list[str] = []
         self.latencies = Latencies()
+        self.metadata: dict[str, Any] = {}
         self.isolation: IsolationCost | None = None
         self._busy: deque[Row] = deque(maxlen=TABLE_ROWS)
         self._idle: deque[Row] = deque(maxlen=TABLE_ROWS)
@@ -111,6 +114,7 @@ class Tally:
         self.lanes = max(self.lanes, report.lanes)
         self.preview += report.preview[: PREVIEW_ROWS - len(self.preview)]
         self.columns = report.columns or self.columns
+        self.metadata |= report.metadata
         for name, count in report.rules.items():
             self.rules[name] = count + self.rules[name] if name in self.rules else count
         self._add_reasons(report.reasons)

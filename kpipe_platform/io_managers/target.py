@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, DeadLetterError, TopicNotFoundError
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.topics import TopicLimits, TopicSpec, create_topic, describe_topics, topic_limits
+from kpipe_platform.kafka.topics import (
+    TopicDescription,
+    TopicLimits,
+    TopicSpec,
+    create_topic,
+    describe_topics,
+    require_spec,
+    topic_limits,
+)
 from kpipe_platform.policies.faults import FaultAction
 
 if TYPE_CHECKING:
@@ -50,8 +58,10 @@ def find_target(
         plain: The asset is no ``@kafka_asset``: its stage ran already, once.
 
     Raises:
-        ConfigError: A resource is missing, or the clusters differ where one transaction must span them.
-        TopicNotFoundError: The destination topic does not exist and is not declared to be created.
+        ConfigError: A resource is missing, the clusters differ where one transaction must span them, or the destination
+            topic is not as it is declared.
+        TopicNotFoundError: The destination topic does not exist and is not declared to be created, or is, and a source
+            does not exist.
         DeadLetterError: A dead-letter topic does not exist.
     """
     _check_resources(pipeline, topic)
@@ -60,7 +70,10 @@ def find_target(
     writing = _writing_clients(pipeline, clients)
     try:
         if topic is not None:
-            _ensure(writing, topic.name, topic.create)
+            # Sources first: a mistyped one is not to leave a new topic behind.
+            found = _ensure(writing, topic.name, topic.create, lambda: names and describe_topics(clients, names))
+            if found is not None and topic.create is not None:
+                require_spec(writing, found, topic.create)
         letters = _dead_letter_topics(pipeline, clients, writing, names)
         limits = topic_limits(writing, [*([topic.name] if topic else []), *letters.values()])
     finally:
@@ -143,10 +156,14 @@ def _dead_letter_topics(pipeline: Pipeline, clients: Clients, writing: Clients, 
     return letters
 
 
-def _ensure(clients: Clients, name: str, spec: TopicSpec | None) -> None:
+def _ensure(
+    clients: Clients, name: str, spec: TopicSpec | None, before: Callable[[], object] = lambda: None
+) -> TopicDescription | None:
+    """Find a topic, or create it by its spec, after ``before`` was called; None where this call created it."""
     try:
-        describe_topics(clients, [name])
+        return describe_topics(clients, [name])[name]
     except TopicNotFoundError:
         if spec is None:
             raise
-        create_topic(clients, name, spec)
+    before()
+    return None if create_topic(clients, name, spec) else describe_topics(clients, [name])[name]

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.partitions import pauses
+from kpipe_platform.partitions.groups import is_known
 
 
 class PauseConfig(dg.Config):
@@ -18,6 +19,9 @@ class PauseConfig(dg.Config):
     partitions: list[int] = Field(description="Kafka partitions")
     action: Literal["pause", "resume"] = Field(default="pause", description="pause, or resume")
     reason: str | None = Field(default=None, description="why, for whoever looks at it")
+    new_group: bool = Field(
+        default=False, description="the asset has not run yet; else a group without a run is refused"
+    )
 
 
 def pause_job(*, name: str = "pause_partitions", **job_options: Any) -> dg.JobDefinition:
@@ -38,6 +42,15 @@ def pause_job(*, name: str = "pause_partitions", **job_options: Any) -> dg.JobDe
         if not config.partitions:
             msg = f"no partition of topic {config.topic!r} is named"
             raise ConfigError(msg, fix="partitions: [0, 1]")
+        stopped = pauses.paused(context.instance, config.group, config.topic)
+        if not (config.new_group or stopped or is_known(context.instance, config.group, config.topic)):
+            msg = (
+                f"no run and no materialisation in this Dagster says that group {config.group!r} reads {config.topic!r}"
+            )
+            fix = (
+                "correct the group: the source's group_prefix, a dot, and the asset's key joined by dots; for an asset "
+            )
+            raise ConfigError(msg, fix=f"{fix}that has not run yet: new_group: true", group=config.group)
         for number in config.partitions:
             if config.action == "pause":
                 changed = pauses.pause(context.instance, config.group, config.topic, number, config.reason)

@@ -32,7 +32,7 @@ class RedriveConfig(dg.Config):
     assets: list[str] = Field(default=[], description="filter: asset, connector or group that gave up, patterns")
     at: list[str] = Field(default=[], description="filter: PARTITION@OFFSET of single dead letters")
     dry_run: bool = Field(default=False, description="say what would be done, and move nothing")
-    limit: int | None = Field(default=None, ge=1, description="stop after so many dead letters")
+    limit: int | None = Field(default=None, ge=1, description="stop after so many were sent or parked")
     max_records_per_s: float | None = Field(default=None, gt=0, description="records a second, at most")
     to_topic: str | None = Field(default=None, description="send there instead of to the original topics")
     partitioning: Literal["original", "by_key"] = Field(

@@ -7,7 +7,7 @@ what an earlier attempt committed.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 # Brokers take at most offset.metadata.max.bytes, 4,096 by default; the text below stays under 450.
 VERSION = 1
@@ -53,6 +53,7 @@ class CommitMetadata:
         lane: Lanes of the slice that are committed.
         lanes: Lanes that the slice has; 1 for a slice that is written whole.
         stopped: The lane that is next found that it cannot be written; those behind it end too.
+        at_ms: When it was committed, milliseconds since the epoch; None: by a version that did not say so.
     """
 
     topic_id: str
@@ -64,6 +65,7 @@ class CommitMetadata:
     lane: int = 1
     lanes: int = 1
     stopped: bool = False
+    at_ms: int | None = None
 
     @property
     def is_whole(self) -> bool:
@@ -81,6 +83,8 @@ class CommitMetadata:
             data = json.loads(text or "")
             if data.pop("kpipe") != VERSION:
                 return None
-            return cls(**{**data, "counts": SliceCounts(**data["counts"])})
+            # What a later version has added is not needed here.
+            known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
+            return cls(**{**known, "counts": SliceCounts(**data["counts"])})
         except (ValueError, KeyError, TypeError, AttributeError):
             return None

@@ -8,10 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from kpipe_platform.errors import BrokerUnavailableError, OffsetsPendingError, TerminalError
+from kpipe_platform.errors import (
+    BrokerUnavailableError,
+    ConfigError,
+    KpipeError,
+    OffsetsPendingError,
+    TerminalError,
+)
 from kpipe_platform.kafka.calls import ask
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import CommitMetadata
@@ -22,6 +29,8 @@ _DECIDED_S = 2.0
 # A transaction that has just committed holds its offsets for some milliseconds more; one of a killed run holds them
 # until its timeout. The first is waited for, the second is not: the next run aborts it.
 _UNDECIDED_S = 1.5
+# Groups that are asked whether they read a topic, those with the most similar names first; each is one call.
+_GROUPS_ASKED = 50
 
 
 @dataclass(frozen=True)
@@ -170,3 +179,53 @@ def group_members(clients: Clients, group: str) -> list[GroupMember]:
             return []
         raise
     return [GroupMember(m.member_id, m.client_id, m.host) for m in described.members]
+
+
+def refuse_unknown(clients: Clients, group: str, topic: str, partitions: int) -> None:
+    """Refuse a group that has neither an offset of a topic nor a member: its name is probably mistyped.
+
+    Args:
+        clients: The clients to use.
+        group: Consumer group.
+        topic: Topic name.
+        partitions: Partitions of the topic.
+
+    Raises:
+        ConfigError: Nobody knows the group; the message names those that have offsets of the topic.
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    places = [(topic, number) for number in range(partitions)]
+    if any(stored_offsets(clients, group, places).values()) or group_members(clients, group):
+        return
+    readers = _readers(clients, places, group)
+    known = f"groups that have one: {', '.join(readers)}" if readers else "no group that can be seen has one"
+    msg = f"group {group!r} has no offset of topic {topic!r}; {known}"
+    raise ConfigError(
+        msg,
+        fix="correct the group: the source's group_prefix, a dot, and the asset's key joined by dots; for a group that "
+        "has stored no offset yet, where the command takes it: --new-group",
+        group=group,
+        topic=topic,
+    )
+
+
+def _readers(clients: Clients, places: Sequence[Partition], like: str) -> list[str]:
+    """Groups with an offset of a topic, the most similar names first; empty where they may not be listed."""
+    timeout_s = clients.settings.request_timeout_s
+    found = []
+    try:
+        listed = ask(
+            lambda: clients.admin().list_consumer_groups(request_timeout=timeout_s), clients, "list consumer groups"
+        )
+        names = [each.group_id for each in listed.valid if each.group_id != like]
+        names.sort(key=lambda name: (-SequenceMatcher(None, name, like).ratio(), name))
+        for name in names[:_GROUPS_ASKED]:
+            # Clients of its own: a consumer for each group would stay open beside the others.
+            with Clients(clients.settings) as own:
+                stored = fetch_offsets(own, name, places, isolation="read_uncommitted", timeout_s=timeout_s)
+            if any(stored.values()):
+                found.append(name)
+    except KpipeError:
+        # What is known so far helps; that the others may not be read is not what was asked.
+        return found
+    return found

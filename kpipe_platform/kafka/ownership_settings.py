@@ -25,16 +25,6 @@ _POLL_MARGIN_S = 30.0
 _POLL_MAX_S = 86_400.0
 # How soon new partitions of a topic are seen, ms. librdkafka's default is five minutes.
 _METADATA_REFRESH_MS = 5_000
-# Each decides a promise of ownership; a value from outside would break it without a sign.
-_OWNED = (
-    "group.protocol",
-    "group.instance.id",
-    "session.timeout.ms",
-    "heartbeat.interval.ms",
-    "max.poll.interval.ms",
-    "partition.assignment.strategy",
-    "statistics.interval.ms",
-)
 
 
 @dataclass(frozen=True)
@@ -91,10 +81,6 @@ class OwnershipSettings:
                 f"Kafka's max.poll.interval.ms, which must be longer, ends at {_POLL_MAX_S * 1000:.0f} ms"
             )
             raise ConfigError(msg, fix="set it to a number of seconds, for example 30", setting="drain_deadline_s")
-        for name in _OWNED:
-            if name in self.connection.librdkafka:
-                msg = f"the extra librdkafka property {name!r} is set by kpipe itself for the owners of {self.group}"
-                raise ConfigError(msg, fix="remove it; the arguments of the ownership decide it", property=name)
 
     @property
     def owners_group(self) -> str:

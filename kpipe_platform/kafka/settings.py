@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.properties import check_client, is_secret
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -26,23 +27,6 @@ _JAVA_LOGIN_MODULES = {
 }
 _SECRET_FIELDS = ("sasl_password", "ssl_key_password")
 _SERVER = re.compile(r"^(\[[0-9a-fA-F:]+\]|[^\s:,\[\]]+):(\d{1,5})$")
-# kpipe decides these itself; a value from outside would break a promise without a sign of it.
-_OWNED = {
-    "transactional.id": "the slice protocol",
-    "group.id": "KafkaSource(group_prefix=...)",
-    "enable.auto.commit": "the slice protocol",
-    "enable.idempotence": "KafkaDestination(delivery=...)",
-    "isolation.level": "KafkaSource(isolation=...)",
-    "acks": "the slice protocol",
-    "bootstrap.servers": "KafkaConnection(bootstrap_servers=...)",
-    "security.protocol": "KafkaConnection(security_protocol=...)",
-    "sasl.mechanism": "KafkaConnection(sasl_mechanism=...)",
-    "sasl.mechanisms": "KafkaConnection(sasl_mechanism=...)",
-    "sasl.username": "KafkaConnection(sasl_username=...)",
-    "sasl.password": "KafkaConnection(sasl_password=...)",
-    "sasl.jaas.config": "KafkaConnection(sasl_username=..., sasl_password=...)",
-    "ssl.key.password": "KafkaConnection(ssl_key_password=...)",
-}
 
 
 @dataclass(frozen=True)
@@ -93,11 +77,8 @@ class ConnectionSettings:
         if not self.request_timeout_s > 0:
             msg = f"request_timeout_s is {self.request_timeout_s}; it must be more than 0 seconds"
             raise ConfigError(msg, fix="set request_timeout_s to a number of seconds, for example 10")
-        for dialect in ("librdkafka", "java"):
-            for name in getattr(self, dialect):
-                if name in _OWNED:
-                    msg = f"the extra {dialect} property {name!r} is set by kpipe itself"
-                    raise ConfigError(msg, fix=f"remove it; it is decided by {_OWNED[name]}", property=name)
+        check_client("librdkafka=", "librdkafka", self.librdkafka)
+        check_client("java=", "java", self.java)
 
     def _check_servers(self) -> None:
         for server in (part.strip() for part in self.bootstrap_servers.split(",")):
@@ -139,7 +120,7 @@ class ConnectionSettings:
     def secrets(self) -> tuple[str, ...]:
         """The secret values, for redaction."""
         values = [getattr(self, name) for name in _SECRET_FIELDS]
-        values += [v for props in (self.librdkafka, self.java) for k, v in props.items() if _is_secret(k)]
+        values += [v for props in (self.librdkafka, self.java) for k, v in props.items() if is_secret(k)]
         return tuple(value for value in values if value)
 
     def redact(self, text: str) -> str:
@@ -216,12 +197,8 @@ class ConnectionSettings:
             if shown[name] is not None:
                 shown[name] = _REDACTED
         for dialect in ("librdkafka", "java"):
-            shown[dialect] = {k: _REDACTED if _is_secret(k) else v for k, v in shown[dialect].items()}
+            shown[dialect] = {k: _REDACTED if is_secret(k) else v for k, v in shown[dialect].items()}
         return shown
-
-
-def _is_secret(name: str) -> bool:
-    return any(word in name for word in ("password", "secret", "jaas", "key.pem", "keystore.key"))
 
 
 def _jaas(value: str | None) -> str:

@@ -22,6 +22,10 @@ from kpipe_platform.kafka.groups import CommittedOffset, GroupMember, Offsets, c
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, offsets_at, watermarks
 from kpipe_platform.kafka.topics import TopicDescription, describe_topics
 
+RENEW_AFTER_MS = 3_600_000
+"""Brokers forget the offset of a group that commits nothing for ``offsets.retention.minutes``, a week by default. An
+offset that is older than this is stored again, unchanged, by a slice that reads nothing."""
+
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 
@@ -70,6 +74,8 @@ class PartitionFacts:
         start_offset: First offset at the policy's start time; None where no record is that young, or the policy
             names no time.
         earlier: The last materialisation that Dagster holds; None where it holds none.
+        log_end: End of the log with open transactions included (the high watermark); None: not asked, because the
+            group's offset is not past the end in ``marks``.
     """
 
     topic: str
@@ -79,6 +85,7 @@ class PartitionFacts:
     committed: CommittedOffset | None
     start_offset: int | None = None
     earlier: Materialised | None = None
+    log_end: int | None = None
 
     @property
     def place(self) -> str:
@@ -94,9 +101,12 @@ class PlannedRange:
         range: Offsets to read.
         topic_id: Id of the topic at plan time.
         log_start: First readable offset at plan time.
-        end: Last stable offset (or log end) at plan time.
+        end: Last stable offset (or log end) at plan time; the range's start where that lies past it.
         committed: The group's offset that the commit compares with; None: the group must still have none.
         lost: Offsets that retention took before they were read; only with ``on_lost_offsets="skip"``.
+        is_past_stable: The offset lies between the last stable offset and the log's end, where nothing can be read
+            before open transactions end.
+        renew: The group's offset is so old that it is stored again though nothing is read.
     """
 
     range: OffsetRange
@@ -105,6 +115,8 @@ class PlannedRange:
     end: int
     committed: int | None
     lost: OffsetRange | None = None
+    is_past_stable: bool = False
+    renew: bool = False
 
     @property
     def backlog(self) -> int:
@@ -144,8 +156,8 @@ class Slice:
 
     @property
     def moves_offsets(self) -> bool:
-        """True when the commit changes the group, be it only to store where a new group begins."""
-        return any(planned.committed != planned.range.end for planned in self.ranges)
+        """True when a commit is needed, be it only to store where a new group begins, or to renew an old offset."""
+        return any(planned.committed != planned.range.end or planned.renew for planned in self.ranges)
 
     @property
     def span(self) -> int:
@@ -223,12 +235,14 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
         stored = facts.committed.metadata
         if stored is not None and stored.topic_id != facts.topic_id:
             raise _recreated(facts, policy, f"group {policy.group} stores offset {begin}", stored.topic_id)
-        if begin > facts.marks.end:
+        # The last stable offset stands still at an open transaction; an offset behind that waits for it to end.
+        log_end = facts.marks.end if facts.log_end is None else facts.log_end
+        if begin > log_end:
             msg = (
-                f"group {policy.group} stores offset {begin} of {facts.place}, past the log's end {facts.marks.end}: "
+                f"group {policy.group} stores offset {begin} of {facts.place}, past the log's end {log_end}: "
                 "the topic was recreated or truncated"
             )
-            fix = f"decide where to begin: {_set_command(facts, policy)} earliest"
+            fix = f"decide where to begin: {_set_command(facts, policy, 'earliest')}"
             raise TopicRecreatedError(msg, fix=fix, **_ids(facts, policy))
     lost = None
     if begin < facts.marks.log_start:
@@ -238,7 +252,7 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
                 f"retention passed the group: offsets [{lost.start}, {lost.end}) of {facts.place} were deleted before "
                 f"group {policy.group} read them"
             )
-            once = f"{_set_command(facts, policy)} earliest"
+            once = _set_command(facts, policy, "earliest")
             raise LostRangeError(
                 msg,
                 fix=f'accept the loss once: {once}; or always: KafkaSource(on_lost_offsets="skip")',
@@ -246,16 +260,18 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
                 **_ids(facts, policy),
             )
         begin = lost.end
-    end = facts.marks.end
+    readable = max(facts.marks.end, begin)
+    end = readable
     if policy.max_records is not None:
         end = min(end, begin + policy.max_records)
     return PlannedRange(
         range=OffsetRange(facts.topic, facts.partition, begin, end),
         topic_id=facts.topic_id,
         log_start=facts.marks.log_start,
-        end=facts.marks.end,
+        end=readable,
         committed=committed,
         lost=lost,
+        is_past_stable=begin > facts.marks.end,
     )
 
 
@@ -263,8 +279,9 @@ def _ids(facts: PartitionFacts, policy: PlanPolicy) -> dict[str, object]:
     return {"topic": facts.topic, "partition": facts.partition, "group": policy.group}
 
 
-def _set_command(facts: PartitionFacts, policy: PlanPolicy) -> str:
-    return f"kpipe offsets set {policy.group} {facts.topic} --partition {facts.partition} --to"
+def _set_command(facts: PartitionFacts, policy: PlanPolicy, to: str | int) -> str:
+    new = " --new-group" if facts.committed is None else ""
+    return f"kpipe offsets set {policy.group} {facts.topic} --partition {facts.partition} --to {to}{new}"
 
 
 def _recreated(facts: PartitionFacts, policy: PlanPolicy, who: str, stored_id: str) -> TopicRecreatedError:
@@ -274,7 +291,7 @@ def _recreated(facts: PartitionFacts, policy: PlanPolicy, who: str, stored_id: s
     )
     return TopicRecreatedError(
         msg,
-        fix=f"decide where to begin in the new topic: {_set_command(facts, policy)} earliest",
+        fix=f"decide where to begin in the new topic: {_set_command(facts, policy, 'earliest')}",
         stored_topic_id=stored_id,
         topic_id=facts.topic_id,
         **_ids(facts, policy),
@@ -293,14 +310,14 @@ def _first_offset(facts: PartitionFacts, policy: PlanPolicy) -> int:
         )
         raise OffsetsVanishedError(
             msg,
-            fix=f"go on from there: {_set_command(facts, policy)} {max(facts.earlier.end, facts.marks.log_start)}",
+            fix="go on from there: " + _set_command(facts, policy, max(facts.earlier.end, facts.marks.log_start)),
             earlier_end=facts.earlier.end,
             **_ids(facts, policy),
         )
     if policy.start == "error":
         msg = f'group {policy.group} has no offset for {facts.place}, and the source says start="error"'
         raise NoStartOffsetError(
-            msg, fix=f"set the first offset: {_set_command(facts, policy)} earliest", **_ids(facts, policy)
+            msg, fix=f"set the first offset: {_set_command(facts, policy, 'earliest')}", **_ids(facts, policy)
         )
     return start_of(policy.start, facts.marks, facts.start_offset)
 
@@ -320,15 +337,34 @@ def start_of(start: str | int, marks: Watermarks, start_offset: int | None) -> i
     return marks.log_start
 
 
-def plan_slice(facts: Iterable[PartitionFacts], policy: PlanPolicy, *, run_id: str, slice_id: str) -> Slice:
-    """One slice over the given partitions. Pure; raises as ``plan_range``."""
+def plan_slice(
+    facts: Iterable[PartitionFacts], policy: PlanPolicy, *, run_id: str, slice_id: str, now_ms: int | None = None
+) -> Slice:
+    """One slice over the given partitions. Pure; raises as ``plan_range``.
+
+    Args:
+        facts: What is known of the partitions.
+        policy: The plan's policy.
+        run_id: Who takes the slice.
+        slice_id: Name of the slice.
+        now_ms: The time, milliseconds since the epoch, for offsets that are to be renewed; None: none is.
+    """
     known = sorted(facts, key=lambda f: (f.topic, f.partition))
-    ranges = tuple(plan_range(f, policy) for f in known)
+    ranges = tuple(replace(plan_range(f, policy), renew=_is_old(f, now_ms)) for f in known)
     own = transactional_id(policy.group, [planned.range for planned in ranges])
     units = {f.committed.metadata.unit for f in known if f.committed and f.committed.metadata}
     # A run that was killed in its lanes before any of them committed left no other trace than their transactions.
     fence = units - {own, ""} | lane_ids(own, policy.lanes)
     return Slice(policy.group, run_id, slice_id, ranges, tuple(sorted(fence)))
+
+
+def _is_old(facts: PartitionFacts, now_ms: int | None) -> bool:
+    """Whether the group's offset is to be renewed; also where nobody knows how old it is."""
+    if now_ms is None or facts.committed is None:
+        return False
+    stored = facts.committed.metadata
+    # A clock that was wrong then or is now must not keep it from being renewed.
+    return stored is None or stored.at_ms is None or abs(now_ms - stored.at_ms) >= RENEW_AFTER_MS
 
 
 def refuse_foreign_members(group: str, members: Iterable[GroupMember]) -> None:
@@ -418,7 +454,9 @@ def facts_of(
     committed: Offsets,
     marks: Mapping[Partition, Watermarks],
 ) -> list[PartitionFacts]:
-    """The facts of the partitions whose offsets and watermarks are read, one call more where a group begins at a time.
+    """The facts of the partitions whose offsets and watermarks are read.
+
+    One call more is made where a group begins at a time, and where its offset is past the last stable offset.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
@@ -427,6 +465,10 @@ def facts_of(
     starts: dict[Partition, int | None] = {}
     if new and isinstance(policy.start, int):
         starts = offsets_at(clients, new, policy.start, policy.isolation)
+    past = [place for place, stored in committed.items() if stored is not None and stored.offset > marks[place].end]
+    ends: dict[Partition, Watermarks] = {}
+    if past and policy.isolation == "read_committed":
+        ends = watermarks(clients, past, "read_uncommitted")
     return [
         PartitionFacts(
             topic=topic,
@@ -435,6 +477,7 @@ def facts_of(
             marks=marks[(topic, number)],
             committed=stored,
             start_offset=starts.get((topic, number)),
+            log_end=ends[(topic, number)].end if (topic, number) in ends else None,
         )
         for (topic, number), stored in committed.items()
     ]

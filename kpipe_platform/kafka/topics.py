@@ -5,6 +5,7 @@ Source: KIP-516 (topic ids), Kafka topic configuration reference.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -22,11 +23,12 @@ from kpipe_platform.kafka.clients import Clients
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """How to create a topic that does not exist.
+    """How to create a topic that does not exist. One that exists has to have these settings, and no fewer partitions.
 
     Args:
         partitions: Number of partitions, at least 1.
-        replication_factor: Replicas; None takes the brokers' default.
+        replication_factor: Replicas; None takes the brokers' default. Only for the creation: while partitions are
+            reassigned, a topic has more.
         config: Topic settings by their Kafka names, for example ``{"retention.ms": "-1"}``.
     """
 
@@ -77,6 +79,14 @@ class TopicLimits:
     after_max_ms: int | None = None
 
 
+_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic can have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
 # Long.MAX_VALUE, Kafka's word for "any" in message.timestamp.*.max.ms.
 _ANY_MS = 2**63 - 1
 
@@ -120,19 +130,19 @@ def topic_limits(clients: Clients, names: Iterable[str]) -> dict[str, TopicLimit
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(names)]
     if not resources:
         return {}
-    limits = {}
-    for resource in resources:
-        # A topic that was just created is described by one broker sooner than its settings are by another.
-        entries = _once_visible(clients)(
-            ask,
-            partial(_describe_config, clients, resource),
-            clients,
-            f"read the settings of topic {resource.name}",
-            topic=resource.name,
-        )
-        config = {name: entry.value for name, entry in entries.items()}
-        limits[resource.name] = limits_from_config(config)
-    return limits
+    return {resource.name: limits_from_config(_config(clients, resource)) for resource in resources}
+
+
+def _config(clients: Clients, resource: ConfigResource) -> dict[str, str | None]:
+    # A topic that was just created is described by one broker sooner than its settings are by another.
+    entries = _once_visible(clients)(
+        ask,
+        partial(_describe_config, clients, resource),
+        clients,
+        f"read the settings of topic {resource.name}",
+        topic=resource.name,
+    )
+    return {name: entry.value for name, entry in entries.items()}
 
 
 def _describe_config(clients: Clients, resource: ConfigResource) -> Future[dict[str, ConfigEntry]]:
@@ -179,6 +189,52 @@ def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
         raise translate(exception, settings, f"create topic {name}", topic=name) from exception
     _await_visible(clients, name)
     return True
+
+
+def require_spec(clients: Clients, topic: TopicDescription, spec: TopicSpec) -> None:
+    """Refuse a topic that is not as it is declared.
+
+    Raises:
+        ConfigError: It has another number of partitions, or other settings.
+    """
+    config = _config(clients, ConfigResource(ResourceType.TOPIC, topic.name)) if spec.config else {}
+    found = differences(spec, topic.partitions, config)
+    if found:
+        msg = f"topic {topic.name!r} exists at {clients.settings.bootstrap_servers} and is not as its TopicSpec says: "
+        raise ConfigError(
+            msg + "; ".join(found),
+            fix="correct the TopicSpec, or change the topic with Kafka's own tools (kafka-configs.sh, kafka-topics.sh)",
+            topic=topic.name,
+        )
+
+
+def differences(spec: TopicSpec, partitions: int, config: Mapping[str, str | None]) -> list[str]:
+    """Where a topic differs from its declaration, in words. Pure.
+
+    Args:
+        spec: The declaration.
+        partitions: Partitions that the topic has.
+        config: Values of its settings.
+    """
+    found = []
+    # Topics grow while they are in use; none shrinks.
+    if partitions < spec.partitions:
+        found.append(f"it has {partitions} partition(s), not {spec.partitions}")
+    for name, wanted in spec.config.items():
+        if name not in config:
+            found.append(f"topics have no setting {name!r}")
+        elif _normal(config[name]) != _normal(wanted):
+            found.append(f"{name} is {config[name]!r}, not {wanted!r}")
+    return found
+
+
+def _normal(value: str | None) -> object:
+    """A setting's value, however it is written: ``delete, compact`` is the list ``compact,delete``, and 0.50 is 0.5."""
+    words = sorted(word.strip().lower() for word in str(value or "").split(","))
+    try:
+        return [float(word) if "." in word else int(word) for word in words]
+    except ValueError:
+        return words
 
 
 def _await_visible(clients: Clients, name: str) -> None:

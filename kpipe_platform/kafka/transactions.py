@@ -19,6 +19,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 
 from kpipe_platform.errors import (
     BrokerUnavailableError,
+    CommitUnknownError,
     FencedError,
     KpipeError,
     OffsetConflictError,
@@ -182,6 +183,7 @@ class SliceTransaction:
             stopped: The next lane cannot be written.
         """
         slice_ = self._slice
+        at_ms = int(time.time() * 1000)
         offsets = [
             TopicPartition(
                 planned.range.topic,
@@ -197,6 +199,7 @@ class SliceTransaction:
                     lane,
                     slice_.lanes,
                     stopped,
+                    at_ms,
                 ).to_text(),
             )
             for planned, end, counted in zip(slice_.ranges, ends, counts, strict=True)
@@ -207,7 +210,10 @@ class SliceTransaction:
                 "add offsets to the transaction",
                 lambda: self.producer.send_offsets_to_transaction(offsets, group, COMMIT_DEADLINE_S),
             )
-        self._guard(f"commit {slice_}", lambda: self.producer.commit_transaction(COMMIT_DEADLINE_S))
+        try:
+            self._guard(f"commit {slice_}", lambda: self.producer.commit_transaction(COMMIT_DEADLINE_S))
+        except BrokerUnavailableError as error:
+            raise commit_unknown(error) from error
         self._began_at = None
 
     def abort(self) -> None:
@@ -253,11 +259,6 @@ class SliceTransaction:
             return FencedError(
                 msg, fix="nothing: this run wrote nothing that a reader can see", group=self._slice.group
             )
-        if isinstance(found, BrokerUnavailableError) and what.startswith("commit"):
-            msg = f"{found.message}; whether the transaction committed is not known"
-            return BrokerUnavailableError(
-                msg, fix="run again: the next run compares the group's offset and loses or repeats nothing"
-            )
         return found
 
     def _why_fatal(self, error: KafkaError) -> KafkaError:
@@ -278,6 +279,13 @@ class SliceTransaction:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def commit_unknown(error: BrokerUnavailableError) -> CommitUnknownError:
+    """The error of a commit call that got no answer: it may have reached the brokers all the same."""
+    msg = f"{error.message}; whether the transaction committed is not known"
+    fix = "run again: the next run compares the group's offset and loses or repeats nothing"
+    return CommitUnknownError(msg, fix=fix, **error.attributes)
 
 
 def is_of(stored: CommitMetadata, slice_: Slice) -> bool:

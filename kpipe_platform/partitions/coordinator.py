@@ -26,6 +26,7 @@ from dagster._core.storage.tags import (
 )
 
 from kpipe_platform.partitions.pools import pools_of
+from kpipe_platform.partitions.runs import bounded
 
 __all__ = ["SLOT", "KafkaRunCoordinator", "slot_of"]
 
@@ -59,4 +60,4 @@ def slot_of(run: dg.DagsterRun) -> str | None:
         return None
     first, last = run.tags.get(ASSET_PARTITION_RANGE_START_TAG), run.tags.get(ASSET_PARTITION_RANGE_END_TAG)
     whole = "all" if first is None else str(first) if first == last else f"{first}-{last}"
-    return f"{'+'.join(pools)}/{run.tags.get(PARTITION_NAME_TAG, whole)}"
+    return bounded(f"{'+'.join(pools)}/{run.tags.get(PARTITION_NAME_TAG, whole)}")

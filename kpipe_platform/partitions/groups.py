@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import dagster as dg
 
-from kpipe_platform.partitions.runs import GROUP
+from kpipe_platform.partitions.runs import GROUP, RANGES, asked_ranges
 
 
 def asset_of_group(instance: dg.DagsterInstance, group: str) -> dg.AssetKey | None:
@@ -28,9 +31,35 @@ def asset_of_group(instance: dg.DagsterInstance, group: str) -> dg.AssetKey | No
     )
 
 
+def is_known(instance: dg.DagsterInstance, group: str, topic: str) -> bool:
+    """Whether Dagster knows that a group reads a topic.
+
+    The last run that a sensor asked for tells it, or the last materialisation of the group's asset.
+
+    Args:
+        instance: Dagster instance.
+        group: Consumer group.
+        topic: Topic name.
+    """
+    runs = instance.get_runs(dg.RunsFilter(tags={GROUP: group}), limit=1)
+    if any(topic == read for run in runs for read, _ in asked_ranges(run.tags)):
+        return True
+    for key in instance.get_asset_keys():
+        if group.endswith("." + ".".join(key.path)) and _group_of(instance, key) == group:
+            stored = _metadata_of(instance, key).get(RANGES)
+            ranges: Any = [] if stored is None else stored.value
+            return any(item["topic"] == topic for item in ranges)
+    return False
+
+
 def _group_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     """The group that the last materialisation names; None where there is none."""
+    found = _metadata_of(instance, key).get("consumer_group")
+    return None if found is None else str(found.value)
+
+
+def _metadata_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> Mapping[str, dg.MetadataValue[Any]]:
+    """Metadata of the last materialisation; empty where there is none."""
     event = instance.get_latest_materialization_event(key)
     materialisation = event.asset_materialization if event is not None else None
-    found = None if materialisation is None else materialisation.metadata.get("consumer_group")
-    return None if found is None else str(found.value)
+    return {} if materialisation is None else materialisation.metadata

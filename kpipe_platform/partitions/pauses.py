@@ -1,4 +1,8 @@
-"""Paused partitions: sensors ask for nothing there until they are resumed. Kept in the Dagster instance's storage."""
+"""Paused partitions: sensors ask for nothing there until they are resumed. Kept in the Dagster instance's storage.
+
+Which partitions are paused is a set of Dagster's dynamic partitions, because adding one and deleting one changes no
+other. Since when and why stands under a daemon cursor of its own for each partition.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 import dagster as dg
+from sqlalchemy.exc import IntegrityError
 
 from kpipe_platform.observability.events import PartitionEvent, PartitionEventKind, log_events, shortened
 
@@ -33,9 +38,12 @@ def paused(instance: dg.DagsterInstance, group: str, topic: str) -> dict[int, Pa
         group: Consumer group of the asset.
         topic: Topic name.
     """
-    key = _key(group, topic)
-    text = instance.daemon_cursor_storage.get_cursor_values({key}).get(key)
-    return {int(number): Pause(**pause) for number, pause in json.loads(text or "{}").items()}
+    name = _name(group, topic)
+    keys = {int(number): f"{name}/{number}" for number in instance.get_dynamic_partitions(name)}
+    if not keys:
+        return {}
+    texts = instance.daemon_cursor_storage.get_cursor_values(set(keys.values()))
+    return {number: Pause(**json.loads(texts[key])) for number, key in sorted(keys.items())}
 
 
 def pause(
@@ -60,11 +68,17 @@ def pause(
     Returns:
         False where it was paused already: then time and reason stay.
     """
-    known = paused(instance, group, topic)
-    if partition in known:
+    name, number = _name(group, topic), str(partition)
+    if instance.has_dynamic_partition(name, number):
         return False
     made = Pause(int(clock() * 1000), reason)
-    _store(instance, group, topic, {**known, partition: made})
+    # First, so that whoever finds the partition in the set finds this too.
+    instance.daemon_cursor_storage.set_cursor_values({f"{name}/{number}": json.dumps(asdict(made))})
+    try:
+        instance.add_dynamic_partitions(name, [number])
+    except IntegrityError:
+        # Dagster looks and then inserts: somebody paused it in between.
+        return False
     log_events(
         [
             PartitionEvent(
@@ -86,18 +100,13 @@ def resume(instance: dg.DagsterInstance, group: str, topic: str, partition: int)
     Returns:
         False where it was not paused.
     """
-    known = paused(instance, group, topic)
-    if known.pop(partition, None) is None:
+    name, number = _name(group, topic), str(partition)
+    if not instance.has_dynamic_partition(name, number):
         return False
-    _store(instance, group, topic, known)
+    instance.delete_dynamic_partition(name, number)
     log_events([PartitionEvent(PartitionEventKind.RESUMED, topic, partition, group)])
     return True
 
 
-def _store(instance: dg.DagsterInstance, group: str, topic: str, pauses: dict[int, Pause]) -> None:
-    text = json.dumps({str(number): asdict(each) for number, each in sorted(pauses.items())})
-    instance.daemon_cursor_storage.set_cursor_values({_key(group, topic): text})
-
-
-def _key(group: str, topic: str) -> str:
+def _name(group: str, topic: str) -> str:
     return f"kpipe/paused/{group}/{topic}"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, takewhile
 
 import dagster as dg
 from dagster._core.events import AssetMaterializationPlannedData
@@ -16,21 +18,79 @@ from dagster._core.storage.tags import (
 )
 
 from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.slices import PlannedRange
 
 GROUP = "kpipe/group"
 """Run tag: consumer group of the asset."""
 RANGES = "kpipe/ranges"
-"""Run tag: the offsets that the tick saw, ``{"orders": {"3": [100, 250]}}``. The run itself plans anew."""
+"""Run tag: the offsets that the tick saw, ``{"orders": {"3": [100, 250]}}``. The run itself plans anew.
+
+Where offsets before the first were lost, a third number is the group's offset: ``[100, 250, 60]``. Partitions that do
+not fit stand in ``kpipe/ranges.2``, ``kpipe/ranges.3`` and so on, in the same form.
+"""
+
+# Dagster's storages index tags by their value. PostgreSQL takes some 2,600 bytes of key and value together.
+_LONGEST_VALUE = 2_000
+_LONGEST_KEY = 200
 
 
-def asked_ranges(tags: Mapping[str, str]) -> dict[Partition, tuple[int, int]]:
-    """The offsets (start, end) that a run was asked for, by partition; none where no sensor wrote the tags."""
+def tags_of_ranges(planned: Iterable[PlannedRange]) -> dict[str, str]:
+    """Offset ranges as tags of bounded size each."""
+    parts: list[dict[str, dict[str, list[int]]]] = [{}]
+    size = 0
+    for each in sorted(planned, key=lambda p: p.range):
+        r, lost_from = each.range, [] if each.lost is None else [each.lost.start]
+        numbers = [r.start, r.end, *lost_from]
+        needed = len(f'"{r.topic}":{{"{r.partition}":{numbers}}},')
+        if size + needed > _LONGEST_VALUE and parts[-1]:
+            parts.append({})
+            size = 0
+        parts[-1].setdefault(r.topic, {})[str(r.partition)] = numbers
+        size += needed
+    return {_nth(number): json.dumps(part, separators=(",", ":")) for number, part in enumerate(parts, 1)}
+
+
+def _nth(number: int) -> str:
+    return RANGES if number == 1 else f"{RANGES}.{number}"
+
+
+def bounded(text: str, head: str | None = None) -> str:
+    """A text as the value of a tag that runs are found by; a long one ends in its digest.
+
+    Args:
+        text: The text.
+        head: What stands before the digest; None: the beginning of the text.
+    """
+    if len(text) <= _LONGEST_KEY:
+        return text
+    digest = f"[{hashlib.sha256(text.encode()).hexdigest()[:32]}]"
+    return (text if head is None else head)[: _LONGEST_KEY - len(digest)] + digest
+
+
+@dataclass(frozen=True)
+class AskedRange:
+    """The offsets of one partition that a run was asked for.
+
+    Args:
+        start: First offset that was to be read.
+        end: Offset behind the last.
+        committed: The group's offset; for a group that had none the start.
+    """
+
+    start: int
+    end: int
+    committed: int
+
+
+def asked_ranges(tags: Mapping[str, str]) -> dict[Partition, AskedRange]:
+    """What a run was asked for, by partition; nothing where no sensor wrote the tags."""
+    texts = [tags[name] for name in takewhile(tags.__contains__, map(_nth, count(1)))]
     try:
-        data = json.loads(tags.get(RANGES) or "{}")
         return {
-            (topic, int(number)): (int(start), int(end))
-            for topic, numbers in data.items()
-            for number, (start, end) in numbers.items()
+            (topic, int(number)): AskedRange(int(start), int(end), int(lost_from[0] if lost_from else start))
+            for text in texts
+            for topic, numbers in json.loads(text or "{}").items()
+            for number, (start, end, *lost_from) in numbers.items()
         }
     except (ValueError, TypeError, AttributeError):
         return {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -11,6 +12,7 @@ import dagster as dg
 from pydantic import Field
 
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.properties import Dialect, check_client, is_secret
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 _SECRETS = ("sasl_password", "ssl_key_password")
@@ -24,7 +26,8 @@ class KafkaConnection(dg.ConfigurableResource):  # type: ignore[type-arg]
     Secrets are given by ``dagster.EnvVar`` only: a plain value would stand in Dagster's UI and in its storage.
 
     Raises:
-        ConfigError: A secret is a plain value. The other settings are checked by ``settings``.
+        ConfigError: A secret is a plain value, or a further property is kpipe's own or unknown. The other settings are
+            checked by ``settings``.
     """
 
     bootstrap_servers: str = Field(description="host:port, several separated by commas")
@@ -45,11 +48,22 @@ class KafkaConnection(dg.ConfigurableResource):  # type: ignore[type-arg]
     def __init__(self, **data: Any) -> None:
         if not _resolving.get():
             for name in _SECRETS:
-                value = data.get(name)
-                if value is not None and not isinstance(value, dg.EnvVar):
+                if is_plain(data.get(name)):
                     msg = f"KafkaConnection({name}=...) is a plain value, which Dagster would show"
                     raise ConfigError(msg, fix=f'{name}=dg.EnvVar("KAFKA_{name.upper()}")', setting=name)
         super().__init__(**data)
+        self._check_properties("librdkafka", self.librdkafka)
+        self._check_properties("java", self.java)
+
+    @staticmethod
+    def _check_properties(dialect: Dialect, given: Mapping[str, str]) -> None:
+        where = f"KafkaConnection({dialect}=...)"
+        check_client(where, dialect, known_values(given))
+        for name, value in given.items():
+            if is_secret(name) and is_plain(value) and not _resolving.get():
+                msg = f"{where}: {name!r} is a plain value, which Dagster would show"
+                variable = re.sub(r"\W", "_", name.upper())
+                raise ConfigError(msg, fix=f'{{"{name}": dg.EnvVar("KAFKA_{variable}")}}', property=name)
 
     def _with_updated_values(self, values: Mapping[str, Any] | None) -> Any:
         with _resolution():
@@ -63,10 +77,7 @@ class KafkaConnection(dg.ConfigurableResource):  # type: ignore[type-arg]
             ConfigError: A value is unknown, or a combination makes no sense.
         """
         values = {name: getattr(self, name) for name in type(self).model_fields}
-        for name, value in values.items():
-            if isinstance(value, dg.EnvVar):
-                values[name] = _value_of(name, value)
-        return ConnectionSettings(**values)
+        return ConnectionSettings(**{name: _read(name, value) for name, value in values.items()})
 
     def __repr__(self) -> str:
         return f"KafkaConnection(bootstrap_servers={self.bootstrap_servers!r}, {self.security_protocol})"
@@ -74,12 +85,27 @@ class KafkaConnection(dg.ConfigurableResource):  # type: ignore[type-arg]
     __str__ = __repr__
 
 
-def _value_of(setting: str, variable: dg.EnvVar) -> str:
-    value = variable.get_value()
-    if value is None:
-        msg = f"KafkaConnection.{setting}: the environment variable {variable.env_var_name} is not set"
-        raise ConfigError(msg, fix=f"export {variable.env_var_name}=...", setting=setting)
-    return value
+def is_plain(value: object) -> bool:
+    """Whether a setting has a value of its own, which Dagster shows and stores."""
+    return value is not None and not isinstance(value, dg.EnvVar)
+
+
+def known_values(given: Mapping[str, str]) -> dict[str, str | None]:
+    """Properties whose values come by environment variables have none before a run."""
+    return {name: value if is_plain(value) else None for name, value in given.items()}
+
+
+def _read(setting: str, value: Any) -> Any:
+    """A setting with the values of its environment variables."""
+    if isinstance(value, dict):
+        return {name: _read(f"{setting}[{name!r}]", each) for name, each in value.items()}
+    if not isinstance(value, dg.EnvVar):
+        return value
+    found = value.get_value()
+    if found is None:
+        msg = f"KafkaConnection.{setting}: the environment variable {value.env_var_name} is not set"
+        raise ConfigError(msg, fix=f"export {value.env_var_name}=...", setting=setting)
+    return found
 
 
 @contextmanager

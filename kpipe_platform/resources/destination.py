@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 import dagster as dg
 from pydantic import Field, field_validator
 
 from kpipe_platform.deadletter.context import CORRELATION_HEADER, HeaderFamily
 from kpipe_platform.deadletter.redaction import load_redaction
+from kpipe_platform.kafka.properties import check_producer
 from kpipe_platform.policies.limits import DEFAULT_MINIMUM, DeadLetterLimit
-from kpipe_platform.resources.connection import KafkaConnection
+from kpipe_platform.resources.connection import KafkaConnection, known_values
+
+_PREVIEW_ROWS = 5
 
 
 class KafkaDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """How outputs reach Kafka: every record acknowledged before an offset moves."""
+    """How outputs reach Kafka: every record acknowledged before an offset moves.
+
+    Raises:
+        ConfigError: A property of ``producer`` is kpipe's own, unknown, or not the producer's.
+    """
 
     connection: KafkaConnection
     delivery: Literal["exactly_once", "at_least_once"] = Field(
@@ -45,8 +52,34 @@ class KafkaDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
         description="header that carries the correlation id from record to output; where stamp_source is on, an output "
         "without it gets one that is made of its source's coordinates, as in a dead letter. None: none is added",
     )
-    preview_rows: int = Field(default=5, ge=0, le=50, description="written records to show in the metadata; 0: none")
+    preview_rows: int | None = Field(
+        default=None,
+        ge=0,
+        le=50,
+        description="written records to show in the metadata, as they are; 0: none. None: 5, and none where the "
+        "dead-letter destination has a redaction hook",
+    )
     producer: dict[str, str] = Field(default={}, description="further librdkafka producer properties")
+
+    def __init__(self, **data: Any) -> None:
+        super().__init__(**data)
+        own = {}
+        # As long as they do not come by environment variables, which have no value before a run.
+        if type(self.delivery_timeout_s) is float and type(self.transaction_timeout_s) is float:
+            timeout_s = min(self.delivery_timeout_s, self.transaction_timeout_s)
+            own["message.timeout.ms"] = str(int(timeout_s * 1000))
+        check_producer("KafkaDestination(producer=...)", known_values(self.producer), own)
+
+    def rows_to_preview(self, *, is_redacting: bool) -> int:
+        """How many written records to show.
+
+        Args:
+            is_redacting: Whether the dead-letter destination has a redaction hook. The hook takes failed records only,
+                so that it cannot say what may be shown of outputs.
+        """
+        if self.preview_rows is not None:
+            return self.preview_rows
+        return 0 if is_redacting else _PREVIEW_ROWS
 
 
 class KafkaDeadLetterDestination(dg.ConfigurableResource):  # type: ignore[type-arg]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Literal
@@ -108,7 +109,7 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
             while unsettled(stands := {(f.topic, f.partition): f.committed for f in facts}):
                 settle(used.settings, group, stands, run_id=run_id, slice_id=slice_id)
                 facts = gather_facts(used, policy, wanted, earlier)
-        return plan_slice(facts, policy, run_id=run_id, slice_id=slice_id)
+        return plan_slice(facts, policy, run_id=run_id, slice_id=slice_id, now_ms=int(time.time() * 1000))
 
     def partition_numbers(self, topic: str) -> list[int]:
         """The topic's partitions now."""

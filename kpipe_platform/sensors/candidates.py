@@ -81,7 +81,7 @@ def make_candidates(
             owned=owned is None or all(partition in owned for partition in partitions),
             # Until the start is stored, what is produced between two ticks would be taken for old and left out.
             new_group=starts_late and problem is None and any(f.committed is None for f in known),
-            first_seen_s=cursor.first_seen_s(in_cursor, start_of(ranges), now_s) if problem is None else 0.0,
+            first_seen_s=cursor.first_seen_s(in_cursor, place_of(ranges), now_s) if problem is None else 0.0,
         )
 
     if growth is None:
@@ -127,9 +127,9 @@ def _planned(facts: Sequence[PartitionFacts], policy: PlanPolicy) -> tuple[tuple
         return (), problem
 
 
-def start_of(ranges: Sequence[PlannedRange]) -> int:
-    """Where a candidate stands, as one number that moves with any of its offsets."""
-    return sum(planned.range.start for planned in ranges)
+def place_of(ranges: Sequence[PlannedRange]) -> int:
+    """Where a group stands, as one number that moves with any of its offsets, and not with the log's start."""
+    return sum(planned.committed or 0 for planned in ranges)
 
 
 def _with_failures(instance: dg.DagsterInstance, target: Target, candidates: Sequence[Candidate]) -> list[Candidate]:
@@ -141,10 +141,10 @@ def _with_failures(instance: dg.DagsterInstance, target: Target, candidates: Seq
     def success_of(c: Candidate) -> Callable[[], float | None]:
         return lambda: last_success_s(instance, target.key, None if c.number is None else str(c.number))
 
-    def starts_of(c: Candidate) -> Mapping[Partition, int]:
-        return {(p.range.topic, p.range.partition): p.range.start for p in c.ranges}
+    def committed_of(c: Candidate) -> Mapping[Partition, int | None]:
+        return {(p.range.topic, p.range.partition): p.committed for p in c.ranges}
 
     return [
-        replace(c, failures=failures_at(failed, starts_of(c), success_of(c))) if wanted and failed else c
+        replace(c, failures=failures_at(failed, committed_of(c), success_of(c))) if wanted and failed else c
         for c, wanted in zip(candidates, wants, strict=True)
     ]

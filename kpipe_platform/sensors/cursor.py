@@ -19,7 +19,7 @@ class Seen:
     """An unprocessed offset, and when it was first seen.
 
     Args:
-        start: The oldest unprocessed offset, summed over topics.
+        start: The group's offset, summed over topics and partitions; 0 where it has none.
         at_s: Seconds since the epoch.
     """
 

@@ -54,27 +54,37 @@ def failed_runs(instance: dg.DagsterInstance, group: str) -> list[FailedRun]:
 
 
 def failures_at(
-    failed: Sequence[FailedRun], starts: Mapping[Partition, int], last_success_s: Callable[[], float | None]
+    failed: Sequence[FailedRun],
+    committed: Mapping[Partition, int | None],
+    last_success_s: Callable[[], float | None],
 ) -> Failures:
     """Failures at a partition's present offsets with no success since.
 
     Args:
         failed: Failed runs.
-        starts: First unprocessed offset of each Kafka partition that a run would take; where one of them has moved,
-            a run that failed is of the past.
+        committed: The group's offset in each Kafka partition that a run would take, None where it has none yet; where
+            one of them has moved, a run that failed is of the past. The log's start may move meanwhile: what retention
+            deletes is no success.
         last_success_s: When the asset was last materialised there; asked only where a run failed. It is what tells
             a group that was set back by an operator from one that never got past the offset.
     """
     ended = [
         run.ended_s
         for run in failed
-        if run.asked_for.starts and all(run.asked_for.starts.get(p) == start for p, start in starts.items())
+        if run.asked_for.committed and all(_stands(run.asked_for, place, at) for place, at in committed.items())
     ]
     if not ended:
         return Failures()
     success_s = last_success_s()
     since = [at_s for at_s in ended if success_s is None or at_s > success_s]
     return Failures(len(since), max(since)) if since else Failures()
+
+
+def _stands(asked_for: AskedFor, place: Partition, at: int | None) -> bool:
+    """Whether the group stands where it stood when a run was asked for."""
+    before = asked_for.committed.get(place)
+    # A group that has no offset now had none then: only a success, or an operator, stores one.
+    return before is not None and at in (None, before)
 
 
 def last_success_s(instance: dg.DagsterInstance, asset_key: dg.AssetKey, partition: str | None) -> float | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kpipe_platform.sensors.admission import Candidate, Decision, State
-from kpipe_platform.sensors.candidates import WHOLE, Target
+from kpipe_platform.sensors.candidates import WHOLE, Target, place_of
 from kpipe_platform.sensors.cursor import Cursor
 from kpipe_platform.sensors.growth import Growth
 
@@ -43,8 +43,7 @@ def problems_of(
             found.append(Problem(number, type(c.problem).__name__, str(c.problem)))
         elif state is State.EXHAUSTED:
             where = ", ".join(str(planned.range) for planned in c.ranges[:_TOLD])
-            start = sum(planned.range.start for planned in c.ranges)
-            found.append(Problem(number, f"exhausted@{start}", _exhausted(target, c, where)))
+            found.append(Problem(number, f"exhausted@{place_of(c.ranges)}", _exhausted(target, c, where)))
     left_out = growth.left_out if growth is not None else ()
     for number in left_out:
         text = (

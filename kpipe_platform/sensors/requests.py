@@ -10,7 +10,7 @@ from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PART
 from kpipe_platform.sensors.admission import Candidate
 from kpipe_platform.sensors.candidates import Target
 from kpipe_platform.sensors.in_flight import next_attempt
-from kpipe_platform.sensors.tags import ATTEMPT, GROUP, PARTITIONS, RANGE_KEY, RANGES, range_key, ranges_to_text
+from kpipe_platform.sensors.tags import ATTEMPT, GROUP, PARTITIONS, RANGE_KEY, range_key, tags_of_ranges
 
 
 def run_request(
@@ -24,15 +24,15 @@ def run_request(
         taken: The partitions, in Dagster's order.
         owner: Tags that name the deployment that asks; none where partitions are not shared.
     """
-    ranges = [planned.range for candidate in taken for planned in candidate.ranges]
+    planned = [each for candidate in taken for each in candidate.ranges]
     first, last = taken[0].number, taken[-1].number
     partitions = "all" if first is None else str(first) if len(taken) == 1 else f"{first}-{last}"
-    key = range_key(target.group, partitions, ranges)
+    key = range_key(target.group, partitions, [each.range for each in planned])
     attempt = next_attempt(instance, key)
     tags = {
         GROUP: target.group,
         PARTITIONS: partitions,
-        RANGES: ranges_to_text(ranges),
+        **tags_of_ranges(planned),
         RANGE_KEY: key,
         ATTEMPT: str(attempt),
         **(owner or {}),

@@ -20,7 +20,7 @@ from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.sensors.admission import Candidate, Decision, Rules, decide
 from kpipe_platform.sensors.backpressure import Backpressure
-from kpipe_platform.sensors.candidates import WHOLE, Target, make_candidates, start_of
+from kpipe_platform.sensors.candidates import WHOLE, Target, make_candidates, place_of
 from kpipe_platform.sensors.collector import seldom_collected
 from kpipe_platform.sensors.cursor import Cursor, Seen
 from kpipe_platform.sensors.deadline import Deadline
@@ -229,7 +229,7 @@ def _remembered(
     now_s: float,
 ) -> Cursor:
     seen = {
-        WHOLE if c.number is None else c.number: Seen(start_of(c.ranges), c.first_seen_s)
+        WHOLE if c.number is None else c.number: Seen(place_of(c.ranges), c.first_seen_s)
         for c in candidates
         if rules.maximum_wait_s is not None and 0 < c.waiting_offsets < rules.minimum_records
     }

@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import secrets
+from collections.abc import Iterable, Iterator
+from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec, TextCodec
-from kpipe_platform.codecs.schema import ArrayType, Field, MapType, StructType
+from kpipe_platform.codecs.json_scalars import MAX_EPOCH_SECONDS
+from kpipe_platform.codecs.json_text import BACKSLASHES, MAX_DEPTH, SURROGATE, SURROGATE_PAIR
+from kpipe_platform.codecs.schema import ArrayType, DataType, Field, MapType, ScalarType, StructType, to_spark_ddl
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.reused import reused
 
 CORRUPT = "_kpipe_corrupt"
 """Field in which from_json leaves a record that it cannot read."""
+
+# Name of the fields that kpipe puts around a record's JSON. No record can know it, so none can close what it is put in
+# and pass for another.
+_FENCE = f"_kpipe_{secrets.token_hex(8)}"
+
+# All six digits of a second, and the seconds of an offset (years before 1900): Spark's own patterns cut both.
+_WRITTEN = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+}
 
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 SINK_COLUMNS = ("key", "value", "headers", "partition", "timestamp")
@@ -24,21 +38,28 @@ SINK_COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 def parsed(codec: Codec, data: Column) -> Column:
     """What Spark makes of the bytes, in one expression: to be evaluated once and used by the functions below.
 
-    A JSON record is read as the only element of an array, because ``from_json`` reads the first object of a text and
-    silently drops whatever follows it.
+    A JSON record is read as the first of two elements of an array, because ``from_json`` reads the first object of a
+    text and silently drops whatever follows it. The second element says that the array is the one that was opened.
     """
     if isinstance(codec, JsonCodec):
-        text = F.concat(F.lit('{"v":['), data.cast("string"), F.lit("]}"))
-        schema = f"v ARRAY<STRUCT<{codec.spark_schema}>>, {CORRUPT} STRING"
-        return F.from_json(text, schema, {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT})
+        return _from_json(codec.fields, data)
     if isinstance(codec, TextCodec):
         return data.cast("string")
     return data
 
 
+def _from_json(fields: Iterable[Field], data: Column) -> Column:
+    text = F.concat(F.lit(f'{{"{_FENCE}":['), data.cast("string"), F.lit(f',{{"{_FENCE}":true}}]}}'))
+    schema = f"{_FENCE} ARRAY<STRUCT<{to_spark_ddl(fields)}, {_FENCE} BOOLEAN>>, {CORRUPT} STRING"
+    # An object and an array are around the record.
+    depth = str(MAX_DEPTH + 2)
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "maxNestingDepth": depth}
+    return F.from_json(text, schema, options)
+
+
 def value_of(codec: Codec, parsed: Column) -> Column:
     """The decoded value as one column: a struct for JSON, a string for text, the bytes for raw."""
-    return F.get(parsed["v"], 0) if isinstance(codec, JsonCodec) else parsed
+    return F.get(parsed[_FENCE], 0) if isinstance(codec, JsonCodec) else parsed
 
 
 def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
@@ -51,51 +72,150 @@ def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
     """
     if isinstance(codec, RawCodec):
         return None
-    bad = ~F.is_valid_utf8(data.cast("string"))
+    text = data.cast("string")
+    bad = ~F.is_valid_utf8(text)
     if isinstance(codec, JsonCodec):
         value = value_of(codec, parsed)
-        bad = bad | value.isNull() | parsed[CORRUPT].isNotNull() | (F.size(parsed["v"]) != 1)
-        for missing in _missing(codec.fields, value):
-            bad = bad | missing
+        conditions = [
+            value.isNull(),
+            parsed[CORRUPT].isNotNull(),
+            F.get(parsed[_FENCE], 1)[_FENCE].isNull(),
+            *_unfit(codec.fields, value),
+            _half_of_a_pair(text),
+        ]
+        exact = [field for field in map(_exact_field, codec.fields) if field is not None]
+        if exact:
+            # A second look, at those records only whose text has digits that may be too many.
+            again = F.get(_from_json(exact, data)[_FENCE], 0)
+            changed = [F.coalesce(c, F.lit(False)) for c in _changed(codec.fields, again)]
+            conditions.append(F.when(text.rlike(_suspect(codec.fields)), _either(changed)))
+        bad = bad | _either([F.coalesce(c, F.lit(False)) for c in conditions])
     return data.isNotNull() & F.coalesce(bad, F.lit(True))
 
 
-def _missing(fields: Iterable[Field], parent: Column) -> list[Column]:
-    """One condition per required field, true where the parent is there and the field is null."""
+def _either(conditions: Iterable[Column]) -> Column:
+    return reduce(Column.__or__, conditions, F.lit(False))
+
+
+def _half_of_a_pair(text: Column) -> Column:
+    """True where half of a surrogate pair is escaped, of which Spark makes a question mark."""
+    single = F.replace(text, F.lit(BACKSLASHES), F.lit("  "))
+    half = F.regexp_replace(single, SURROGATE_PAIR, " ").rlike(SURROGATE)
+    return F.when(text.contains("\\ud") | text.contains("\\uD"), half)
+
+
+def _unfit(fields: Iterable[Field], parent: Column) -> list[Column]:
+    """Conditions on what was read, true where the parent is there and a field is not as declared."""
     found = []
     for field in fields:
         column = parent[field.name]
         if field.required:
             found.append(column.isNull())
-        found += _missing_inside(field.type, column)
+        found += _unfit_inside(field.type, column)
     return found
 
 
-def _missing_inside(kind: object, column: Column) -> list[Column]:
+def _unfit_inside(kind: DataType, column: Column) -> list[Column]:
     if isinstance(kind, StructType):
-        return [column.isNotNull() & c for c in _missing(kind.fields, column)]
+        return [column.isNotNull() & c for c in _unfit(kind.fields, column)]
     if isinstance(kind, ArrayType):
         element = kind.element
-        return [F.exists(column, lambda e: _any(element, e))] if _has_required(element) else []
-    if isinstance(kind, MapType) and _has_required(kind.value):
-        value = kind.value
-        return [F.exists(F.map_values(column), lambda e: _any(value, e))]
-    return []
+        return [F.exists(column, lambda e: _any(element, e))] if _has_limits(element) else []
+    if isinstance(kind, MapType):
+        value, keys = kind.value, F.map_keys(column)
+        repeated = F.size(keys) != F.size(F.array_distinct(keys))
+        inside = [F.exists(F.map_values(column), lambda e: _any(value, e))] if _has_limits(value) else []
+        return [repeated, *inside]
+    return [F.length(column) > kind.arguments[0]] if kind.name in ("varchar", "char") else []
 
 
-def _any(kind: object, element: Column) -> Column:
-    condition = F.lit(False)
-    for missing in _missing_inside(kind, element):
-        condition = condition | F.coalesce(missing, F.lit(False))
-    return condition
+def _any(kind: DataType, element: Column) -> Column:
+    return _either(F.coalesce(c, F.lit(False)) for c in _unfit_inside(kind, element))
 
 
-def _has_required(kind: object) -> bool:
+def _has_limits(kind: DataType) -> bool:
     if isinstance(kind, StructType):
-        return any(field.required or _has_required(field.type) for field in kind.fields)
+        return any(field.required or _has_limits(field.type) for field in kind.fields)
     if isinstance(kind, ArrayType):
-        return _has_required(kind.element)
-    return isinstance(kind, MapType) and _has_required(kind.value)
+        return _has_limits(kind.element)
+    return isinstance(kind, MapType) or kind.name in ("varchar", "char")
+
+
+# What Spark reads and changes without a word, and what a text must have for it: at least a number of so many digits.
+_SUSPECT = {"tinyint": "[0-9]{3}", "timestamp": "[0-9]{13}"}
+
+
+def _suspect(fields: Iterable[Field]) -> str:
+    """What is in every text that has a number which its type does not hold."""
+    found = set()
+    for kind in _scalars(StructType(tuple(fields))):
+        if kind.name == "decimal":
+            found.add(rf"[.][0-9,]{{{kind.arguments[1] + 1}}}|[0-9.][eE][-+]?[0-9]")
+        elif kind.name in _SUSPECT:
+            found.add(_SUSPECT[kind.name])
+    return "|".join(sorted(found))
+
+
+def _scalars(kind: DataType) -> Iterator[ScalarType]:
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from _scalars(field.type)
+    elif isinstance(kind, ArrayType):
+        yield from _scalars(kind.element)
+    elif isinstance(kind, MapType):
+        yield from _scalars(kind.value)
+    else:
+        yield kind
+
+
+def _exact_field(field: Field) -> Field | None:
+    kind = _exact(field.type)
+    return None if kind is None else Field(field.name, kind)
+
+
+def _exact(kind: DataType) -> DataType | None:
+    """The type with nothing but what Spark may change, in a form that keeps all digits; None where there is nothing."""
+    if isinstance(kind, StructType):
+        fields = tuple(field for field in map(_exact_field, kind.fields) if field is not None)
+        return StructType(fields) if fields else None
+    if isinstance(kind, ArrayType | MapType):
+        inside = _exact(kind.element if isinstance(kind, ArrayType) else kind.value)
+        if inside is None:
+            return None
+        return ArrayType(inside) if isinstance(kind, ArrayType) else MapType(kind.key, inside)
+    return ScalarType("variant") if kind.name == "decimal" or kind.name in _SUSPECT else None
+
+
+def _changed(fields: Iterable[Field], parent: Column) -> list[Column]:
+    """Conditions on the exact form, true where a field's type does not hold its value."""
+    return [c for field in fields if _exact(field.type) for c in _changed_inside(field.type, parent[field.name])]
+
+
+def _changed_inside(kind: DataType, column: Column) -> list[Column]:
+    if isinstance(kind, StructType):
+        return _changed(kind.fields, column)
+    if isinstance(kind, ArrayType | MapType):
+        inside = kind.element if isinstance(kind, ArrayType) else kind.value
+        values = column if isinstance(kind, ArrayType) else F.map_values(column)
+        return [F.exists(values, lambda e: _either(F.coalesce(c, F.lit(False)) for c in _changed_inside(inside, e)))]
+    text = column.cast("string")
+    if kind.name == "decimal":
+        return [_digits_after_point(text) > kind.arguments[1]]
+    number = text.try_cast("decimal(38,0)")
+    return [F.abs(number) > MAX_EPOCH_SECONDS if kind.name == "timestamp" else number > 127]
+
+
+def _digits_after_point(text: Column) -> Column:
+    """How many digits a number needs after the point; null for none."""
+    number = F.replace(text, F.lit(","), F.lit(""))
+    mantissa = F.regexp_extract(number, "^[-+]?([0-9.]*)", 1)
+    # As a double: no exponent is too large for one.
+    exponent = F.coalesce(F.regexp_extract(number, "[eE]([-+]?[0-9]+)$", 1).try_cast("double"), F.lit(0.0))
+    fraction = F.regexp_extract(mantissa, "[.]([0-9]*)$", 1)
+    digits = F.replace(mantissa, F.lit("."), F.lit(""))
+    used = F.regexp_replace(digits, "0+$", "")
+    needed = F.length(fraction) - exponent - (F.length(digits) - F.length(used))
+    return F.when(used != "", needed)
 
 
 def value_columns(codec: Codec, value: Column) -> list[Column]:
@@ -117,7 +237,7 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
         if not names:
             msg = f"the stage's output has no column beside _kafka: {output.names}"
             raise ConfigError(msg, fix="return at least one column for the JSON value")
-        options = {"ignoreNullFields": "false" if codec.include_nulls else "true"}
+        options = {**_WRITTEN, "ignoreNullFields": "false" if codec.include_nulls else "true"}
         encoded = F.to_json(F.struct(*[F.col(_quoted(name)) for name in names]), options).cast("binary")
         if "_kafka" in output.names:
             # A tombstone has no value to decode; all its value columns are null, and it must leave as a tombstone.
@@ -145,7 +265,7 @@ def as_key(column: Column, kind: T.DataType) -> Column:
     if isinstance(kind, T.BinaryType):
         return column
     if isinstance(kind, T.StructType | T.MapType | T.ArrayType):
-        return F.to_json(column).cast("binary")
+        return F.to_json(column, _WRITTEN).cast("binary")
     return column.cast("string").cast("binary")
 
 
@@ -169,16 +289,18 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def column_type(schema: T.StructType, path: str) -> T.DataType:
-    """Type of a column, or of a field in a struct column by its dotted path.
+def column_at(schema: T.StructType, path: str) -> tuple[Column, T.DataType]:
+    """A column, or a field in a struct column by its dotted path, with its type.
 
     Raises:
         ConfigError: There is no such column.
     """
+    # A column whose own name has dots goes first.
+    parts = [path] if path in schema.names else path.split(".")
     kind: T.DataType = schema
-    for part in path.split("."):
+    for part in parts:
         if not isinstance(kind, T.StructType) or part not in kind.fieldNames():
             msg = f"column {path!r} is not in the stage's output ({', '.join(schema.names)})"
             raise ConfigError(msg, fix="return this column, or name another one in KafkaTopic(...)", column=path)
         kind = kind[part].dataType
-    return kind
+    return F.col(".".join(map(_quoted, parts))), kind

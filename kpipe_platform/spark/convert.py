@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema
 
 from kpipe_platform.codecs import Codec, JsonCodec
+from kpipe_platform.codecs.schema import ArrayType, DataType, Field, MapType, ScalarType, StructType, to_ddl
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.spark.row_results import frame_of, records_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,6 +43,24 @@ _RECORD_COLUMNS = pa.schema(
         ("timestamp", pa.int64()),
     ]
 )
+_ARROW = {
+    "boolean": pa.bool_(),
+    "tinyint": pa.int8(),
+    "smallint": pa.int16(),
+    "int": pa.int32(),
+    "bigint": pa.int64(),
+    "float": pa.float32(),
+    "double": pa.float64(),
+    "string": pa.string(),
+    "varchar": pa.string(),
+    "char": pa.string(),
+    "binary": pa.binary(),
+    "date": pa.date32(),
+    "timestamp": pa.timestamp("us", "UTC"),
+    "timestamp_ntz": pa.timestamp("us"),
+}
+_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _TIMESTAMP_TYPES: dict[int, Any] = {0: "create_time", 1: "log_append_time"}
 
 
@@ -79,18 +102,31 @@ def to_form(frame: DataFrame, form: str, codec: Codec) -> Any:
         codec: Codec of the values; decides what ``KafkaRecord.value`` is.
 
     Raises:
-        ConfigError: polars is not installed.
+        ConfigError: polars is not installed, or cannot hold a column.
     """
     if form == "spark":
         return frame
+    if form == "polars":
+        _refuse_maps(frame)
     table: pa.Table = frame.toArrow()
     if form == "pyarrow":
         return table
     if form == "pandas":
-        return table.to_pandas()
+        return frame_of(table)
     if form == "polars":
         return _polars().from_arrow(table)
-    return [_record(row, codec) for row in table.to_pylist()]
+    return [_record(row, codec) for row in records_of(table)]
+
+
+def _refuse_maps(frame: DataFrame) -> None:
+    maps = [field.name for field in frame.schema.fields if "map<" in field.dataType.simpleString()]
+    if maps:
+        msg = f"polars has no type for the MAP in {', '.join(map(repr, maps))}"
+        raise ConfigError(
+            msg,
+            fix="annotate pandas.DataFrame, pyarrow.Table or list[KafkaRecord], or leave the field out of the schema",
+            columns=maps,
+        )
 
 
 def _record(row: dict[str, Any], codec: Codec) -> KafkaRecord:
@@ -101,7 +137,7 @@ def _record(row: dict[str, Any], codec: Codec) -> KafkaRecord:
         topic=kafka["topic"],
         partition=kafka["partition"],
         offset=kafka["offset"],
-        timestamp_ms=int(kafka["timestamp"].timestamp() * 1000),
+        timestamp_ms=(kafka["timestamp"] - _EPOCH) // dt.timedelta(milliseconds=1),
         timestamp_type=_TIMESTAMP_TYPES.get(kafka["timestamp_type"]),
         key=key.encode() if isinstance(key, str) else key,
         value=None if kafka["tombstone"] else value,
@@ -114,30 +150,59 @@ def is_records(output: object) -> bool:
     return isinstance(output, list) and all(isinstance(item, KafkaRecord) for item in output)
 
 
-def to_frame(session: SparkSession, output: Any, codec: Codec) -> DataFrame:
+def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[Field] = ()) -> DataFrame:
     """What a user's function returned, as a Spark DataFrame.
 
     A list of KafkaRecord becomes the columns ``key, value, headers, partition, timestamp``, encoded by ``codec``; a
     record with an offset keeps its coordinates in ``_kafka``, and its partition is the source's, not the
     destination's.
 
+    Args:
+        session: The session.
+        output: What it returned.
+        codec: Codec of the destination's values.
+        read: The fields that the sources declare. A MAP is a dict in Python, as a struct is; where the destination
+            declares nothing, a field of the same name says which.
+
     Raises:
-        ConfigError: It is none of the forms.
+        ConfigError: It is none of the forms, or has a column of mixed types.
     """
     if isinstance(output, DataFrame):
         return output
+    declared = codec.fields if isinstance(codec, JsonCodec) else ()
     if is_records(output):
+        if isinstance(codec, JsonCodec) and not declared and read:
+            codec = JsonCodec(to_ddl(_first(read)), include_nulls=codec.include_nulls)
         return session.createDataFrame(_records_table(output, codec))
     kind = type(output)
     if _is(kind, "pandas.", "DataFrame"):
-        return session.createDataFrame(_from_pandas(output))
+        kinds = {field.name: field.type for field in declared or _first(read) if declared or _has_map(field.type)}
+        return _frame(session, _from_pandas(output, kinds), declared)
     if isinstance(output, pa.Table):
-        return session.createDataFrame(output)
+        return _frame(session, output, declared)
     if _is(kind, "polars.", "DataFrame"):
         table = output.to_arrow(compat_level=_polars().CompatLevel.oldest())
-        return session.createDataFrame(_with_kafka(table))
+        return _frame(session, _with_kafka(table), declared)
     msg = f"the function returned {kind.__name__}, which cannot be written to a topic"
     raise ConfigError(msg, fix="return a Spark, pandas or polars DataFrame, a pyarrow Table, or a list of KafkaRecord")
+
+
+def _frame(session: SparkSession, table: pa.Table, declared: Iterable[Field]) -> DataFrame:
+    """The table as a DataFrame. A time without a zone stays one; Spark would take it as one of the session's zone."""
+    schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
+    zoned = {field.name for field in declared if field.type == ScalarType("timestamp")}
+    for field in schema.fields:
+        if field.name in zoned and isinstance(field.dataType, T.TimestampNTZType):
+            field.dataType = T.TimestampType()
+    return session.createDataFrame(table, schema=schema)
+
+
+def _first(fields: Iterable[Field]) -> list[Field]:
+    """The fields of several sources, the first of each name."""
+    found: dict[str, Field] = {}
+    for field in fields:
+        found.setdefault(field.name.lower(), field)
+    return list(found.values())
 
 
 def _records_table(records: list[KafkaRecord], codec: Codec) -> pa.Table:
@@ -168,11 +233,60 @@ def _records_table(records: list[KafkaRecord], codec: Codec) -> pa.Table:
     return table.append_column("_kafka", pa.array(kafka, type=_KAFKA))
 
 
-def _from_pandas(frame: pd.DataFrame) -> pa.Table:
-    if "_kafka" not in frame.columns:
-        return pa.Table.from_pandas(frame, preserve_index=False)
-    table = pa.Table.from_pandas(frame.drop(columns="_kafka"), preserve_index=False)
-    return table.append_column("_kafka", _kafka_array(list(frame["_kafka"])))
+def _from_pandas(frame: pd.DataFrame, kinds: Mapping[str, DataType]) -> pa.Table:
+    names, arrays = [], []
+    for name, series in frame.items():
+        names.append(str(name))
+        if name == "_kafka":
+            arrays.append(_kafka_array(list(series)))
+        else:
+            arrays.append(_column(str(name), series, kinds.get(str(name))))
+    return pa.Table.from_arrays(arrays, names=names)
+
+
+def _column(name: str, series: pd.Series[Any], kind: DataType | None) -> pa.Array:
+    """A column with its declared type where it holds every value unchanged, else with a type of its own."""
+    objects = series if series.dtype == object else ()
+    # A time without a zone would be taken as UTC, so times keep their own type.
+    if kind is not None and series.dtype.kind != "M" and not any(_has_more(value, kind) for value in objects):
+        try:
+            return pa.array(series, type=_arrow_type(kind), from_pandas=True)
+        except _MISFITS:
+            pass  # where a type is declared, the check of the output says so
+    try:
+        return pa.array(series, from_pandas=True)
+    except _MISFITS as error:
+        msg = f"column {name!r} of the pandas.DataFrame has no type of its own: {error}"
+        fix = "return one type a column; what else there is may be declared: KafkaTopic(value=JsonCodec(...))"
+        raise ConfigError(msg, fix=fix, column=name) from error
+
+
+def _has_more(value: Any, kind: DataType) -> bool:
+    """Whether a value has fields that its type does not have, which Arrow would drop."""
+    if isinstance(kind, StructType) and isinstance(value, Mapping):
+        types = {field.name: field.type for field in kind.fields}
+        return any(name not in types or _has_more(one, types[name]) for name, one in value.items())
+    if isinstance(kind, MapType) and isinstance(value, Mapping):
+        return any(_has_more(one, kind.value) for one in value.values())
+    if isinstance(kind, ArrayType) and not isinstance(kind.element, ScalarType) and isinstance(value, Iterable):
+        return any(_has_more(one, kind.element) for one in value)
+    return False
+
+
+def _has_map(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_map(field.type) for field in kind.fields)
+    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.element))
+
+
+def _arrow_type(kind: DataType) -> pa.DataType:
+    if isinstance(kind, StructType):
+        return pa.struct([(field.name, _arrow_type(field.type)) for field in kind.fields])
+    if isinstance(kind, ArrayType):
+        return pa.list_(_arrow_type(kind.element))
+    if isinstance(kind, MapType):
+        return pa.map_(_arrow_type(kind.key), _arrow_type(kind.value))
+    return pa.decimal128(*kind.arguments) if kind.name == "decimal" else _ARROW[kind.name]
 
 
 def _with_kafka(table: pa.Table) -> pa.Table:

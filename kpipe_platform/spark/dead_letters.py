@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -14,7 +16,8 @@ from kpipe_platform.deadletter.envelope import (
     OMITTED_KEY,
     OMITTED_MESSAGE_HEADERS,
 )
-from kpipe_platform.deadletter.headers import CONNECT_PREFIX, REDACTED_HEADER, SPRING_PREFIX
+from kpipe_platform.deadletter.header_families import ERROR_NAMES, ERROR_PREFIXES, ORIGIN_HEADER, REDACTED_MARK
+from kpipe_platform.deadletter.headers import CONNECT_PREFIX, SPRING_PREFIX
 from kpipe_platform.deadletter.parts import SCHEMA
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, watermarks
@@ -117,7 +120,8 @@ def dead_letter_columns(rows: DataFrame) -> DataFrame:
         Any column but the first five, headers, rules, retries, segments, omitted and redacted may be null.
     """
     headers = F.coalesce(F.col("headers"), F.array().cast(HEADERS_TYPE)).alias("headers")
-    text = F.when(F.startswith(F.col("value"), F.lit(ENVELOPE_PREFIX)), F.col("value").cast("string"))
+    is_envelope = F.startswith(F.col("value"), F.lit(ENVELOPE_PREFIX)) & ~_Origin(F.col("headers")).is_known
+    text = F.when(is_envelope, F.col("value").cast("string"))
     read = rows.select(
         "partition", "offset", "timestamp", "key", "value", headers, F.from_json(text, _ENVELOPE).alias("e")
     )
@@ -177,18 +181,29 @@ def _of_envelope(e: Column) -> dict[str, Column]:
 
 
 def _of_headers() -> dict[str, Column]:
-    """Of several hops' headers the first coordinates and the last exception count; what is not here is not known."""
+    """Of several hops' headers the first coordinates and the last exception count; what is not here is not known.
+
+    As `kpipe_platform.deadletter.families` reads them: where kpipe says the record's origin, that counts.
+    """
+    origin = _Origin(F.col("headers"))
+    mark_name, mark = REDACTED_MARK
     timestamp = F.coalesce(_from_ms(_big_endian(f"{SPRING_PREFIX}original-timestamp")), F.col("dlq_timestamp"))
     writer = _last(f"{CONNECT_PREFIX}class.name")
     return {
         "payload": F.lit("embedded"),
-        "source_topic": F.coalesce(_first(f"{CONNECT_PREFIX}topic"), _first(f"{SPRING_PREFIX}original-topic")),
-        "source_partition": _coordinate("partition").try_cast("int"),
-        "source_offset": _coordinate("offset"),
+        "source_topic": F.when(origin.is_read, origin.topic).otherwise(
+            F.coalesce(_first(f"{CONNECT_PREFIX}topic"), _first(f"{SPRING_PREFIX}original-topic"))
+        ),
+        "source_partition": F.when(origin.is_read, origin.partition).otherwise(
+            _coordinate("partition").try_cast("int")
+        ),
+        "source_offset": F.when(origin.is_known, origin.offset).otherwise(_coordinate("offset")),
         "source_timestamp": timestamp,
         "key": F.col("key"),
         "value": F.col("value"),
-        "headers": F.filter(F.col("headers"), lambda header: ~_is_error(header["key"])),
+        "headers": F.when(origin.is_known, F.slice(F.col("headers"), F.lit(1), origin.header_count)).otherwise(
+            F.filter(F.col("headers"), lambda header: ~_is_error(header["key"]))
+        ),
         "component": F.when(F.startswith(writer, F.lit(_OUR_CLASS)), F.substr(writer, F.lit(len(_OUR_CLASS) + 1))),
         "kind": _last(f"{CONNECT_PREFIX}stage"),
         "exception_type": _exception("class.name", "fqcn"),
@@ -200,8 +215,27 @@ def _of_headers() -> dict[str, Column]:
         "created_at": timestamp,
         "group": _last(f"{SPRING_PREFIX}original-consumer-group"),
         **{name: F.array().cast(kind) for name, kind in _ARRAYS.items()},
-        "redacted": F.coalesce(_last(REDACTED_HEADER) == "true", F.lit(False)),
+        "redacted": F.coalesce(
+            F.exists("headers", lambda header: (header["key"] == mark_name) & (header["value"] == F.lit(mark))),
+            F.lit(False),
+        ),
     }
+
+
+class _Origin:
+    """Where kpipe says that a record in raw form belongs; see `kpipe_platform.deadletter.header_families.Origin`."""
+
+    def __init__(self, headers: Column) -> None:
+        last = F.get(headers, F.size(headers) - 1)
+        text = F.when(last["key"] == ORIGIN_HEADER, last["value"].cast("string"))
+        self.topic, partition, offset, count = (
+            F.get_json_object(text, f"$.{name}") for name in ("topic", "partition", "offset", "header_count")
+        )
+        self.partition, self.offset = partition.try_cast("int"), offset.try_cast("bigint")
+        self.header_count = count.try_cast("int")
+        self.is_known = F.coalesce(self.topic.isNotNull() & (self.header_count >= 0), F.lit(False))
+        # A rejected output has no offset, and belongs to its slice.
+        self.is_read = self.is_known & self.offset.isNotNull()
 
 
 def _named(name: str) -> Column:
@@ -232,9 +266,7 @@ def _big_endian(name: str) -> Column:
 
 
 def _is_error(name: Column) -> Column:
-    return (
-        F.startswith(name, F.lit(CONNECT_PREFIX)) | F.startswith(name, F.lit(SPRING_PREFIX)) | (name == REDACTED_HEADER)
-    )
+    return reduce(or_, (F.startswith(name, F.lit(prefix)) for prefix in ERROR_PREFIXES), name.isin(*ERROR_NAMES))
 
 
 def _from_ms(ms: Column) -> Column:

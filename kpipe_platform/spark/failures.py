@@ -67,7 +67,7 @@ _MISSING_PACKAGE = re.compile(r"No module named '(kpipe_platform|confluent_kafka
 _AWAY = re.compile(
     r"(Timeout|TimeoutError|TimeoutException|ConnectTimeout|ReadTimeout|ConnectError|ConnectionError|BrokenPipeError|"
     r"Connection\w*Error|NewConnectionError|MaxRetryError|RemoteDisconnected|URLError|gaierror|ServiceUnavailable|"
-    r"TransientError|BrokerUnavailableError|DeliveryError|EngineUnavailableError)$"
+    r"TransientError|BrokerUnavailableError|CommitUnknownError|DeliveryError|EngineUnavailableError)$"
 )
 _EXHAUSTED = re.compile(r"(^|\.)MemoryError$|No space left on device|\[Errno 28\]|Too many open files|\[Errno 24\]")
 # A mistake in the code fails on every record.

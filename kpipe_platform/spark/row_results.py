@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_FLOAT = struct.Struct("f")
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -18,44 +20,63 @@ class ResultError(ValueError):
 # What the function takes
 
 
-def records_of(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """The rows as dicts; a map is a dict too."""
-    records: list[dict[str, Any]] = batch.to_pylist()
-    for field in batch.schema:
-        if _has_map(field.type):
+def records_of(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
+    """The rows as dicts; a map is a dict too, and a FLOAT has the digits that it was written with."""
+    records: list[dict[str, Any]] = rows.to_pylist()
+    for field in rows.schema:
+        if _differs(field.type):
             for record in records:
-                record[field.name] = _with_dicts(record[field.name], field.type)
+                record[field.name] = _plain(record[field.name], field.type)
     return records
 
 
-def frame_of(batch: pa.RecordBatch) -> Any:
-    """The rows as a pandas.DataFrame.
+def frame_of(rows: pa.RecordBatch | pa.Table) -> Any:
+    """The rows as a pandas.DataFrame, in which no value changes because of its neighbors.
 
-    A BIGINT column with nulls is ``Int64``: as floats, which pandas takes otherwise, integers from 2**53 on change.
+    An integer column with nulls is ``Int64`` and so on: as floats, which pandas takes otherwise, integers from 2**53 on
+    change. Structs and maps are dicts, and arrays lists: pandas takes arrays of numpy, for which the same holds.
     """
     import pandas as pd
 
-    frame = batch.to_pandas(maps_as_pydicts="strict")
-    for field in batch.schema:
-        column = batch.column(field.name)
-        if pa.types.is_int64(field.type) and column.null_count:
-            frame[field.name] = pd.array(column.to_pandas(integer_object_nulls=True), dtype="Int64")
+    frame = rows.to_pandas(maps_as_pydicts="strict")
+    for field in rows.schema:
+        column = rows.column(field.name)
+        if pa.types.is_signed_integer(field.type) and column.null_count:
+            exact = column.to_pandas(integer_object_nulls=True)
+            frame[field.name] = exact.astype(f"Int{field.type.bit_width}")
+        elif pa.types.is_nested(field.type) and field.name != "_kafka":
+            values = [_plain(value, field.type) for value in column.to_pylist()]
+            frame[field.name] = pd.Series(values, index=frame.index, dtype=object)
     return frame
 
 
-def _has_map(kind: pa.DataType) -> bool:
-    return pa.types.is_map(kind) or any(_has_map(kind.field(i).type) for i in range(kind.num_fields))
+def _differs(kind: pa.DataType) -> bool:
+    """Whether Arrow gives values of this type otherwise than we do."""
+    if pa.types.is_map(kind) or pa.types.is_float32(kind):
+        return True
+    return any(_differs(kind.field(i).type) for i in range(kind.num_fields))
 
 
-def _with_dicts(value: Any, kind: pa.DataType) -> Any:
-    """A value of Arrow's with its maps, which are lists of pairs there, as dicts."""
-    if value is None or not _has_map(kind):
+def _plain(value: Any, kind: pa.DataType) -> Any:
+    """A value of Arrow's with its maps, which are lists of pairs there, as dicts, and its floats in few digits."""
+    if value is None or not _differs(kind):
         return value
+    if pa.types.is_float32(kind):
+        return _shortest(value)
     if pa.types.is_map(kind):
-        return {_key(k, kind.key_type): _with_dicts(v, kind.item_type) for k, v in value}
+        return {_key(k, kind.key_type): _plain(v, kind.item_type) for k, v in value}
     if pa.types.is_struct(kind):
-        return {field.name: _with_dicts(value[field.name], field.type) for field in kind}
-    return [_with_dicts(each, kind.value_type) for each in value]
+        return {field.name: _plain(value[field.name], field.type) for field in kind}
+    return [_plain(each, kind.value_type) for each in value]
+
+
+def _shortest(value: float) -> float:
+    """A FLOAT as the double with the same text: 0.1, where the same number as a double is 0.10000000149011612."""
+    for digits in range(2, 9):
+        short = float(f"{value:.{digits}g}")
+        if _FLOAT.unpack(_FLOAT.pack(short))[0] == value:
+            return short
+    return value if value != value else float(f"{value:.9g}")
 
 
 def _key(key: Any, kind: pa.DataType) -> Any:

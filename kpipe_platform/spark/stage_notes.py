@@ -35,12 +35,14 @@ class StageNotes:
         counts: Counts by rule, a row a rule. Columns: note (string, the JSON of a ``RuleCount``).
         cached: Frames that were persisted for the stage; released when the slice is done.
         rules: Names of the rules that are counted.
+        metadata: What the stage adds to the metadata of its asset.
     """
 
     faults: list[DataFrame] = field(default_factory=list)
     counts: list[DataFrame] = field(default_factory=list)
     cached: list[DataFrame] = field(default_factory=list)
     rules: set[str] = field(default_factory=set)
+    metadata: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def joined(cls, notes: Iterable[StageNotes]) -> StageNotes:
@@ -50,6 +52,7 @@ class StageNotes:
             found.faults += each.faults
             found.counts += each.counts
             found.cached += each.cached
+            found.metadata |= each.metadata
         return found
 
     def release(self) -> None:

@@ -23,6 +23,7 @@ def latest_by_key(
     isolation: str,
     group: str,
     parallelism: int,
+    hide_messages: bool = False,
 ) -> SliceFrames:
     """The latest value of each key, tombstoned keys removed, records without a key left out.
 
@@ -34,6 +35,7 @@ def latest_by_key(
         isolation: ``read_committed`` or ``read_uncommitted``.
         group: Prefix of Spark's group ids.
         parallelism: Tasks that the engine runs at once.
+        hide_messages: Do not say what is wrong with a value that does not decode, because that may quote it.
 
     Returns:
         Frames whose ``good`` has the decoded value's columns and ``_kafka``, as of the log's end at the call. Its rows
@@ -63,18 +65,19 @@ def latest_by_key(
     frames = decode_rows(latest, codecs, src=F.lit(0))
     frames.keep()
     try:
-        _refuse_undecoded(frames, topic, codecs.value)
+        _refuse_undecoded(frames, topic, codecs.value, hide_messages=hide_messages)
     except BaseException:
         frames.release()
         raise
     return frames
 
 
-def _refuse_undecoded(frames: SliceFrames, topic: str, codec: Codec) -> None:
+def _refuse_undecoded(frames: SliceFrames, topic: str, codec: Codec, *, hide_messages: bool) -> None:
     if not frames.can_fault:
         return
     bad = frames.decoded.where("bad is not null").select("_kafka.partition", "bad.offset", "bad.value").head(1)
     if bad:
         found = codec.explain(bytes(bad[0]["value"] or b""))
-        msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {found.message}"
+        why = found.kind if hide_messages else found.message
+        msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {why}"
         raise RecordFaultError(msg, fix="mend the record: write the key again", topic=topic)

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from kpipe_platform.deadletter import Segment, build_dead_letter
+from kpipe_platform.deadletter.redaction import without_message
 from kpipe_platform.errors import DeadLetterError
 from kpipe_platform.kafka.fetch import RecordFetcher
 from kpipe_platform.kafka.records import KafkaRecord
@@ -120,7 +121,7 @@ class FaultRows:
         planned = spec.slice.ranges[src].range
         if isinstance(record, KafkaRecord):
             offset = record.offset
-        sample = FaultSample(planned.topic, planned.partition, offset, fault, action)
+        sample = FaultSample(planned.topic, planned.partition, offset, self._shown(fault), action)
         if stops(action) and not self.stops:
             # The first one decides how the run stops, so it leads the samples.
             self.samples = [sample, *self.samples[: _SAMPLES - 1]]
@@ -163,10 +164,13 @@ class FaultRows:
         yield letter.topic, Row(letter.key, letter.value, list(letter.headers), None, letter.timestamp_ms)
 
     def _count_reason(self, found: RowFault) -> None:
-        reason = f"rule {', '.join(found.rules)}" if found.rules else found.fault.message
+        reason = f"rule {', '.join(found.rules)}" if found.rules else self._shown(found.fault).message
         if reason not in self.reasons and len(self.reasons) >= _REASONS:
             reason = "others"
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
+
+    def _shown(self, fault: Fault) -> Fault:
+        return without_message(fault) if self._spec.hide_messages else fault
 
     def _decode_fault(self, note: Mapping[str, Any], record: KafkaRecord) -> Fault:
         component = Component(note["component"])

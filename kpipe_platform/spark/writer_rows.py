@@ -16,7 +16,7 @@ from kpipe_platform.spark.columns import (
     HEADERS_TYPE,
     as_key,
     as_timestamp_ms,
-    column_type,
+    column_at,
     encoded_value,
 )
 from kpipe_platform.spark.frames import SliceFrames
@@ -105,7 +105,7 @@ def output_rows(
     timestamp = timestamp or ("timestamp" if "timestamp" in own else None)
     null = F.lit(None)
     row_id = F.monotonically_increasing_id()
-    key_bytes = as_key(F.col(key), column_type(schema, key)) if key else null.cast("binary")
+    key_bytes = as_key(*column_at(schema, key)) if key else null.cast("binary")
     note = null.cast("binary")
     if made is not None and made.can_lack:
         key_bytes, value, note = _beside_faults(key_bytes, value)
@@ -130,7 +130,7 @@ def output_rows(
     if "partition" in own:
         extra["partition"] = F.col("partition")
     if timestamp:
-        extra["timestamp_ms"] = as_timestamp_ms(F.col(timestamp), column_type(schema, timestamp), timestamp)
+        extra["timestamp_ms"] = as_timestamp_ms(*column_at(schema, timestamp), timestamp)
     columns += [column.cast(_EXTRA[name]).alias(name) for name, column in extra.items()]
     if source is None or made is None:
         return WriterRows(output.select(*columns), tuple(extra), placed=placed)

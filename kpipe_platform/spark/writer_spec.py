@@ -55,6 +55,7 @@ class WriterSpec:
             a record brought from an earlier hop.
         correlation_header: Header that carries the correlation id to stamped outputs that lack it; None adds none.
         preview_rows: Outputs to show in the metadata.
+        hide_messages: Show faults without their messages, which may quote what a redaction hook takes out.
         producer: librdkafka producer properties.
         started_ms: When the Spark job was started, milliseconds since the epoch.
         after_input: Take over the transactional id only when the first rows are there, because the stage runs in the
@@ -81,6 +82,7 @@ class WriterSpec:
     stamps: tuple[tuple[str, bytes], ...] = ()
     correlation_header: str | None = "correlation-id"
     preview_rows: int = 5
+    hide_messages: bool = False
     producer: dict[str, Any] = field(default_factory=dict)
     started_ms: int | None = None
     after_input: bool = False

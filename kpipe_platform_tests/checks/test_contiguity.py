@@ -48,7 +48,9 @@ def test_a_recreated_topic_is_a_break() -> None:
 
 def obey(orders: Orders, evaluation: dg.AssetCheckEvaluation) -> None:
     """Run the very command that the description advises."""
-    found = re.search(r"kpipe (offsets set \S+ \S+ --partition \d+ --to [^\s;]+)", evaluation.description or "")
+    found = re.search(
+        r"kpipe (offsets set \S+ \S+ --partition \d+ --to [^\s;]+(?: --new-group)?)", evaluation.description or ""
+    )
     assert found is not None, evaluation.description
     servers = orders.manager.source.connection.bootstrap_servers
     done = CliRunner().invoke(app, [*found[1].split(), "--yes", "--bootstrap-servers", servers])

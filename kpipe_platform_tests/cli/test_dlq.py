@@ -223,6 +223,28 @@ def test_dry_run_as_json(kpipe: Kpipe, dlq: str, source: str) -> None:
     ]
 
 
+@pytest.mark.parametrize("command", ["list", "stats", "redrive", "redrive --dry-run --limit 3"])
+def test_a_topic_without_dead_letters_is_refused(
+    kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce, command: str
+) -> None:
+    flights = kafka_topic("flights", partitions=2)
+    produce(flights, [{"value": b'{"flight": 1}', "partition": n % 2} for n in range(10)])
+    refused(kpipe(f"dlq {command} {flights}"), f"topic '{flights}' is no dead-letter topic", "none of the 10 records")
+    assert succeeded(kpipe(f"dlq list {kafka_topic('empty.dlq')}")).stderr == "There are no such dead letters.\n"
+    assert len(succeeded(kpipe(f"dlq list {flights} --at 1@2")).stdout.splitlines()) == 2
+
+
+def test_a_dry_run_lists_no_more_than_its_limit(kpipe: Kpipe, dlq: str, source: str, produce: Produce) -> None:
+    produce(dlq, [b"plain"] * 20)
+    produce(dlq, [{"value": b"v", "headers": {"x-original-topic": source}}] * 3)
+    dry = f"dlq redrive {dlq} --dry-run --create-parking-topic --limit"
+    rows = [line.split()[:2] for line in succeeded(kpipe(f"{dry} 3")).stdout.splitlines()[1:4]]
+    assert rows == [["0@0", "send"], ["0@1", "park"], ["0@23", "send"]]
+    shown = json.loads(succeeded(kpipe(f"{dry} 9 --json")).stdout)
+    assert [each["offset"] for each in shown["decisions"]] == [0, 1, 2, 3, 4, 5, 23, 24, 25]
+    assert (shown["sent"], shown["parked"], shown["kept"]) == (4, 1, 21)
+
+
 def test_redrive_says_what_is_wrong(kpipe: Kpipe, dlq: str) -> None:
     refused(kpipe(f"dlq redrive {dlq}"), "to be parked", "--create-parking-topic")
     refused(kpipe(f"dlq redrive {dlq} --since nonsense"), "not a time")

@@ -31,7 +31,12 @@ def test_pause_show_and_resume(
     def kpipe(*words: str, **environment: str) -> Result:
         return CliRunner().invoke(app, ["partitions", *words], env={**home, **environment})
 
-    done = kpipe("pause", "kpipe.a", topic, "-p", "1", "--reason", "broken producer")
+    for command in ("show", "pause", "resume"):
+        unknown = kpipe(command, "kpipe.a", topic)
+        assert unknown.exit_code == 1
+        assert f"group 'kpipe.a' has no offset of topic '{topic}'" in unknown.stderr
+        assert "--new-group" in unknown.stderr
+    done = kpipe("pause", "kpipe.a", topic, "-p", "1", "--reason", "broken producer", "--new-group")
     assert done.stdout == f"{topic}/1 paused\n"
     assert "was paused already" in kpipe("pause", "kpipe.a", topic, "-p", "1").stdout
     rows = json.loads(kpipe("show", "kpipe.a", topic, "--json").stdout)["partitions"]

@@ -243,13 +243,50 @@ def test_the_advice_for_a_missing_topic_helps(kpipe: Kpipe, clients: Clients, gr
 # --------------------------------------------------------------------------------------------- offsets: show
 
 
-def test_a_group_that_never_ran(kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce, group: str) -> None:
+@pytest.mark.parametrize("command", ["offsets show {} {}", "offsets set {} {} --to latest --yes"])
+def test_a_mistyped_group_is_refused_and_the_readers_are_named(
+    kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce, clients: Clients, group: str, command: str
+) -> None:
+    topic, other = kafka_topic(partitions=2), kafka_topic("other")
+    produce(topic, [b"x"] * 3)
+    wrong = group.replace("orders", "ordres")
+    refused(kpipe(command.format(wrong, topic)), f"{wrong!r} has no offset", "no group that can be seen has one")
+    commit(clients, plan(clients, group, topic, 1))
+    commit(clients, plan(clients, wrong, other))
+
+    # A group that reads another topic does not read this one.
+    refused(kpipe(command.format(wrong, topic)), f"groups that have one: {group}\n", "correct the group", "--new-group")
+
+    assert offset_of(clients, wrong, topic) is None
+    succeeded(kpipe(command.format(group, topic)))
+
+
+def test_a_new_group_is_given_its_first_offset_where_that_is_said(
+    kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce, clients: Clients, group: str
+) -> None:
     topic = kafka_topic(partitions=2)
     produce(topic, [{"value": b"x", "partition": 0}] * 3)
+    succeeded(kpipe(f"offsets set {group} {topic} --to latest --partition 0 --new-group --yes"))
+    assert (offset_of(clients, group, topic), offset_of(clients, group, topic, 1)) == (3, None)
+    # From then on it is known, in its other partitions too.
+    succeeded(kpipe(f"offsets set {group} {topic} --to latest --partition 1 --yes"))
+    assert offset_of(clients, group, topic, 1) == 0
+
+
+def test_a_partition_that_the_group_has_not_read(
+    kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce, clients: Clients, group: str
+) -> None:
+    topic = kafka_topic(partitions=3)
+    produce(topic, [{"value": b"x", "partition": 0}] * 3)
+    commit(clients, plan(clients, group, topic, 2))
 
     found = json.loads(succeeded(kpipe("offsets", "show", group, topic, "--json")).stdout)
 
-    assert [(p["committed"], p["lag"], p["run_id"]) for p in found["partitions"]] == [(None, 3, None), (None, 0, None)]
+    assert [(p["committed"], p["lag"], p["run_id"]) for p in found["partitions"]] == [
+        (None, 3, None),
+        (None, 0, None),
+        (0, 0, "run-1"),
+    ]
     assert re.search(r"^ +0 +0 +- +3 +3 +- +- ", kpipe("offsets", "show", group, topic).stdout, re.MULTILINE)
 
 
@@ -290,9 +327,10 @@ def test_what_a_run_committed(
 
 
 def test_an_open_transaction_of_the_producer_is_pointed_out(
-    kpipe: Kpipe, kafka_broker: EmbeddedBroker, kafka_topic: TopicFactory, group: str
+    kpipe: Kpipe, kafka_broker: EmbeddedBroker, kafka_topic: TopicFactory, clients: Clients, group: str
 ) -> None:
     topic = kafka_topic()
+    commit(clients, plan(clients, group, topic))
     producer = hung_producer(kafka_broker, topic, transactional_id := f"hung-{uuid.uuid4().hex[:8]}")
 
     found = json.loads(kpipe("topics", "describe", topic, "--json").stdout)["partitions"][0]
@@ -371,7 +409,7 @@ def test_places(
     new_year_ms = 1_356_998_400_000
     produce(topic, [{"value": b"x", "partition": 0, "timestamp": new_year_ms + n} for n in range(5)])
 
-    moved = succeeded(kpipe("offsets", "set", group, topic, "--to", to, "--yes"))
+    moved = succeeded(kpipe("offsets", "set", group, topic, "--to", to, "--yes", "--new-group"))
 
     assert [offset_of(clients, group, topic, n) for n in (0, 1)] == after
     assert [line.split() for line in moved.stdout.splitlines()[1:]] == [
@@ -401,10 +439,10 @@ def test_it_asks_first(kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce
     topic = kafka_topic()
     produce(topic, [b"x"] * 3)
 
-    for declined in (kpipe(f"offsets set {group} {topic} --to 2", answer=a) for a in ("n\n", "")):
+    for declined in (kpipe(f"offsets set {group} {topic} --to 2 --new-group", answer=a) for a in ("n\n", "")):
         assert declined.exit_code == 1
         assert offset_of(clients, group, topic) is None
-    agreed = succeeded(kpipe(f"offsets set {group} {topic} --to 2", answer="y\n"))
+    agreed = succeeded(kpipe(f"offsets set {group} {topic} --to 2 --new-group", answer="y\n"))
     assert offset_of(clients, group, topic) == 2
     assert "Move the offsets" not in agreed.stdout, "the question is not data"
 
@@ -433,7 +471,7 @@ def test_places_that_do_not_exist(
     produce(topic, [b"x"] * 5)
     delete_records(clients, topic, 2)
 
-    refused(kpipe(f"offsets set {group} {topic} {arguments} --yes"), *parts)
+    refused(kpipe(f"offsets set {group} {topic} {arguments} --yes --new-group"), *parts)
     assert offset_of(clients, group, topic) is None
 
 
@@ -497,7 +535,7 @@ def test_an_offset_that_moved_meanwhile_is_not_moved_again(
         return True
 
     monkeypatch.setattr("typer.confirm", meanwhile)
-    refused(kpipe(f"offsets set {group} {topic} --to 2"), "no offset", "is now at 10 by run run-1")
+    refused(kpipe(f"offsets set {group} {topic} --to 2 --new-group"), "no offset", "is now at 10 by run run-1")
     assert offset_of(clients, group, topic) == 10
 
 
@@ -512,7 +550,7 @@ def delete_records(clients: Clients, topic: str, before: int) -> None:
 
 def obey(kpipe: Kpipe, error: KpipeError) -> None:
     """Run the very command that the error advises."""
-    command = re.search(r"kpipe (offsets set \S+ \S+ --partition \d+ --to [^\s;]+)", str(error))
+    command = re.search(r"kpipe (offsets set \S+ \S+ --partition \d+ --to [^\s;]+(?: --new-group)?)", str(error))
     assert command is not None, str(error)
     succeeded(kpipe(f"{command[1]} --yes"))
 

@@ -225,11 +225,11 @@ def test_keys_of_maps_are_strings(schema: str, where: str) -> None:
 
 
 def test_deep_nesting_is_a_fault_and_no_crash() -> None:
-    for depth in (1_000, 100_000):
+    for depth in (200, 1_000, 100_000):
         fault = FLIGHT.diagnose(b'{"dep_time":1,"x":' + b"[" * depth + b"]" * depth + b"}")
         assert fault is not None
         assert fault.message == (
-            f"not JSON: nested deeper than 1,000 levels at line 1, column {18 + 1_000} (character {17 + 1_000})"
+            f"not JSON: nested deeper than 200 levels at line 1, column {18 + 200} (character {17 + 200})"
         )
     # Brackets in strings and beside each other are no nesting.
     assert FLIGHT.diagnose(b'{"dep_time":1,"x":["' + b"[" * 2_000 + b'",' + b"[]," * 2_000 + b"1]}") is None
@@ -240,3 +240,11 @@ def test_numbers_of_more_than_a_thousand_digits_are_a_fault() -> None:
     assert fault is not None
     assert fault.message == "not JSON: a number of more than 1,000 digits at line 1, column 19 (character 18)"
     assert FLIGHT.diagnose(b'{"dep_time":1,"tailnum":"' + b"7" * 5_000 + b'"}') is None
+
+
+@pytest.mark.parametrize(
+    "schema", ["id INT, ID STRING", "s STRUCT<a: INT, A: INT>", "l ARRAY<STRUCT<Ab: INT, aB: INT>>"]
+)
+def test_names_that_differ_only_in_case_are_refused(schema: str) -> None:
+    with pytest.raises(ConfigError, match="differ only in case"):
+        JsonCodec(schema)

@@ -53,14 +53,20 @@ Pair = namedtuple("Pair", "a b")
         ({"a": None, "b": {"c": None, "d": 1}}, '{"b":{"d":1}}'),
         ({"a": [None, {"b": None}]}, '{"a":[null,{}]}'),
         ({"a": True, "b": False, "i": 2**70}, '{"a":true,"b":false,"i":1180591620717411303424}'),
-        ({"f": 1.5, "g": 1e300}, '{"f":1.5,"g":1e+300}'),
+        ({"f": 1.5, "g": 1e300, "h": 0.001}, '{"f":1.5,"g":1.0E300,"h":0.001}'),
+        ({"f": -1.25e7, "g": 9999999.0, "h": 1e-4, "z": -0.0}, '{"f":-1.25E7,"g":9999999.0,"h":1.0E-4,"z":-0.0}'),
         ({"n": float("nan"), "i": float("-inf")}, '{"n":"NaN","i":"-Infinity"}'),
-        ({"d": Decimal("12.50"), "e": Decimal("1E+3"), "t": Decimal("1E-7")}, '{"d":12.50,"e":1000,"t":0.0000001}'),
+        ({"d": Decimal("12.50"), "e": Decimal("1E+3"), "t": Decimal("1E-7")}, '{"d":12.50,"e":1000,"t":1E-7}'),
         ({"d": Decimal("1E+999")}, '{"d":1E+999}'),
         ({"d": dt.date(2013, 1, 1), "t": dt.time(5, 17)}, '{"d":"2013-01-01","t":"05:17:00"}'),
-        ({"t": dt.datetime(2013, 1, 1, 5, 17, tzinfo=dt.timezone.utc)}, '{"t":"2013-01-01T05:17:00+00:00"}'),
+        ({"t": dt.datetime(2013, 1, 1, 5, 17, tzinfo=dt.timezone.utc)}, '{"t":"2013-01-01T05:17:00.000000Z"}'),
+        (
+            {"t": dt.datetime(2013, 1, 1, 5, 17, 0, 9, dt.timezone(dt.timedelta(hours=1)))},
+            '{"t":"2013-01-01T05:17:00.000009+01:00"}',
+        ),
         ({"b": b"\xff\x00", "c": bytearray(b"a")}, '{"b":"/wA=","c":"YQ=="}'),
         ({"s": 'é"\\\n\x00\N{SNOWMAN}'}, '{"s":"é\\"\\\\\\n\\u0000\N{SNOWMAN}"}'),
+        ({"s": "\x1f\\u001f"}, '{"s":"\\u001F\\\\u001f"}'),
         ({"u": uuid.UUID(int=1)}, '{"u":"00000000-0000-0000-0000-000000000001"}'),
         ({"c": Carrier.UNITED, "n": Number.ONE}, '{"c":"UA","n":1}'),
         ({Carrier.UNITED: 1}, '{"UA":1}'),
@@ -71,7 +77,7 @@ Pair = namedtuple("Pair", "a b")
         (Pair(1, None), '{"a":1}'),
         ((1, 2), "[1,2]"),
         ({"i": np.int64(5), "f": np.float64(0.5), "l": np.array([1, 2])}, '{"i":5,"f":0.5,"l":[1,2]}'),
-        ({"t": pd.Timestamp("2013-01-01"), "n": pd.NaT}, '{"t":"2013-01-01T00:00:00","n":null}'),
+        ({"t": pd.Timestamp("2013-01-01"), "n": pd.NaT}, '{"t":"2013-01-01T00:00:00.000000","n":null}'),
     ],
 )
 def test_encode(value: Any, text: str) -> None:
@@ -83,6 +89,12 @@ def test_encode(value: Any, text: str) -> None:
 def test_nulls_stay_where_asked_for() -> None:
     codec = JsonCodec(include_nulls=True)
     assert codec.encode({"a": None, "b": Leg("x")}) == b'{"a":null,"b":{"code":"x","gate":null}}'
+
+
+def test_nulls_in_maps_stay_and_those_in_structs_do_not() -> None:
+    codec = JsonCodec("m MAP<STRING, STRUCT<x: INT>>, l ARRAY<STRUCT<m: MAP<STRING, INT>, y: INT>>")
+    value = {"m": {"a": None, "b": {"x": None}}, "l": [{"m": {"a": None}, "y": None}], "other": {"a": None}}
+    assert codec.encode(value) == b'{"m":{"a":null,"b":{}},"l":[{"m":{"a":null}}],"other":{}}'
 
 
 @pytest.mark.parametrize(

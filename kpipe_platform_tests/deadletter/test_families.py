@@ -8,12 +8,14 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from kpipe_platform.deadletter import DeadLetterContext, build_dead_letter
+from kpipe_platform.deadletter import DeadLetterContext, OriginRange, build_dead_letter
 from kpipe_platform.deadletter.envelope import Envelope
 from kpipe_platform.deadletter.families import read_dead_letter, with_source
 from kpipe_platform.deadletter.found import FoundDeadLetter
-from kpipe_platform.deadletter.header_families import is_error_header
+from kpipe_platform.deadletter.header_families import ERROR_NAMES, ERROR_PREFIXES, Origin, is_error_header
 from kpipe_platform.deadletter.numbers import read_number
 from kpipe_platform.kafka.records import Headers, KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
@@ -274,8 +276,6 @@ def test_a_reference_has_to_be_read_from_the_source() -> None:
 
 
 def test_a_rejected_output_goes_to_the_topic_that_it_was_for() -> None:
-    from kpipe_platform.deadletter import OriginRange
-
     output = KafkaRecord("orders.priced", None, None, TIME, None, KEY, VALUE, OWN)
     built = build_dead_letter(output, FAULT, CONTEXT, TIME, origin_range=OriginRange("orders", 1, 40, 50))
     found = read_dead_letter(in_log(built))
@@ -375,33 +375,89 @@ def test_hops_of_different_families(first: Headers) -> None:
     assert_bytes(found)
 
 
-def test_an_envelope_around_a_dead_letter_of_another_system() -> None:
-    """An asset reads Spring's dead-letter topic and fails on a record of it."""
-    before = letter(spring(), timestamp_ms=TIME + 1)
-    found = read_dead_letter(in_log(build_dead_letter(before, FAULT, CONTEXT, TIME + 5)))
-    assert (found.family, *place(found)) == ("spring", "orders", 1, 42)
-    assert found.original.timestamp_ms == TIME
-    assert (found.exception_type, found.cause_type, found.who) == ("shop.codecs.DecodeFault", None, "priced")
+def test_headers_that_name_several_topics_say_so() -> None:
+    """A chain of dead-letter topics looks like left-over headers, so that nobody can tell where the record belongs."""
+    chain = read_dead_letter(letter((*CONNECT, *spring(topic=b"orders.dlq"))))
+    assert (chain.original.topic, chain.topics) == ("orders", ("orders", "orders.dlq"))
+    twice = read_dead_letter(letter((*spring(), *spring(topic=b"orders-dlt"))))
+    assert twice.topics == ("orders", "orders-dlt")
+    assert read_dead_letter(letter((*CONNECT, *spring()))).topics == ()
+    bare = read_dead_letter(letter((*spring(topic=b"payments"), *SHARE), key=None, value=None))
+    assert (bare.from_source, "payments, orders" in (bare.problem or "")) == (None, True)
+
+
+@pytest.mark.parametrize("form", ["envelope", "raw"])
+def test_a_dead_letter_that_failed_again_belongs_to_the_topic_that_it_was_read_from(form: Any) -> None:
+    """An asset reads a dead-letter topic, of Spring or of kpipe, and fails on a record of it."""
+    of_kpipe = in_log(build_dead_letter(source(), replace(FAULT, exception_type="First"), CONTEXT, TIME + 5))
+    for before in (letter(spring()), of_kpipe):
+        context = replace(CONTEXT, form=form, header_families=("spring", "connect"))
+        outer = in_log(build_dead_letter(before, replace(FAULT, exception_type="Last"), context, TIME + 9))
+        found = read_dead_letter(outer)
+        assert replace(found.original, timestamp_type=before.timestamp_type) == before
+        assert (found.family, found.exception_type, found.letter) == ("kpipe", "Last", outer)
+
+
+NAMES = [*sorted(ERROR_NAMES), *(f"{prefix}{end}" for prefix in ERROR_PREFIXES for end in ("topic", "offset")), "mine"]
+FORGED = (b"true", b"payments", b"7", struct.pack(">q", 7), Origin("payments", 0, 7, 0).to_header()[1])
+LEFT_OVER = st.lists(st.tuples(st.sampled_from(NAMES), st.none() | st.sampled_from(FORGED) | st.binary(max_size=9)))
+
+
+@pytest.mark.parametrize("form", ["envelope", "raw"])
+@given(LEFT_OVER, st.sampled_from(["plain", "envelope", "document"]), st.sampled_from([(), ("connect",), ("spring",)]))
+def test_what_a_record_brings_changes_neither_its_place_nor_its_bytes(
+    form: Any, headers: list[tuple[str, bytes | None]], kind: str, families: Any
+) -> None:
+    """Error headers that another tool left, or a value that is a dead letter; forged or not."""
+    payments = KafkaRecord("payments", 0, 7, TIME, "create_time", KEY, VALUE, OWN)
+    values = {
+        "plain": VALUE,
+        "envelope": build_dead_letter(payments, FAULT, CONTEXT, TIME).value,
+        "document": dagster_kafka(topic="payments").value,
+    }
+    record = replace(source(), value=values[kind], headers=(*OWN, *headers))
+    context = replace(CONTEXT, form=form, header_families=families)
+    found = read_dead_letter(in_log(build_dead_letter(record, FAULT, context, TIME + 5)))
+    if form == "envelope" or families or kind != "plain" or any(is_error_header(name) for name, _ in headers):
+        assert replace(found.original, timestamp_type="create_time") == record
+        assert (found.topics, found.problem, found.from_source) == ((), None, None)
+    else:
+        assert (found.family, *place(found)) == ("unknown", None, None, None)
+
+
+def test_a_rejected_output_in_raw_form_goes_to_the_topic_that_it_was_for() -> None:
+    output = KafkaRecord("orders.priced", None, None, TIME, None, KEY, VALUE, OWN)
+    context = replace(CONTEXT, form="raw")
+    origin = OriginRange("orders", 1, 40, 50)
+    found = read_dead_letter(in_log(build_dead_letter(output, FAULT, context, TIME, origin_range=origin)))
+    assert place(found) == ("orders.priced", None, None)
+    assert (found.exception_type, found.who) == ("shop.codecs.DecodeFault", "priced")
     assert_bytes(found)
 
 
-def test_an_envelope_around_an_envelope() -> None:
-    inner = in_log(build_dead_letter(source(), replace(FAULT, exception_type="First"), CONTEXT, TIME + 5))
-    outer = in_log(build_dead_letter(inner, replace(FAULT, exception_type="Last"), CONTEXT, TIME + 9))
-    found = read_dead_letter(outer)
-    assert found.original == source()
-    assert (found.exception_type, found.dead_lettered_ms) == ("Last", TIME + 9)
-    assert found.letter == outer
+@pytest.mark.parametrize(
+    "value", [b"", None, b"x", b"[]", b"{}", b'{"topic":"t","partition":-1,"offset":1,"header_count":0}']
+)
+def test_an_origin_that_cannot_be_read_is_none(value: bytes | None) -> None:
+    found = read_dead_letter(replace(letter(), headers=(*CONNECT, ("kpipe.origin", value))))
+    assert (found.family, *place(found)) == ("connect", "orders", 1, 42)
 
 
-def test_a_chain_without_end_ends() -> None:
-    """Twenty envelopes around one another: what is inside is bytes then, and not an error."""
-    record = source()
-    for _ in range(20):
-        context = replace(CONTEXT, max_record_bytes=50_000_000)
-        record = in_log(build_dead_letter(record, FAULT, context, TIME))
-    found = read_dead_letter(record)
-    assert found.original.topic == "orders.dlq"
+@pytest.mark.parametrize("families", [(), ("connect",), ("spring", "connect")])
+@pytest.mark.parametrize("brought", [(), spring(topic=b"payments")])
+@pytest.mark.parametrize("form", ["envelope", "raw"])
+def test_a_redacted_record_is_known_as_such_in_either_form(form: Any, brought: Headers, families: Any) -> None:
+    record = replace(source(), headers=(*OWN, *brought))
+    hook = f"{unredacted.__module__}:{unredacted.__qualname__}"
+    context = replace(CONTEXT, form=form, header_families=families, redact=hook)
+    found = read_dead_letter(in_log(build_dead_letter(record, FAULT, context, TIME + 5)))
+    assert found.redacted
+    assert found.original.headers == record.headers
+
+
+def unredacted(record: KafkaRecord, _: Fault) -> KafkaRecord:
+    """A hook that leaves everything as it is."""
+    return record
 
 
 # ------------------------------------------------------------------------------------------- stripping

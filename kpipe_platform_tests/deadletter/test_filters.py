@@ -6,12 +6,14 @@ import random
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kpipe_platform.deadletter.filters import DeadLetterFilter, make_filter, parse_place
 from kpipe_platform.deadletter.found import FoundDeadLetter
 from kpipe_platform.deadletter.options import RedriveOptions
 from kpipe_platform.deadletter.pace import Pace
-from kpipe_platform.deadletter.progress import MAX_TEXT_BYTES, Progress
+from kpipe_platform.deadletter.progress import ALWAYS_FIT, MAX_TEXT_BYTES, Progress
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
 from kpipe_platform.kafka.records import KafkaRecord
@@ -176,6 +178,22 @@ def test_the_text_holds_thousands_of_scattered_dead_letters_and_then_refuses() -
     with pytest.raises(ConfigError, match="passes over so many") as caught:
         crowd.to_text("an-id-of-22-characters")
     assert caught.value.frontier == 0
+
+
+@pytest.mark.parametrize("one_in", [2, 3, 10, 100])
+def test_the_text_holds_two_thousand_dead_letters_scattered_as_thinly_as_one_in_a_hundred(one_in: int) -> None:
+    """What docs/guides/redrive.md says."""
+    rng = random.Random(one_in)
+    done = set(rng.sample(range(1, 2_000 * one_in), 2_000))
+    progress = Progress(0).advanced(0, [(n, n in done) for n in range(2_000 * one_in)])
+    assert len(progress.to_text("an-id-of-22-characters")) <= MAX_TEXT_BYTES
+
+
+@given(st.integers(0, 2**32), st.floats(0, 1))
+def test_the_text_holds_whatever_is_done_of_few_offsets(seed: int, share: float) -> None:
+    rng = random.Random(seed)
+    progress = Progress(7).advanced(7, [(7 + n, rng.random() < share) for n in range(ALWAYS_FIT)])
+    assert len(progress.to_text("an-id-of-22-characters")) <= MAX_TEXT_BYTES
 
 
 def test_text_of_others_names_nothing_that_is_done() -> None:

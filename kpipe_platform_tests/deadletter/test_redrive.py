@@ -38,7 +38,8 @@ from kpipe_platform.errors import (
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.topics import TopicSpec, create_topic
+from kpipe_platform.kafka.topics import TopicSpec, create_topic, describe_topics
+from kpipe_platform.policies.faults import Fault
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 from kpipe_platform_tests.processes import wait_until
 
@@ -128,7 +129,12 @@ def test_to_another_topic_and_by_key(make_letters: Callable[..., DeadLetters], k
 
 def test_plain_messages_go_where_they_are_told_only(letters: DeadLetters) -> None:
     letters.put({"key": b"k", "value": b"plain"})
-    result = letters.redrive()
+    for dry_run in (True, False):
+        with pytest.raises(ConfigError, match="is no dead-letter topic") as caught:
+            letters.redrive(dry_run=dry_run)
+    assert "--to-topic" in (caught.value.fix or "")
+    assert stored(letters) is None
+    result = letters.redrive(filter=make_filter(places=["0@0"]))
     assert [(k.offset, k.reason) for k in result.kept] == [(0, "no_topic")]
     assert letters.redrive(to_topic=letters.source).total("sent") == 1
     assert letters.values() == [b"plain"]
@@ -202,6 +208,32 @@ def test_a_limit(letters: DeadLetters) -> None:
     assert (result.total("sent"), result.limited) == (3, True)
     assert letters.redrive(limit=10).limited is False
     assert letters.values() == [b"v%d" % n for n in range(7)]
+
+
+def test_a_limit_is_not_used_up_by_what_stays(letters: DeadLetters) -> None:
+    letters.put(*({"value": b"v", "headers": {"x-original-topic": "nowhere"}} for _ in range(4)))
+    letters.add([letters.failed(n) for n in range(3)])
+    assert letters.redrive(limit=2).total("sent") == 2
+    assert letters.values() == [b"v0", b"v1"]
+
+
+def test_what_cannot_be_remembered_to_the_end_is_refused_before_anything_is_sent(
+    letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kpipe_platform.deadletter.progress.MAX_TEXT_BYTES", 90)
+    monkeypatch.setattr("kpipe_platform.deadletter.redrive_partition.ALWAYS_FIT", 10)
+    letters.add([letters.failed(n) for n in range(90)])
+    places = [
+        f"0@{n}" for n in (1, 2, 5, 7, 11, 12, 18, 23, 24, 25, 31, 37, 38, 44, 51, 53, 59, 60, 66, 71, 80, 81, 88)
+    ]
+    with pytest.raises(ConfigError, match=r"takes .* bytes") as caught:
+        letters.redrive(filter=make_filter(places=places), batch_records=2)
+    assert "--to-topic" in (caught.value.fix or "")
+    assert letters.sent() == []
+    assert stored(letters) is None
+    # What fits goes on.
+    assert letters.redrive(filter=make_filter(places=places), batch_records=2, limit=2).total("sent") == 2
+    assert letters.redrive(batch_records=50).total("sent") == 88
 
 
 def test_a_rate(letters: DeadLetters) -> None:
@@ -359,6 +391,65 @@ def test_redacted_payloads_stay_unless_told_otherwise(letters: DeadLetters, prod
     as_is = letters.redrive(**only, redacted="as_is", to_topic=f"{letters.topic}.as-is", group="as-is")
     assert as_is.total("sent") == 1
     assert letters.values(f"{letters.topic}.as-is") == [b"***"]
+
+
+def hide(record: KafkaRecord, _: Fault) -> KafkaRecord:
+    """A redaction hook."""
+    return replace(record, value=b"***")
+
+
+@pytest.mark.parametrize("families", [("connect",), ("spring",), ()])
+@pytest.mark.parametrize("form", ["envelope", "raw"])
+def test_what_a_hook_left_is_not_sent_for_the_original(
+    letters: DeadLetters, produce: Produce, kafka_topic: TopicFactory, form: Any, families: Any
+) -> None:
+    produce(letters.source, [{"key": b"k", "value": b"secret", "headers": {"h": b"1"}, "timestamp": TIME}])
+    failed = KafkaRecord(letters.source, 0, 0, TIME, "create_time", b"k", b"secret", (("h", b"1"),))
+    letters.add([failed], form=form, header_families=families, redact=f"{__name__}:hide")
+    assert letters.values(letters.topic) != [b"secret"]
+    other = kafka_topic("as-is", config=KEEP)
+    assert letters.redrive(to_topic=other).kept_by_reason == {"redacted": 1}
+    assert letters.redrive(redacted="as_is", to_topic=other, group="as-is").total("sent") == 1
+    assert [(each.value, each.headers) for each in letters.sent(other)] == [(b"***", (("h", b"1"), (ATTEMPTS, b"1")))]
+    if form == "raw" and not families:
+        assert letters.redrive(redacted="from_source").kept_by_reason == {"payload_gone": 1}
+        return
+    assert letters.redrive(redacted="from_source").total("sent") == 1
+    sent = letters.sent()[-1]
+    assert (sent.value, sent.headers) == (b"secret", (("h", b"1"), (ATTEMPTS, b"1")))
+
+
+@pytest.mark.parametrize("form", ["envelope", "raw"])
+def test_left_over_headers_of_another_tool_do_not_decide_where_a_record_goes(
+    letters: DeadLetters, kafka_topic: TopicFactory, form: Any
+) -> None:
+    payments = kafka_topic("payments", config=KEEP)
+    spring = (("kafka_dlt-original-topic", payments.encode()), ("kafka_dlt-original-partition", struct.pack(">i", 0)))
+    letters.add([letters.failed(0, headers=spring)], form=form, header_families=("spring", "connect"))
+    assert letters.redrive().total("sent") == 1
+    assert letters.sent()[0].headers == (*spring, (ATTEMPTS, b"1"))
+    assert letters.sent(payments) == []
+
+
+def test_headers_that_name_several_topics_send_nothing_unless_told(
+    letters: DeadLetters, kafka_topic: TopicFactory
+) -> None:
+    """Connect leaves a record's own headers before its own, so that those of another tool may say another topic."""
+    payments = kafka_topic("payments", config=KEEP)
+    letters.put(
+        {
+            "value": b"v",
+            "headers": [
+                ("kafka_dlt-original-topic", payments.encode()),
+                ("__connect.errors.topic", letters.source.encode()),
+                ("__connect.errors.partition", b"0"),
+            ],
+        }
+    )
+    (stays,) = letters.redrive().kept
+    assert (stays.reason, payments in stays.detail, "--to-topic" in stays.detail) == ("several_topics", True, True)
+    assert letters.redrive(to_topic=letters.source).total("sent") == 1
+    assert (letters.values(), letters.values(payments)) == ([b"v"], [])
 
 
 def share(letters: DeadLetters, offset: int) -> dict[str, Any]:
@@ -599,6 +690,27 @@ def test_an_offset_of_an_earlier_topic_of_that_name(letters: DeadLetters) -> Non
     assert letters.sent() == []
 
 
+def test_an_offset_past_an_open_transaction_stays(letters: DeadLetters) -> None:
+    letters.add([letters.failed(n) for n in range(3)])
+    writer = Producer({**letters.settings.for_librdkafka(), "transactional.id": f"writer-of-{letters.topic}"})
+    writer.init_transactions(10)
+    writer.begin_transaction()
+    for _ in range(3):
+        writer.produce(letters.topic, b"open", partition=0)
+    writer.flush(10)
+    with Clients(letters.settings) as clients:
+        group = f"{letters.topic}.redrive"
+        with RedriveTransaction(clients, group, letters.topic, 0, timeout_s=30) as transaction:
+            transaction.open()
+            topic_id = describe_topics(clients, [letters.topic])[letters.topic].topic_id
+            transaction.send([], 5, Progress(5).to_text(topic_id))
+    for dry_run in (True, False):
+        assert letters.redrive(dry_run=dry_run).total("read") == 0
+    assert offset_of(letters) == 5
+    writer.abort_transaction(10)
+    assert letters.sent() == []
+
+
 def test_dead_letters_that_retention_took(letters: DeadLetters) -> None:
     letters.add([letters.failed(n) for n in range(6)])
     letters.redrive(filter=make_filter(places=["0@1"]))
@@ -624,10 +736,38 @@ def test_a_foreign_member_of_the_group(letters: DeadLetters) -> None:
     rival.close()
 
 
+def test_a_dead_letter_whose_topic_or_partition_is_gone_stays_and_stops_no_other(letters: DeadLetters) -> None:
+    letters.add(
+        [
+            KafkaRecord("nowhere", 0, 1, TIME, None, b"k", b"v"),
+            letters.failed(1),
+            letters.failed(2, partition=7),
+            KafkaRecord("no topic!", 0, 1, TIME, None, b"k", b"v"),
+            KafkaRecord("nowhere", 0, 2, TIME, None, b"k", b"v" * 9_000),
+        ],
+        max_record_bytes=4_000,
+    )
+    letters.put({"value": b"v", "headers": {"x-original-topic": ""}})
+    letters.add([letters.failed(3)])
+    for dry_run in (True, False):
+        result = letters.redrive(dry_run=dry_run)
+        assert [(kept.offset, kept.reason) for kept in result.kept] == [
+            (0, "topic_gone"),
+            (2, "partition_gone"),
+            (3, "topic_gone"),
+            (4, "payload_gone"),
+            (5, "topic_gone"),
+        ]
+        assert result.total("sent") == 2
+    assert "--to-topic" in result.kept[0].detail
+    assert "--partitioning by-key" in result.kept[1].detail
+    assert letters.values() == [b"v1", b"v3"]
+
+
 def test_topics_that_are_not_there(letters: DeadLetters) -> None:
-    letters.add([KafkaRecord("nowhere", 0, 1, TIME, None, b"k", b"v")])
+    letters.add([letters.failed(0)])
     with pytest.raises(TopicNotFoundError, match="nowhere") as caught:
-        letters.redrive()
+        letters.redrive(to_topic="nowhere")
     assert "--to-topic" in (caught.value.fix or "")
     with pytest.raises(TopicNotFoundError, match="no-such"):
         replace(letters, topic="no-such.dlq").redrive()

@@ -31,9 +31,9 @@ from kpipe_platform import (
     kafka_topic_asset,
     table_input,
 )
-from kpipe_platform.errors import ConfigError, OffsetsNotStoredError, PartitionsFailedError
+from kpipe_platform.errors import ConfigError, OffsetsNotStoredError, PartitionsFailedError, TopicNotFoundError
 
-from .conftest import BAD, Orders, order
+from .conftest import BAD, ORDER, Orders, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -114,6 +114,50 @@ class TestPlainAssets:
         nothing = dg.asset(name="enriched", partitions_def=orders.topic_asset.partitions_def)(returns_nothing)
         with pytest.raises(OffsetsNotStoredError):
             orders.run(nothing)
+
+    @pytest.mark.parametrize("annotation", [None, dg.MaterializeResult, Any])
+    def test_what_it_returns_must_be_known_before_work(self, orders: Orders, annotation: Any) -> None:
+        """Dagster calls no IO manager for a MaterializeResult without a value: a success that moves no offset."""
+        called = []
+
+        def enriched(orders: DataFrame):  # type: ignore[no-untyped-def]
+            called.append(orders.count())
+            return dg.MaterializeResult(metadata={"rows": called[-1]})
+
+        if annotation is not None:
+            enriched.__annotations__["return"] = annotation
+        orders.send(order(1))
+        for key in ("kafka_io_manager", "committing"):
+            resources = {"committing": OffsetCommittingIOManager(inner=FolderIOManager(folder="/nowhere"))}
+            with pytest.raises(OffsetsNotStoredError, match="annotate what it returns"):
+                orders.run(plain(orders, enriched, io_manager_key=key), resources=resources)
+        assert called == []
+
+    def test_a_result_has_a_value(self, orders: Orders, tmp_path: Path) -> None:
+        def enriched(orders: DataFrame) -> dg.MaterializeResult[DataFrame]:
+            return dg.MaterializeResult(metadata={"mine": 1})
+
+        def anything(orders: DataFrame) -> object:
+            return dg.MaterializeResult(metadata={"mine": 1})
+
+        def right(orders: DataFrame) -> dg.MaterializeResult[DataFrame]:
+            return dg.MaterializeResult(value=orders, metadata={"mine": 1})
+
+        orders.send(order(1))
+        with pytest.raises(dg.DagsterTypeCheckDidNotPass, match='expected type "DataFrame"'):
+            orders.run(plain(orders, enriched))
+        with pytest.raises(ConfigError, match="returned a MaterializeResult without rows"):
+            orders.run(plain(orders, anything))
+        inner = FolderIOManager(folder=str(tmp_path))
+        with pytest.raises(ConfigError, match="returned a MaterializeResult without rows"):
+            orders.run(
+                plain(orders, anything, io_manager_key="committing", metadata={}),
+                resources={"committing": OffsetCommittingIOManager(inner=inner)},
+            )
+        assert orders.committed() is None
+        found = orders.metadata(orders.run(plain(orders, right)))
+        assert (found["records_written"], found["mine"]) == (1, 1)
+        assert orders.lag() == 0
 
     def test_an_asset_without_a_kafka_input_writes_to_a_topic(self, orders: Orders, spark: SparkSession) -> None:
         def enriched() -> DataFrame:
@@ -263,6 +307,19 @@ class TestOtherStores:
         assert orders.committed() is None
         assert orders.letters() == []
 
+    @pytest.mark.parametrize("result", [dg.MaterializeResult(value=1), dg.Output(1)])
+    def test_dagsters_results_are_not_rows(self, orders: Orders, tmp_path: Path, result: Any) -> None:
+        orders.send(order(1))
+        inner = FolderIOManager(folder=str(tmp_path))
+        with pytest.raises(ConfigError, match="return the rows themselves"):
+            orders.run(
+                orders.asset(lambda orders: result, topic=None, io_manager_key="committing"),
+                resources={"committing": OffsetCommittingIOManager(inner=inner)},
+            )
+        with pytest.raises(ConfigError, match="return the rows themselves"):
+            orders.run(orders.asset(lambda orders: result))
+        assert orders.committed() is None
+
     def test_stop_looks_before_it_stores(self, orders: Orders, tmp_path: Path) -> None:
         from kpipe_platform.errors import RecordFaultError
 
@@ -295,6 +352,30 @@ class TestOtherStores:
         )
         assert result.success
         assert orders.ids() == [14]
+
+    def test_two_sources_whose_keys_end_alike(self, make_orders: Callable[..., Orders]) -> None:
+        orders, other = make_orders(), make_orders()
+        eu, us = (
+            kafka_topic_asset(topic, value=JsonCodec(ORDER), partitions=1, name="orders", key_prefix=prefix)
+            for topic, prefix in ((orders.source, "eu"), (other.source, "us"))
+        )
+
+        @kafka_asset(source=[eu, us], topic=KafkaTopic(orders.target, value=JsonCodec()))
+        def enriched(eu_orders: DataFrame, us_orders: DataFrame) -> DataFrame:
+            return eu_orders.unionByName(us_orders)
+
+        orders.send(order(1))
+        other.send(order(2))
+        dg.materialize(
+            [eu, us, enriched],
+            selection=[enriched],
+            resources={"kafka_io_manager": orders.manager},
+            partition_key="0",
+            instance=orders.instance,
+        )
+        assert sorted(orders.ids()) == [1, 2]
+        committed = [orders.manager.source.committed(orders.group, topic) for topic in (orders.source, other.source)]
+        assert [found[0] and found[0].offset for found in committed] == [1, 1]
 
     def test_a_compacted_topic_as_a_table(self, make_orders: Callable[..., Orders]) -> None:
         orders = make_orders(config={"cleanup.policy": "compact"})
@@ -411,6 +492,43 @@ class TestPartitions:
         orders.run(orders.asset(topic=topic))
         assert len(orders.consume(topic.name)) == 2
         assert orders.manager.source.partition_numbers(topic.name) == [0, 1]
+
+    @pytest.mark.parametrize("of", ["kafka_asset", "plain"])
+    def test_a_destination_topic_that_is_not_as_declared(self, make_orders: Callable[..., Orders], of: str) -> None:
+        def enriched(orders: DataFrame) -> DataFrame:
+            return orders
+
+        def run(spec: TopicSpec) -> None:
+            topic = KafkaTopic(orders.target, value=JsonCodec(), create=spec)
+            made = plain(orders, enriched, metadata=topic.as_metadata()) if of == "plain" else orders.asset(topic=topic)
+            orders.run(made)
+
+        orders = make_orders(target={"partitions": 2, "config": {"retention.ms": "-1"}})
+        orders.send(order(1))
+        wrong = TopicSpec(4, config={"retention.ms": "1000", "cleanup.policy": "delete", "retention.mss": "1"})
+        with pytest.raises(ConfigError, match="is not as its TopicSpec says") as caught:
+            run(wrong)
+        for says in (
+            "it has 2 partition(s), not 4",
+            "retention.ms is '-1', not '1000'",
+            "topics have no setting 'retention.mss'",
+        ):
+            assert says in str(caught.value)
+        assert "cleanup.policy" not in str(caught.value)
+        assert (orders.committed(), orders.outputs()) == (None, [])
+        run(TopicSpec(2, config={"retention.ms": " -1", "min.cleanable.dirty.ratio": "0.50"}))
+        assert orders.ids() == [1]
+
+    @pytest.mark.parametrize("partitioned", [True, False])
+    def test_a_mistyped_source_leaves_no_destination_behind(self, orders: Orders, partitioned: bool) -> None:
+        orders.topic_asset = kafka_topic_asset(
+            f"{orders.source}.mistyped", value=JsonCodec("id BIGINT"), name="orders", partitions=1
+        )
+        topic = KafkaTopic(f"{orders.target}.made", value=JsonCodec(), create=TopicSpec())
+        with pytest.raises(TopicNotFoundError, match="mistyped' does not exist"):
+            orders.run(orders.asset(topic=topic, partitioned=partitioned), "0" if partitioned else None)
+        with pytest.raises(TopicNotFoundError, match="made' does not exist"):
+            orders.manager.source.partition_numbers(topic.name)
 
 
 class TestDefinitions:

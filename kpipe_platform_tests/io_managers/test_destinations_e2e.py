@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import logging
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -22,6 +24,8 @@ from kpipe_platform import (
     KafkaTopic,
 )
 from kpipe_platform.errors import ConfigError, DeadLetterError, DestinationRejectedError, RecordFaultError
+from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.policies.faults import Fault
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import TopicFactory
 
@@ -175,6 +179,38 @@ class TestDeadLetters:
         assert second.value == b""
         assert first.header("__connect.errors.topic") == orders.source.encode()
 
+    def test_where_a_hook_redacts_nothing_of_a_record_is_shown(
+        self, orders: Orders, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """Neither of one that does not decode nor of one that the stage fails on, whose error quotes the value."""
+        connection = orders.manager.source.connection
+        letters = KafkaDeadLetterDestination(
+            connection=connection, create_topic=True, redact=f"{without_values.__module__}:without_values"
+        )
+        manager = KafkaIOManager(
+            source=orders.manager.source,
+            destination=orders.manager.destination,
+            dead_letter=letters,
+            spark=orders.manager.spark,
+        )
+
+        def stage(orders: DataFrame) -> DataFrame:
+            return orders.withColumn("amount", F.col("note").cast("double"))
+
+        orders.send(order(1, value={"note": "1.5"}), order(2, value={"note": "seven"}), BAD)
+        caplog.set_level(logging.INFO)
+        found = orders.metadata(orders.run(orders.asset(stage), manager=manager))
+        assert (found["records_written"], found["dead_letters"]) == (1, 2)
+        assert "preview" not in found
+        told = f"{found} {[r.getMessage() for r in caplog.records if r.name.startswith('kpipe_platform')]}"
+        assert "the stage fails on" in told
+        assert "wrong_type" in told
+        assert "seven" not in told
+        orders.send(BAD)
+        with pytest.raises(RecordFaultError) as caught:
+            orders.run(orders.asset(on_fault=FaultAction.STOP), manager=manager)
+        assert "seven" not in f"{caught.value} {vars(caught.value)}"
+
     def test_a_payload_that_cannot_fit_is_referred_to(
         self, make_orders: Callable[..., Orders], kafka_topic: TopicFactory
     ) -> None:
@@ -194,6 +230,11 @@ class TestDeadLetters:
         envelope = letter.json()
         assert envelope["payload"] == "reference"
         assert hashlib.sha256(payload).hexdigest() in json.dumps(envelope)
+
+
+def without_values(record: KafkaRecord, fault: Fault) -> tuple[KafkaRecord, Fault]:
+    """A redaction hook."""
+    return replace(record, value=b"{}"), replace(fault, message=fault.kind, stacktrace=None)
 
 
 class TestAtLeastOnce:

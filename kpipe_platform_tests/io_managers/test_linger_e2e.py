@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
 
-from kpipe_platform import ExecutionMode, PartitionScaling
+from kpipe_platform import ExecutionMode, KafkaIOManager, KafkaSource, PartitionScaling
 from kpipe_platform.errors import (
     ConfigError,
     LostRangeError,
@@ -224,6 +225,51 @@ class TestRefusals:
             orders.run(orders.asset(max_slices=None, linger_s=5, scaling=PartitionScaling(max_records=2)))
         assert orders.committed() == 2
         assert orders.ids() == [0, 1]
+
+    def test_an_open_transaction_before_the_offset_is_waited_for_in_peace(
+        self, orders: Orders, kafka_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The end of committed records stands before the offset; looking at that again and again plans nothing."""
+        orders.send(order(0))
+        servers = {"bootstrap.servers": kafka_broker.bootstrap_servers}
+        writer = Producer({**servers, "transactional.id": f"writer-of-{orders.source}"})
+        writer.init_transactions(10)
+        writer.begin_transaction()
+        writer.produce(orders.source, b"open", partition=0)
+        writer.flush(10)
+        admin = AdminClient(servers)
+        wanted = ConsumerGroupTopicPartitions(orders.group, [TopicPartition(orders.source, 0, 2)])
+        [moved] = admin.alter_consumer_group_offsets([wanted]).values()
+        moved.result(10)
+        plans: list[Slice] = []
+        ask_all = follower.Follower._ask_all
+
+        def counted(self: follower.Follower, clients: Any) -> Slice:
+            plans.append(ask_all(self, clients))
+            return plans[-1]
+
+        monkeypatch.setattr(follower.Follower, "_ask_all", counted)
+        found = orders.metadata(orders.run(orders.asset(max_slices=None, linger_s=1.5)))
+        writer.abort_transaction(10)
+        assert (found["records_read"], orders.committed(), orders.ids()) == (0, 2, [])
+        assert len(plans) == 1
+
+    @pytest.mark.parametrize("left", [0, 1])
+    def test_a_loss_that_a_later_slice_finds_is_reported(
+        self, orders: Orders, kafka_broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, left: int
+    ) -> None:
+        """Also where the loss leaves nothing to read."""
+        orders.send(*map(order, range(5)))
+        _between(monkeypatch, lambda: _delete_records(kafka_broker, orders.source, 5 - left))
+        of = orders.manager
+        source = KafkaSource(
+            connection=of.source.connection, group_prefix=of.source.group_prefix, on_lost_offsets="skip"
+        )
+        manager = KafkaIOManager(source=source, destination=of.destination, dead_letter=of.dead_letter, spark=of.spark)
+        asset = orders.asset(max_slices=None, scaling=PartitionScaling(max_records=2))
+        found = orders.metadata(orders.run(asset, manager=manager))
+        assert f"{orders.source}/0 [2, {5 - left})" in found["lost_ranges"]
+        assert (found["records_read"], found["kpipe/ranges"][0]["end"], orders.committed()) == (2 + left, 5, 5)
 
     def test_an_offset_moved_between_two_slices_is_the_compares(
         self, orders: Orders, monkeypatch: pytest.MonkeyPatch

@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.sql import DataFrame
 
 from kpipe_platform import ExecutionMode, JsonCodec, KafkaTopic, PartitionScaling
 from kpipe_platform.errors import KpipeError
@@ -187,7 +188,7 @@ def plain(orders: Orders, *, fails: bool = False, retry: dg.RetryPolicy | None =
         },
         retry_policy=retry,
     )
-    def enriched(orders) -> Any:  # type: ignore[no-untyped-def]
+    def enriched(orders: DataFrame) -> DataFrame:
         calls.append(1)
         if fails and (retry is None or len(calls) == 1):
             msg = "the function fails"

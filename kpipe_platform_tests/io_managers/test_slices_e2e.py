@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -48,6 +50,34 @@ def test_an_empty_slice_is_a_success_without_a_spark_job(orders: Orders, spark: 
     assert (found["records_read"], found["lag"]) == (0, 0)
     assert jobs() == filled
     assert orders.ids() == [1]
+
+
+@pytest.mark.parametrize("linger_s", [None, 0.5])
+def test_an_idle_group_keeps_its_offset(
+    orders: Orders, monkeypatch: pytest.MonkeyPatch, linger_s: float | None
+) -> None:
+    """Brokers forget an offset that nothing commits for a week, though the asset runs every hour."""
+
+    def committed_by() -> str:
+        found = orders.manager.source.committed(orders.group, orders.source)[0]
+        assert found is not None
+        assert found.metadata is not None
+        return found.metadata.run_id
+
+    asset = orders.asset(max_slices=None, linger_s=linger_s)
+    orders.send(order(1))
+    first = orders.run(asset)
+    orders.run(asset)
+    assert committed_by() == first.run_id
+    later = SimpleNamespace(**{**vars(time), "time": lambda: time.time() + 2 * 3_600})
+    for module in ("resources.source", "kafka.transactions"):
+        monkeypatch.setattr(f"kpipe_platform.{module}.time", later)
+    found = orders.run(asset)
+    assert orders.metadata(found)["records_read"] == 0
+    assert committed_by() == found.run_id
+    orders.run(asset)
+    assert committed_by() == found.run_id
+    assert (orders.committed(), orders.ids()) == (1, [1])
 
 
 def test_max_records_bounds_a_slice_and_max_slices_takes_several(orders: Orders) -> None:

@@ -5,12 +5,16 @@ import pytest
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
 
 STORED = CommitMetadata(
-    "id-1", "r" * 36, "s" * 16, "kpipe.asset.topic.12", 9_999_999_999, SliceCounts(10**9, 10**9, 7, 3)
+    "id-1", "r" * 36, "s" * 16, "kpipe.asset.topic.12", 9_999_999_999, SliceCounts(10**9, 10**9, 7, 3), at_ms=10**13
 )
 
 
 def test_round_trip() -> None:
     assert CommitMetadata.from_text(STORED.to_text()) == STORED
+
+
+def test_what_a_later_version_adds_is_left_out() -> None:
+    assert CommitMetadata.from_text(STORED.to_text()[:-1] + ',"more":[1]}') == STORED
 
 
 def test_it_fits_the_brokers_limit_by_far() -> None:

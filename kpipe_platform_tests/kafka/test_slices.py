@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -60,6 +61,8 @@ def policy(**changes: Any) -> PlanPolicy:
         pytest.param(facts(10, log_start=50), policy(on_lost_offsets="skip"), 50, 100, id="skip what was lost"),
         pytest.param(facts(10, log_start=10), policy(), 10, 100, id="a log that begins at the offset lost nothing"),
         pytest.param(facts(10, log_start=100), policy(on_lost_offsets="skip"), 100, 100, id="skip to an empty log"),
+        pytest.param(facts(130, log_end=150), policy(), 130, 130, id="past an open transaction waits for its end"),
+        pytest.param(facts(150, log_end=150), policy(max_records=3), 150, 150, id="at the end of the log"),
     ],
 )
 def test_range(given: PartitionFacts, how: PlanPolicy, start: int, end: int) -> None:
@@ -72,6 +75,12 @@ def test_a_skipped_loss_is_recorded_and_the_compare_stays_with_the_stored_offset
     assert planned.committed == 10
 
 
+def test_an_offset_past_the_stable_end_has_no_backlog() -> None:
+    planned = plan_range(facts(130, log_end=150), policy())
+    assert (planned.backlog, planned.is_past_stable) == (0, True)
+    assert not plan_range(facts(100, log_end=150), policy()).is_past_stable
+
+
 def test_the_backlog_is_what_waits_behind_the_range() -> None:
     assert plan_range(facts(10), policy(max_records=30)).backlog == 60
 
@@ -82,7 +91,13 @@ def test_the_backlog_is_what_waits_behind_the_range() -> None:
         (facts(10, log_start=50), policy(), LostRangeError, ["[10, 50)", "t/3", "--to earliest"]),
         (facts(10, stored_id="id-0"), policy(), TopicRecreatedError, ["id-0", "id-1", "kpipe offsets set"]),
         (facts(101), policy(), TopicRecreatedError, ["101", "past the log's end 100"]),
-        (facts(None, earlier=Materialised(77, "id-1")), policy(), OffsetsVanishedError, ["offset 77", "--to 77"]),
+        (facts(151, log_end=150), policy(), TopicRecreatedError, ["151", "past the log's end 150"]),
+        (
+            facts(None, earlier=Materialised(77, "id-1")),
+            policy(),
+            OffsetsVanishedError,
+            ["offset 77", "--to 77 --new-group"],
+        ),
         (facts(None), policy(start="error"), NoStartOffsetError, ['start="error"', "kpipe offsets set kpipe.a t"]),
         (facts(None, earlier=Materialised(77, "id-1")), policy(start="latest"), OffsetsVanishedError, ["no offset"]),
         (facts(None, earlier=Materialised(77, "id-0")), policy(), TopicRecreatedError, ["up to offset 77", "id-0"]),
@@ -125,6 +140,30 @@ def test_empty_and_moving_slices() -> None:
     assert (empty.is_empty, empty.moves_offsets) == (True, False)
     new = plan_slice([facts(None)], policy(start="latest"), run_id="r", slice_id="s")
     assert (new.is_empty, new.moves_offsets) == (True, True)
+
+
+HOUR_MS = 3_600_000
+
+
+@pytest.mark.parametrize(
+    ("stored_ms", "now_ms", "renews"),
+    [
+        (HOUR_MS, 2 * HOUR_MS - 1, False),
+        (HOUR_MS, 2 * HOUR_MS, True),
+        (HOUR_MS, None, False),
+        # By an older version, or by a clock that was ahead.
+        (None, HOUR_MS, True),
+        (9 * HOUR_MS, HOUR_MS, True),
+    ],
+)
+def test_an_empty_slice_renews_an_offset_before_the_brokers_forget_it(
+    stored_ms: int | None, now_ms: int | None, renews: bool
+) -> None:
+    at = PartitionFacts(
+        "t", 3, "id-1", Watermarks(0, 100), CommittedOffset(100, replace(stored_by("id-1"), at_ms=stored_ms))
+    )
+    empty = plan_slice([at], policy(), run_id="r", slice_id="s", now_ms=now_ms)
+    assert (empty.is_empty, empty.moves_offsets) == (True, renews)
 
 
 def test_foreign_members_are_named() -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from kpipe_platform.errors import (
     BrokerUnavailableError,
+    CommitUnknownError,
     FencedError,
     OffsetConflictError,
     OffsetsPendingError,
@@ -24,6 +26,7 @@ from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
+from kpipe_platform_tests.processes import wait_until
 
 from .conftest import PlanNext
 
@@ -284,6 +287,56 @@ def test_no_broker_is_a_typed_error_within_the_deadline(plan: PlanNext, source: 
     with SliceTransaction(gone, slice_, timeout_s=60) as transaction, pytest.raises(BrokerUnavailableError):
         transaction.open()
     assert time.monotonic() - began < 5
+
+
+def test_an_offset_past_an_open_transaction_waits_for_its_end(
+    settings: ConnectionSettings, source: str, plan: PlanNext, begin: Callable[..., SliceTransaction]
+) -> None:
+    """The end that a committed read sees stands still there; the log goes on, so nothing was truncated."""
+    writer = Producer({**settings.for_librdkafka(), "transactional.id": f"writer-of-{source}"})
+    writer.init_transactions(10)
+    writer.begin_transaction()
+    for _ in range(4):
+        writer.produce(source, b"open", partition=0)
+    writer.flush(10)
+    # An operator's choice, or a source that was read_uncommitted before.
+    with begin(plan(source, isolation="read_uncommitted")) as moved:
+        moved.open()
+        store_offsets(moved, [SliceCounts()])
+
+    waiting = plan(source)
+    assert (waiting.ranges[0].range.start, waiting.is_empty, waiting.ranges[0].backlog) == (7, True, 0)
+
+    writer.commit_transaction(10)
+    wait_until(lambda: plan(source).ranges[0].range.end == 8, "the marker behind the records")
+    assert not plan(source).ranges[0].is_past_stable
+
+
+class Unanswered:
+    """A producer whose brokers answer nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        def call(*_: object) -> None:
+            raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+
+        return call
+
+
+@pytest.mark.parametrize("topic", ["orders", "commit-log"])
+def test_only_a_commit_has_an_unknown_outcome(topic: str) -> None:
+    """By the call that got no answer, not by the words of its error."""
+    slice_ = Slice(f"commits.{topic}", "run", "slice", ())
+    away = ConnectionSettings("127.0.0.1:9", request_timeout_s=1.0)
+    with SliceTransaction(away, slice_, timeout_s=60) as transaction:
+        transaction._producer = cast(Any, Unanswered())
+        with pytest.raises(BrokerUnavailableError) as caught:
+            transaction.begin()
+        assert type(caught.value) is BrokerUnavailableError
+        error = transaction.error(KafkaError(KafkaError._TIMED_OUT), f"commit-free work on {topic}")
+        assert type(error) is BrokerUnavailableError
+        with pytest.raises(CommitUnknownError, match="whether the transaction committed is not known"):
+            transaction.commit([])
+        transaction._producer = None
 
 
 def test_the_client_of_a_zombie_cannot_begin_again(

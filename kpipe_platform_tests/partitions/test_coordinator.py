@@ -50,6 +50,14 @@ def test_the_slot_names_assets_and_partition(pools: set[str], tags: dict[str, st
     assert slot_of(run_of(pools, **tags)) == slot
 
 
+def test_the_slot_of_many_assets_can_be_indexed_and_is_their_own() -> None:
+    """PostgreSQL makes no run with a tag of more than some 2,600 bytes."""
+    many = {f"kpipe.shop.an_asset_with_a_long_name_{n}" for n in range(200)}
+    slots = {slot_of(run_of(many - without, partition="3")) for without in ({next(iter(many))}, set[str]())}
+    assert len(slots) == 2
+    assert all(slot is not None and len(slot) <= 200 for slot in slots)
+
+
 @pytest.mark.parametrize(
     ("how", "pool"),
     [

@@ -56,6 +56,51 @@ def test_a_plain_secret_is_refused_because_dagster_would_show_it() -> None:
         sasl("b:9092", "PLAIN", PASSWORD)
 
 
+@pytest.mark.parametrize(
+    ("dialect", "name"),
+    [
+        ("librdkafka", "ssl.keystore.password"),
+        ("librdkafka", "ssl.key.pem"),
+        ("librdkafka", "sasl.oauthbearer.client.secret"),
+        ("librdkafka", "sasl.oauthbearer.assertion.private.key.passphrase"),
+        ("java", "ssl.truststore.password"),
+        ("java", "ssl.keystore.key"),
+        ("java", "sasl.oauthbearer.assertion.private.key.passphrase"),
+    ],
+)
+def test_secrets_among_further_properties(dialect: str, name: str, password: dg.EnvVar) -> None:
+    with pytest.raises(ConfigError, match=r"a plain value, which Dagster would show") as caught:
+        KafkaConnection(bootstrap_servers="b:9092", **{dialect: {name: PASSWORD}})
+    assert f'"{name}": dg.EnvVar(' in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+    connection = KafkaConnection(bootstrap_servers="b:9092", **{dialect: {name: password}})
+    assert getattr(connection.settings, dialect) == {name: PASSWORD}
+    assert PASSWORD not in repr(connection) + str(connection.settings.describe())
+    assert connection.settings.redact(f"refused {PASSWORD}") == "refused **********"
+
+
+@pytest.mark.parametrize(
+    ("dialect", "name", "says"),
+    [
+        ("librdkafka", "bootstrap.servers", "KafkaConnection(bootstrap_servers=...)"),
+        ("librdkafka", "metadata.broker.list", "KafkaConnection(bootstrap_servers=...)"),
+        ("librdkafka", "socket.timeout.ms", "KafkaConnection(request_timeout_s=...)"),
+        ("librdkafka", "message.timeout.ms", "KafkaDestination(delivery_timeout_s=...)"),
+        ("librdkafka", "session.timeout.ms", "PartitionOwnership(session_timeout_s=...)"),
+        ("librdkafka", "socket.keepalive.enabled", 'No such configuration property: "socket.keepalive.enabled"'),
+        ("librdkafka", "socket.keepalive.enable", "Expected bool value"),
+        ("java", "bootstrap.servers", "KafkaConnection(bootstrap_servers=...)"),
+        ("java", "auto.offset.reset", "KafkaSource(start=...)"),
+        ("java", "key.deserializer", "Spark's reader"),
+        ("java", "kafka.fetch.max.bytes", "write 'fetch.max.bytes'"),
+    ],
+)
+def test_further_properties_that_are_refused_when_they_are_declared(dialect: str, name: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=rf"KafkaConnection\({dialect}=\.\.\.\)") as caught:
+        KafkaConnection(bootstrap_servers=dg.EnvVar("NOT_SET_ANYWHERE"), **{dialect: {name: "other:9092"}})
+    assert says in str(caught.value)
+
+
 def test_the_variable_is_read_late_and_shown_nowhere(password: dg.EnvVar) -> None:
     connection = sasl("b:9092", "PLAIN", password)
     assert connection.settings.sasl_password == PASSWORD

@@ -163,6 +163,12 @@ class Sensing:
             wanted = ConsumerGroupTopicPartitions(self.group, [TopicPartition(self.source, partition, offset)])
             clients.admin().alter_consumer_group_offsets([wanted])[self.group].result()
 
+    def delete_before(self, offset: int, partition: int = 0) -> None:
+        """What retention does."""
+        with Clients(self.manager.source.connection.settings) as clients:
+            [deleted] = clients.admin().delete_records([TopicPartition(self.source, partition, offset)]).values()
+            deleted.result(30)
+
     @property
     def remembered(self) -> Cursor:
         return Cursor.from_text(self.cursor)

@@ -6,9 +6,10 @@ import re
 import pytest
 
 from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.kafka.slices import PlannedRange
 from kpipe_platform.sensors.cursor import Cursor, Seen
 from kpipe_platform.sensors.in_flight import FailedRun, failures_at
-from kpipe_platform.sensors.tags import RANGES, AskedFor, range_key, ranges_to_text
+from kpipe_platform.sensors.tags import RANGE_KEY, RANGES, AskedFor, range_key, tags_of_ranges
 
 NOW = 10_000.0
 PARTITION = ("orders", 0)
@@ -72,20 +73,41 @@ def test_range_keys_are_unique_and_short() -> None:
     assert all(re.fullmatch(r"[gh]:orders/0-999\[[0-9a-f]{32}\]", key) for key in keys)
 
 
+def planned(topic: str, partition: int, start: int, end: int, lost_from: int | None = None) -> PlannedRange:
+    lost = None if lost_from is None else OffsetRange(topic, partition, lost_from, start)
+    committed = start if lost_from is None else lost_from
+    return PlannedRange(OffsetRange(topic, partition, start, end), "id", start, end, committed, lost)
+
+
 def test_ranges_come_back_from_the_tags() -> None:
-    text = ranges_to_text([OffsetRange("b", 1, 3, 4), OffsetRange("a", 12, 0, 2)])
-    assert json.loads(text) == {"a": {"12": [0, 2]}, "b": {"1": [3, 4]}}
-    assert AskedFor.of({RANGES: text}).starts == {("b", 1): 3, ("a", 12): 0}
+    tags = tags_of_ranges([planned("b", 1, 3, 4), planned("a", 12, 7, 9, lost_from=2)])
+    assert {name: json.loads(text) for name, text in tags.items()} == {
+        RANGES: {"a": {"12": [7, 9, 2]}, "b": {"1": [3, 4]}}
+    }
+    # What counts failures is where the group stood, not where the log began.
+    assert AskedFor.of(tags).committed == {("b", 1): 3, ("a", 12): 2}
+
+
+@pytest.mark.parametrize("topics", [1, 30])
+@pytest.mark.parametrize("partitions", [0, 1, 600, 20_000])
+def test_tags_of_any_number_of_partitions_can_be_indexed(topics: int, partitions: int) -> None:
+    """PostgreSQL refuses a run whose tag has more than some 2,600 bytes, key included."""
+    names = [f"{n:03}".ljust(249, "x") for n in range(topics)]
+    offset = 2**62
+    ranges = [planned(names[n % topics], n, offset, offset + n, offset - 1) for n in range(partitions)]
+    tags = {**tags_of_ranges(ranges), RANGE_KEY: range_key("g" * 255, "all", [each.range for each in ranges])}
+    assert max(len(name.encode()) + len(text.encode()) for name, text in tags.items()) < 2_600
+    assert AskedFor.of(tags).committed == {(p.range.topic, p.range.partition): offset - 1 for p in ranges}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 3}', '{"a": {"x": [1, 2]}}', '{"a": {"1": 2}}'])
 def test_tags_of_another_kind_name_nothing(text: str) -> None:
-    assert AskedFor.of({RANGES: text}).starts == {}
-    assert AskedFor.of({}).starts == {}
+    assert AskedFor.of({RANGES: text}).committed == {}
+    assert AskedFor.of({}).committed == {}
 
 
-def failed(ended_s: float, start: int = 5) -> FailedRun:
-    return FailedRun(AskedFor({PARTITION: start, ("orders", 1): 0}), ended_s)
+def failed(ended_s: float, committed: int = 5) -> FailedRun:
+    return FailedRun(AskedFor({PARTITION: committed, ("orders", 1): 0}), ended_s)
 
 
 @pytest.mark.parametrize(
@@ -96,7 +118,7 @@ def failed(ended_s: float, start: int = 5) -> FailedRun:
         ([failed(30), failed(20), failed(10)], None, 3, 30),
         # The storage lists runs by when they were made, which need not be when they ended.
         ([failed(10), failed(30)], None, 2, 30),
-        ([failed(10, start=4)], None, 0, 0),
+        ([failed(10, committed=4)], None, 0, 0),
         ([failed(30), failed(10)], 20, 1, 30),
         ([failed(30), failed(10)], 40, 0, 0),
         ([FailedRun(AskedFor({}), 10)], None, 0, 0),
@@ -107,3 +129,9 @@ def test_failures_at_the_present_offset(
 ) -> None:
     found = failures_at(runs, {PARTITION: 5}, lambda: success_s)
     assert (found.count, found.last_s) == (count, last_s)
+
+
+def test_failures_of_a_new_group_count_wherever_the_log_began() -> None:
+    runs = [failed(30, committed=9), failed(20, committed=7), failed(10, committed=5)]
+    assert failures_at(runs, {PARTITION: None}, lambda: None).count == 3
+    assert failures_at(runs, {("orders", 2): None}, lambda: None).count == 0

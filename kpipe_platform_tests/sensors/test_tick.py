@@ -32,6 +32,7 @@ from kpipe_platform import (
 from kpipe_platform.errors import ConfigError, FencedError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.partitions.pauses import pause, resume
+from kpipe_platform.partitions.runs import asked_ranges
 from kpipe_platform.resources.scaling import ExecutionMode
 from kpipe_platform.sensors import kafka_offset_sensor, kafka_partition_sensor
 
@@ -62,6 +63,63 @@ def test_only_partitions_with_enough_records_are_asked_for(make_sensing: Callabl
     assert sensing.asked() == ["2"]
     sensing.now_s += 1
     assert sensing.asked() == ["1", "2"]
+
+
+@pytest.mark.parametrize("committed", [None, 1])
+def test_a_log_start_that_moves_is_no_progress(
+    make_sensing: Callable[..., Sensing], manager: KafkaIOManager, committed: int | None
+) -> None:
+    """Neither of a new group, nor of one that may skip what retention takes: backoff and attempts go on."""
+    source = KafkaSource(
+        connection=manager.source.connection, group_prefix=manager.source.group_prefix, on_lost_offsets="skip"
+    )
+    skipping = KafkaIOManager(source=source, spark=manager.spark, destination=manager.destination)
+    sensing = make_sensing(1, manager=skipping, options={"max_attempts": 3, "retry_delay_s": 30})
+    sensing.send(*range(20))
+    if committed is not None:
+        sensing.set_offset(committed)
+
+    for attempt, wait_s in enumerate((0, 30, 60)):
+        if wait_s:
+            sensing.after_last_run(wait_s - 1)
+            sensing.delete_before(2 + 4 * attempt)
+            assert sensing.asked() == []
+            assert sensing.remembered.summary["backing_off"] == 1
+            sensing.after_last_run(wait_s)
+        sensing.delete_before(4 + 4 * attempt)
+        [request] = sensing.tick().run_requests or []
+        run = sensing.queue(dg.DagsterRunStatus.STARTED, tags=dict(request.tags), asset_selection=frozenset([ASSET]))
+        sensing.end(run)
+
+    for deleted in (14, 15):
+        sensing.after_last_run(100_000)
+        sensing.delete_before(deleted)
+        assert sensing.asked() == []
+        assert sensing.remembered.summary["exhausted"] == 1
+        assert sensing.remembered.reported == {0: f"exhausted@{committed or 0}"}
+    # An operator's move is one.
+    sensing.set_offset(16)
+    assert sensing.asked() == ["0"]
+
+
+def test_a_wait_for_more_records_goes_on_when_the_log_start_moves(make_sensing: Callable[..., Sensing]) -> None:
+    sensing = make_sensing(1, options={"minimum_records": 5, "maximum_wait_s": 60})
+    sensing.send(1, 2, 3)
+    assert sensing.asked() == []
+    sensing.now_s += 50
+    sensing.delete_before(1)
+    assert sensing.asked() == []
+    sensing.now_s += 11
+    assert sensing.asked() == ["0"]
+
+
+def test_a_run_over_many_partitions_has_tags_that_can_be_indexed(make_sensing: Callable[..., Sensing]) -> None:
+    """PostgreSQL makes no run with a tag of more than some 2,600 bytes."""
+    sensing = make_sensing(150, asset_options=RANGES, options={"partitions_per_run": 150})
+    sensing.produce(sensing.source, [{"value": b'{"id": 1}', "partition": n} for n in range(150)])
+    [request] = sensing.tick().run_requests or []
+    assert max(len(f"{name}{value}".encode()) for name, value in request.tags.items()) < 2_600
+    assert set(asked_ranges(request.tags)) == {(sensing.source, number) for number in range(150)}
 
 
 def test_a_wiped_or_broken_cursor_changes_nothing_but_the_wait(make_sensing: Callable[..., Sensing]) -> None:
@@ -130,7 +188,7 @@ def test_the_number_of_calls_does_not_grow_with_the_partitions(
     # Log start and end are two requests of one kind.
     assert calls == {"describe_topics": 1, "offsets_for_times": 2, "committed": 1}
     requests = made.run_requests or []
-    assert sum(len(json.loads(request.tags["kpipe/ranges"])[sensing.source]) for request in requests) == count
+    assert sum(len(asked_ranges(request.tags)) for request in requests) == count
     assert len({request.run_key for request in requests}) == len(requests) == (1 if count == 10 else 2)
     assert all(len(str(request.run_key)) < 250 for request in requests)
     assert took < 10

@@ -21,6 +21,7 @@ from kpipe_platform.deadletter import (
     Segment,
     build_dead_letter,
 )
+from kpipe_platform.deadletter.families import read_dead_letter
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.dead_letter_counts import DeadLetterCounts, ReasonCount, count_dead_letters
@@ -52,6 +53,7 @@ CONTEXT = DeadLetterContext(
     segments=(Segment("plan", 1_357_017_420_500, 12), Segment("write", 1_357_017_420_512)),
 )
 RAW = replace(CONTEXT, form="raw")
+INNER = build_dead_letter(KafkaRecord("payments", 0, 7, 5, None, b"k", b"v"), FAULT, CONTEXT, NOW_MS)
 RETRIES = (Retry(1, 1_357_017_420_900, 250, "TimeoutError", "no answer"), Retry(2, 1_357_017_421_000, None, "E", ""))
 
 Table = Callable[..., list[dict[str, Any]]]
@@ -278,6 +280,33 @@ def test_a_mark_of_redaction_is_seen_in_either_form(table: Table) -> None:
     rows = table(plain, marked)
     assert [row["redacted"] for row in rows] == [True, True]
     assert rows[0]["headers"] == []
+
+
+@pytest.mark.parametrize("context", [CONTEXT, RAW], ids=["envelope", "raw"])
+def test_both_readers_say_the_same_of_what_is_written(table: Table, context: DeadLetterContext) -> None:
+    """Also of a record that brings error headers of other tools, and of what a hook changed."""
+    left_over = (("kafka_dlt-original-topic", b"payments"), ("x-original-offset", b"7"), ("kpipe.origin", b"{}"))
+    hook = f"{unredacted.__module__}:{unredacted.__qualname__}"
+    letters = [
+        build_dead_letter(replace(RECORD, headers=headers), FAULT, replace(context, redact=redact), NOW_MS)
+        for headers in (RECORD.headers, (*RECORD.headers, *left_over), ())
+        for redact in (None, hook)
+    ]
+    # A record of a dead-letter topic that failed again.
+    letters.append(build_dead_letter(replace(RECORD, value=INNER.value), FAULT, context, NOW_MS))
+    for letter, row in zip(letters, table(*letters), strict=True):
+        found = read_dead_letter(
+            KafkaRecord("d", 0, 0, letter.timestamp_ms, None, letter.key, letter.value, letter.headers)
+        )
+        original = found.original
+        assert (row["source_topic"], row["source_partition"], row["source_offset"]) == ("flights", 3, 42)
+        assert (original.topic, original.partition, original.offset) == ("flights", 3, 42)
+        assert (row["redacted"], pairs(row["headers"])) == (found.redacted, original.headers)
+
+
+def unredacted(record: KafkaRecord, _: Fault) -> KafkaRecord:
+    """A hook that leaves everything as it is."""
+    return record
 
 
 # -------------------------------------------------------------------------------------------------- counts

@@ -1,0 +1,265 @@
+"""A value leaves as the same bytes, whatever form a stage takes it in."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+from decimal import Decimal
+from typing import Any, ClassVar
+
+import hypothesis
+import hypothesis.strategies as st
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from kpipe_platform import JsonCodec, KafkaRecord, TextCodec
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.spark.checks import check_output_schema
+from kpipe_platform.spark.columns import encoded_value
+from kpipe_platform.spark.convert import to_form, to_frame
+from kpipe_platform.spark.frames import TopicCodecs, decode_rows
+from kpipe_platform.spark.reader import _SOURCE_COLUMNS
+
+from .conftest import NOON
+
+pytestmark = pytest.mark.spark
+
+SOURCE = JsonCodec(
+    "tiny TINYINT, small SMALLINT, i INT, big BIGINT, f FLOAT, d DOUBLE, dec DECIMAL(20,10), b BOOLEAN, s STRING, "
+    "bin BINARY, dt DATE, ts TIMESTAMP, ntz TIMESTAMP_NTZ, a ARRAY<BIGINT>, times ARRAY<TIMESTAMP>, "
+    "m MAP<STRING, BIGINT>, st STRUCT<x: BIGINT, f: FLOAT, at: TIMESTAMP>, "
+    "l ARRAY<STRUCT<m: MAP<STRING, STRUCT<d: DOUBLE, f: FLOAT>>>>"
+)
+
+
+def whole(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def moments(suffix: str) -> st.SearchStrategy[str]:
+    # Of the years 1 to 9999, which is what Python holds.
+    microseconds = st.integers(1, 9998 * 365 * 86_400 * 1_000_000)
+    first = NOON.replace(1, 1, 1, 0, tzinfo=None)
+    times = microseconds.map(lambda after: first + dt.timedelta(microseconds=after))
+    return times.map(lambda time: time.isoformat(timespec="microseconds") + suffix)
+
+
+TIMES = moments("Z")
+# Before Java 19 very large and very small numbers may be written with a digit too many.
+LARGE = st.sampled_from([1e7, -1.25e9, 1e22, 1.5e300, 1.25e-5])
+DOUBLES = st.integers(-(10**12), 10**12).map(lambda n: n / 1000) | LARGE
+FLOATS = st.integers(-(10**6), 10**6).map(lambda n: n / 100)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.none() | values
+
+
+def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """An object, each of its fields there, null or absent."""
+    return st.fixed_dictionaries({}, optional={name: maybe(values) for name, values in fields.items()})
+
+
+VALUES = some(
+    tiny=whole(8),
+    small=whole(16),
+    i=whole(32),
+    big=whole(64),
+    f=FLOATS,
+    d=DOUBLES,
+    dec=st.decimals(-(10**9), 10**9, places=10),
+    b=st.booleans(),
+    s=TEXTS,
+    bin=st.binary(max_size=4).map(lambda data: base64.b64encode(data).decode()),
+    dt=st.dates().map(str),
+    ts=TIMES,
+    ntz=moments(""),
+    a=st.lists(maybe(whole(64)), max_size=3),
+    times=st.lists(maybe(TIMES), max_size=2),
+    m=st.dictionaries(TEXTS, maybe(whole(64)), max_size=3),
+    st=some(x=whole(64), f=FLOATS, at=TIMES),
+    l=st.lists(maybe(some(m=st.dictionaries(TEXTS, maybe(some(d=DOUBLES, f=FLOATS)), max_size=2))), max_size=2),
+)
+
+
+def text_of(value: Any) -> str:
+    """JSON with all digits of a Decimal."""
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{json.dumps(name)}:{text_of(one)}" for name, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(text_of, value)) + "]"
+    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)
+
+
+def read(spark: SparkSession, values: list[str], codec: JsonCodec = SOURCE) -> DataFrame:
+    raw = [(None, value.encode(), "orders", 0, offset, NOON, 0, []) for offset, value in enumerate(values)]
+    frame = spark.createDataFrame(raw, _SOURCE_COLUMNS)
+    return decode_rows(frame, TopicCodecs(TextCodec(), codec), src=F.lit(0)).good
+
+
+def written(frame: DataFrame, codec: JsonCodec, *, records: bool = False) -> list[bytes]:
+    value = F.col("value") if records else encoded_value(codec, frame.schema)
+    return [bytes(row[1]) for row in sorted(frame.select("_kafka.offset", value.alias("value")).collect())]
+
+
+def texts(frame: DataFrame, codec: JsonCodec) -> list[str]:
+    return [row[0] for row in frame.select(encoded_value(codec, frame.schema).cast("string")).collect()]
+
+
+def through(spark: SparkSession, frame: DataFrame, form: str, codec: JsonCodec, source: JsonCodec) -> list[bytes]:
+    """The bytes that a stage writes which takes this form and returns it as it is."""
+    back = to_frame(spark, to_form(frame, form, source), codec, source.fields)
+    if form != "records":
+        check_output_schema(back, codec, "target")
+    return written(back, codec, records=form == "records")
+
+
+def without_nulls(value: Any, kind: str = "struct") -> Any:
+    """The value as it is written: nulls in structs are left out, those in maps (named m) and lists stay."""
+    if isinstance(value, dict):
+        kept = {name: one for name, one in value.items() if one is not None or kind == "map"}
+        return {
+            name: without_nulls(one, "map" if name == "m" and kind == "struct" else "struct")
+            for name, one in kept.items()
+        }
+    return [without_nulls(one) for one in value] if isinstance(value, list) else value
+
+
+# A smaller example would be found by hundreds of Spark jobs.
+@hypothesis.settings(
+    max_examples=2, suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate]
+)
+@hypothesis.given(st.lists(VALUES, min_size=40, max_size=40))
+def test_a_value_leaves_as_it_came_and_as_the_same_bytes_in_every_form(
+    spark: SparkSession, values: list[dict[str, Any]]
+) -> None:
+    frame = read(spark, [text_of(value) for value in values]).cache()
+    try:
+        for codec in (SOURCE, JsonCodec(include_nulls=True)):
+            by_spark = written(frame, codec)
+            for form in ("pandas", "pyarrow", "records"):
+                found = through(spark, frame, form, codec, SOURCE)
+                assert [(form, *pair) for pair in zip(found, by_spark, strict=True) if pair[0] != pair[1]] == []
+            if not codec.include_nulls:
+                left = [json.loads(data, parse_float=Decimal) for data in by_spark]
+                assert left == [json.loads(text_of(without_nulls(v)), parse_float=Decimal) for v in values]
+    finally:
+        frame.unpersist()
+
+
+@pytest.mark.parametrize("form", ["spark", "pandas", "pyarrow", "polars", "records"])
+def test_microseconds_and_large_ids_beside_nulls_stay(spark: SparkSession, form: str) -> None:
+    codec = JsonCodec("id BIGINT, n INT, at TIMESTAMP")
+    sent = ['{"id":9007199254740993,"at":"2026-01-05T10:00:00.123456Z"}', '{"n":7}']
+    frame = read(spark, sent, codec)
+    for target in (JsonCodec(), codec):
+        assert [data.decode() for data in through(spark, frame, form, target, codec)] == sent
+
+
+def test_records_keep_the_milliseconds_of_their_timestamp(spark: SparkSession) -> None:
+    times = [NOON + dt.timedelta(milliseconds=n) for n in range(200)]
+    raw = [(None, b"{}", "orders", 0, n, time, 0, []) for n, time in enumerate(times)]
+    frame = decode_rows(
+        spark.createDataFrame(raw, _SOURCE_COLUMNS), TopicCodecs(TextCodec(), SOURCE), src=F.lit(0)
+    ).good
+    found = [record.timestamp_ms for record in to_form(frame, "records", SOURCE)]
+    assert found == [1_357_041_600_000 + n for n in range(200)]
+
+
+class TestMaps:
+    CODEC = JsonCodec("m MAP<STRING, BIGINT>")
+    SENT: ClassVar = ['{"m":{"a":1,"b":null}}', '{"m":{"c":2}}']
+
+    @pytest.mark.parametrize("form", ["pandas", "records"])
+    def test_are_dicts(self, spark: SparkSession, form: str) -> None:
+        found = to_form(read(spark, self.SENT, self.CODEC), form, self.CODEC)
+        first = found[0].value["m"] if form == "records" else found["m"][0]
+        assert first == {"a": 1, "b": None}
+
+    @pytest.mark.parametrize("codec", [JsonCodec(), CODEC], ids=["undeclared", "declared"])
+    def test_dicts_that_a_stage_makes_leave_as_objects(self, spark: SparkSession, codec: JsonCodec) -> None:
+        made: list[dict[str, Any]] = [{"x": 1, "y": None}, {}]
+        frame = to_frame(spark, pd.DataFrame({"m": made}), codec, self.CODEC.fields)
+        check_output_schema(frame, codec, "target")
+        value = encoded_value(codec, frame.schema)
+        assert [row[0] for row in frame.select(value.cast("string")).collect()] == [
+            '{"m":{"x":1,"y":null}}',
+            '{"m":{}}',
+        ]
+        records = [KafkaRecord(value={"m": one}) for one in made]
+        found = to_frame(spark, records, codec, self.CODEC.fields).collect()
+        assert [bytes(row["value"]) for row in found] == [b'{"m":{"x":1,"y":null}}', b'{"m":{}}']
+
+    def test_polars_has_none(self, spark: SparkSession) -> None:
+        with pytest.raises(ConfigError, match="polars has no type for the MAP in 'm'"):
+            to_form(read(spark, self.SENT, self.CODEC), "polars", self.CODEC)
+
+
+def test_a_pandas_column_takes_its_declared_type_where_nothing_changes(spark: SparkSession) -> None:
+    codec = JsonCodec("id INT, price DECIMAL(10,2), note STRING, legs ARRAY<STRUCT<code: STRING, n: INT>>")
+    made = pd.DataFrame(
+        {"id": [1.0, None], "price": [Decimal("1.5"), None], "note": [None, None], "legs": [[{"code": "a"}], []]}
+    )
+    frame = to_frame(spark, made, codec)
+    check_output_schema(frame, codec, "target")
+    value = encoded_value(codec, frame.schema).cast("string")
+    assert [row[0] for row in frame.select(value).collect()] == [
+        '{"id":1,"price":1.50,"legs":[{"code":"a"}]}',
+        '{"legs":[]}',
+    ]
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [
+        ({"id": [1.5]}, "'id' is double, declared as int"),
+        ({"id": [2**40]}, "'id' is bigint, declared as int"),
+        ({"legs": [[{"code": "a", "more": 1}]]}, "'legs' is array<struct<code:string,more:bigint>>, declared as"),
+        ({"legs": ["text"]}, "'legs' is string, declared as array<struct<code:string>>"),
+        ({"id": [1, "x"]}, "column 'id' of the pandas.DataFrame has no type of its own"),
+    ],
+)
+def test_a_pandas_column_that_does_not_fit_is_refused(
+    spark: SparkSession, column: dict[str, list[Any]], message: str
+) -> None:
+    codec = JsonCodec("id INT" if "id" in column else "legs ARRAY<STRUCT<code: STRING>>")
+    with pytest.raises(ConfigError) as caught:
+        check_output_schema(to_frame(spark, pd.DataFrame(column), codec), codec, "target")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("'text' as legs", "'legs' is string, declared as array<struct<code:string,n:map<string,int>>>"),
+        ("array(named_struct('code', 1, 'n', map('a', 1))) as legs", "'legs' is array<struct<code:int,"),
+        ("array(named_struct('code', 'x')) as legs", "'legs' is array<struct<code:string>>, declared"),
+        ("array(named_struct('code', 'x', 'n', map('a', 1L))) as legs", "'legs' is array<struct<"),
+        ("array(named_struct('n', map('a', 1), 'code', 'x')) as legs", None),
+        ("array() as legs", None),
+        ("null as legs", None),
+    ],
+)
+def test_types_inside_of_an_output_are_compared(spark: SparkSession, sql: str, problem: str | None) -> None:
+    codec = JsonCodec("legs ARRAY<STRUCT<code: VARCHAR(3), n: MAP<STRING, INT>>>")
+    frame = spark.sql(f"select {sql}")
+    if problem is None:
+        check_output_schema(frame, codec, "target")
+        return
+    with pytest.raises(ConfigError) as caught:
+        check_output_schema(frame, codec, "target")
+    assert problem.replace("code:string,n", "code:varchar(3),n") in str(caught.value)
+
+
+def test_an_arrow_table_keeps_its_map(spark: SparkSession) -> None:
+    table = pa.table({"m": pa.array([[("a", 1), ("b", None)]], pa.map_(pa.string(), pa.int64()))})
+    frame = to_frame(spark, table, JsonCodec())
+    assert (
+        frame.select(encoded_value(JsonCodec(), frame.schema).cast("string")).collect()[0][0]
+        == '{"m":{"a":1,"b":null}}'
+    )
