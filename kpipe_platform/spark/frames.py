@@ -159,7 +159,10 @@ def decode_rows(
     staged = rows.select(src.cast("int").alias("src"), *how.staged)
     flat = staged.withColumn("fault", how.fault).select(*how.flat)
     decoded = flat.select(*how.decoded)
-    good = decoded.where("bad is null") if how.can_fault else decoded
+    # True for a good record, and not deterministic: Spark moves no filter of the stage below such a filter. Otherwise it
+    # may compute a stage's condition for a record before it knows that the record did not decode.
+    is_good = F.when(F.col("bad").isNull(), F.spark_partition_id()) >= 0
+    good = decoded.where(is_good) if how.can_fault else decoded
     good = good.select(*how.good)
     return SliceFrames(decoded, good, how.good, RowCache(flat), how.can_fault, only_range, small, one_task)
 
