@@ -159,8 +159,8 @@ def decode_rows(
     staged = rows.select(src.cast("int").alias("src"), *how.staged)
     flat = staged.withColumn("fault", how.fault).select(*how.flat)
     decoded = flat.select(*how.decoded)
-    # True for a good record, and not deterministic: Spark moves no filter of the stage below such a filter. Otherwise it
-    # may compute a stage's condition for a record before it knows that the record did not decode.
+    # True for a good record, and not deterministic: Spark moves no filter of the stage below such a filter. Otherwise
+    # it may compute a stage's condition for a record before it knows that the record did not decode.
     is_good = F.when(F.col("bad").isNull(), F.spark_partition_id()) >= 0
     good = decoded.where(is_good) if how.can_fault else decoded
     good = good.select(*how.good)
