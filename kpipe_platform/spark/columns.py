@@ -22,7 +22,7 @@ CORRUPT = "_kpipe_corrupt"
 
 # Name of the fields that kpipe puts around a record's JSON. No record can know it, so none can close what it is put in
 # and pass for another.
-_FENCE = f"_kpipe_{secrets.token_hex(8)}"
+_FENCE = f"_k{secrets.token_hex(5)}"
 
 # All six digits of a second, and the seconds of an offset (years before 1900): Spark's own patterns cut both.
 _WRITTEN = {
@@ -101,7 +101,8 @@ def _half_of_a_pair(text: Column) -> Column:
     """True where half of a surrogate pair is escaped, of which Spark makes a question mark."""
     single = F.replace(text, F.lit(BACKSLASHES), F.lit("  "))
     half = F.regexp_replace(single, SURROGATE_PAIR, " ").rlike(SURROGATE)
-    return F.when(text.contains("\\ud") | text.contains("\\uD"), half)
+    # Most texts have no escape at all, and are looked through once.
+    return F.when(text.contains("\\u"), F.when(text.contains("\\ud") | text.contains("\\uD"), half))
 
 
 def _unfit(fields: Iterable[Field], parent: Column) -> list[Column]:
