@@ -44,7 +44,8 @@ class JsonCodec(Codec):
     type does not hold it: a TINYINT beyond 127, a DECIMAL with more digits after the point than its scale, a text
     longer than its VARCHAR, seconds that a TIMESTAMP does not reach, a key that is twice in a MAP, half of a
     surrogate pair. Spark's other leniencies hold: a STRING field takes any value as the JSON text that Spark makes
-    of it, names that the schema does not have are left out, and names match exactly.
+    of it, names that the schema does not have are left out, and names match exactly. Beside the types of Spark,
+    TIMESTAMP_MILLIS and TIMESTAMP_MICROS are whole numbers since 1970 in JSON, and a TIMESTAMP to the stage.
 
     Args:
         schema: The fields of the value: DDL text such as ``"dep_time INT NOT NULL, tailnum STRING"``, the

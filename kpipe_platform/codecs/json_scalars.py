@@ -17,7 +17,7 @@ from typing import Any
 
 from kpipe_platform.codecs.datetime_text import is_date, is_timestamp, is_timestamp_ntz
 from kpipe_platform.codecs.json_write import write_json
-from kpipe_platform.codecs.schema import MAX_PRECISION, ScalarType
+from kpipe_platform.codecs.schema import EPOCH_UNITS, MAX_PRECISION, ScalarType
 
 # A TINYINT takes numbers up to 255: Jackson reads an unsigned byte, and 255 becomes -1.
 _INTEGERS = {
@@ -25,6 +25,7 @@ _INTEGERS = {
     "smallint": (-(2**15), 2**15 - 1),
     "int": (-(2**31), 2**31 - 1),
     "bigint": (-(2**63), 2**63 - 1),
+    **dict.fromkeys(EPOCH_UNITS, (-(2**63), 2**63 - 1)),
 }
 MAX_EPOCH_SECONDS = (2**63 - 1) // 1_000_000
 """Most seconds before or after 1970 that a TIMESTAMP holds: 64 bits of microseconds."""
@@ -32,6 +33,7 @@ _HELD = {
     **_INTEGERS,
     "tinyint": (-(2**7), 2**7 - 1),
     "timestamp": (-MAX_EPOCH_SECONDS, MAX_EPOCH_SECONDS),
+    "timestamp_millis": (-MAX_EPOCH_SECONDS * 1_000, MAX_EPOCH_SECONDS * 1_000),
 }
 _FLOAT_TEXTS = frozenset({"NaN", "Infinity", "+Infinity", "-Infinity", "+INF", "-INF"})
 _DECIMAL_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
@@ -59,6 +61,11 @@ def fits(kind: ScalarType, value: Any) -> bool:
     if kind.name in ("varchar", "char"):
         return len(value if isinstance(value, str) else _spark_text(value)) <= kind.arguments[0]
     return not out_of_range(kind, value)
+
+
+def held(name: str) -> tuple[int, int]:
+    """The least and the greatest number that a type holds which takes whole numbers."""
+    return _HELD[name]
 
 
 def _spark_text(value: Any) -> str:

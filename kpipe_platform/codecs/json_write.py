@@ -20,8 +20,9 @@ from typing import Any
 from uuid import UUID
 
 from kpipe_platform.codecs.base import NOT_ENCODABLE, EncodeFault
-from kpipe_platform.codecs.schema import ArrayType, DataType, MapType, StructType
+from kpipe_platform.codecs.schema import EPOCH_UNITS, ArrayType, DataType, MapType, ScalarType, StructType
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
 # Every escape, so that a backslash that is escaped itself is not taken for the start of another.
 _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
@@ -36,7 +37,8 @@ def write_json(value: Any, *, include_nulls: bool, kind: DataType | None = None)
             digits of a second, a Decimal becomes a number with all its digits, bytes become base64, an Enum its
             value, NaN and infinities the texts that Spark writes and reads.
         include_nulls: False drops the names of objects whose value is null. Nulls in lists and maps always stay.
-        kind: What the value is declared as: says which of its objects are maps. None: none.
+        kind: What the value is declared as: says which of its objects are maps, and which of its times are whole
+            numbers of milliseconds or microseconds. None: none.
 
     Returns:
         The text.
@@ -62,6 +64,8 @@ def _write(value: Any, put: Any, nulls: bool, path: str, kind: DataType | None) 
         put(_float_text(value))
     elif isinstance(value, Mapping):
         _write_object(value, put, nulls, path, kind)
+    elif isinstance(value, dt.datetime) and isinstance(kind, ScalarType) and kind.name in EPOCH_UNITS:
+        put("null" if value != value else str(_since_1970(value, EPOCH_UNITS[kind.name])))
     else:
         fields = _fields(value)
         if fields is not None:
@@ -151,6 +155,12 @@ def _exponent(value: Decimal) -> int:
 def _moment(value: dt.datetime) -> str:
     text = value.isoformat(timespec="microseconds")
     return f"{text[:-6]}Z" if text.endswith("+00:00") else text
+
+
+def _since_1970(value: dt.datetime, units: int) -> int:
+    """Whole units of so many a second; a time without a zone is one of UTC."""
+    passed = (value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc)) - _EPOCH
+    return passed // (dt.timedelta(seconds=1) / units)
 
 
 def _scalar_text(value: Any, nulls: bool, path: str) -> str:

@@ -39,8 +39,13 @@ SCALARS = {
     "timestamp": "timestamp",
     "timestamp_ltz": "timestamp",
     "timestamp_ntz": "timestamp_ntz",
+    "timestamp_millis": "timestamp_millis",
+    "timestamp_micros": "timestamp_micros",
 }
 """Names of scalar types in DDL, with the one that is used for each here."""
+
+EPOCH_UNITS = {"timestamp_millis": 1_000, "timestamp_micros": 1_000_000}
+"""Types that are a TIMESTAMP to the stage and a whole number in JSON, with how many of its units a second has."""
 
 MAX_PRECISION = 38
 """Most digits of a decimal in Spark."""
@@ -124,7 +129,8 @@ def to_spark_ddl(fields: Iterable[Field]) -> str:
     """The fields as DDL text for Spark's ``from_json``.
 
     Without NOT NULL, because ``from_json`` does not check it and some settings make it trust it; VARCHAR
-    and CHAR as STRING, because ``from_json`` refuses both; without comments.
+    and CHAR as STRING, because ``from_json`` refuses both; TIMESTAMP_MILLIS and TIMESTAMP_MICROS as BIGINT, which
+    they are in JSON; without comments.
     """
     return ", ".join(_column(field, " ", for_spark=True) for field in fields)
 
@@ -151,6 +157,8 @@ def _type_ddl(kind: DataType, *, for_spark: bool) -> str:
         return f"STRUCT<{', '.join(_column(field, ': ', for_spark=for_spark) for field in kind.fields)}>"
     if for_spark and kind.name in ("varchar", "char"):
         return "STRING"
+    if for_spark and kind.name in EPOCH_UNITS:
+        return "BIGINT"
     return str(kind).upper()
 
 

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec, JsonCodec
-from kpipe_platform.codecs.schema import ArrayType, DataType, MapType, StructType
+from kpipe_platform.codecs.schema import EPOCH_UNITS, ArrayType, DataType, MapType, StructType
 from kpipe_platform.errors import ConfigError
 
 
@@ -59,6 +59,8 @@ def _is(found: T.DataType, declared: DataType) -> bool:
         )
     # Spark has texts of limited length in tables only.
     wanted = "string" if declared.name in ("varchar", "char") else str(declared)
+    if declared.name in EPOCH_UNITS:
+        wanted = "timestamp"
     return found.simpleString() == wanted or (wanted == "string" and isinstance(found, T.StringType))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 
 from pyspark.sql import Column
@@ -11,9 +11,18 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec, TextCodec
-from kpipe_platform.codecs.json_scalars import MAX_EPOCH_SECONDS
+from kpipe_platform.codecs.json_scalars import MAX_EPOCH_SECONDS, held
 from kpipe_platform.codecs.json_text import BACKSLASHES, MAX_DEPTH, SURROGATE, SURROGATE_PAIR
-from kpipe_platform.codecs.schema import ArrayType, DataType, Field, MapType, ScalarType, StructType, to_spark_ddl
+from kpipe_platform.codecs.schema import (
+    EPOCH_UNITS,
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    ScalarType,
+    StructType,
+    to_spark_ddl,
+)
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.reused import reused
 
@@ -59,7 +68,43 @@ def _from_json(fields: Iterable[Field], data: Column) -> Column:
 
 def value_of(codec: Codec, parsed: Column) -> Column:
     """The decoded value as one column: a struct for JSON, a string for text, the bytes for raw."""
-    return F.get(parsed[_FENCE], 0) if isinstance(codec, JsonCodec) else parsed
+    if not isinstance(codec, JsonCodec):
+        return parsed
+    return _with_moments(StructType(codec.fields), _first(parsed), _moment)
+
+
+def _first(parsed: Column) -> Column:
+    return F.get(parsed[_FENCE], 0)
+
+
+def _has_moments(kind: DataType) -> bool:
+    return any(scalar.name in EPOCH_UNITS for scalar in _scalars(kind))
+
+
+def _with_moments(kind: DataType, column: Column, change: Callable[[str, Column], Column]) -> Column:
+    """The column with each value of a type of EPOCH_UNITS changed, at any depth."""
+    if not _has_moments(kind):
+        return column
+    if isinstance(kind, StructType):
+        fields = [_with_moments(field.type, column[field.name], change).alias(field.name) for field in kind.fields]
+        return F.when(column.isNotNull(), F.struct(*fields))
+    if isinstance(kind, ArrayType):
+        element = kind.element
+        return F.transform(column, lambda e: _with_moments(element, e, change))
+    if isinstance(kind, MapType):
+        value = kind.value
+        return F.transform_values(column, lambda _, e: _with_moments(value, e, change))
+    return change(kind.name, column)
+
+
+def _moment(unit: str, number: Column) -> Column:
+    """The moment that a number of milliseconds or microseconds is; null beyond what a TIMESTAMP holds."""
+    moment = F.timestamp_millis(number) if unit == "timestamp_millis" else F.timestamp_micros(number)
+    return F.when(number.between(*held(unit)), moment)
+
+
+def _number(unit: str, moment: Column) -> Column:
+    return F.unix_millis(moment) if unit == "timestamp_millis" else F.unix_micros(moment)
 
 
 def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
@@ -75,7 +120,7 @@ def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
     text = data.cast("string")
     bad = ~F.is_valid_utf8(text)
     if isinstance(codec, JsonCodec):
-        value = value_of(codec, parsed)
+        value = _first(parsed)
         conditions = [
             value.isNull(),
             parsed[CORRUPT].isNotNull(),
@@ -86,7 +131,7 @@ def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
         exact = [field for field in map(_exact_field, codec.fields) if field is not None]
         if exact:
             # A second look, at those records only whose text has digits that may be too many.
-            again = F.get(_from_json(exact, data)[_FENCE], 0)
+            again = _first(_from_json(exact, data))
             changed = [F.coalesce(c, F.lit(False)) for c in _changed(codec.fields, again)]
             conditions.append(F.when(text.rlike(_suspect(codec.fields)), _either(changed)))
         bad = bad | _either([F.coalesce(c, F.lit(False)) for c in conditions])
@@ -127,6 +172,8 @@ def _unfit_inside(kind: DataType, column: Column) -> list[Column]:
         repeated = F.size(keys) != F.size(F.array_distinct(keys))
         inside = [F.exists(F.map_values(column), lambda e: _any(value, e))] if _has_limits(value) else []
         return [repeated, *inside]
+    if kind.name == "timestamp_millis":
+        return [~column.between(*held(kind.name))]
     return [F.length(column) > kind.arguments[0]] if kind.name in ("varchar", "char") else []
 
 
@@ -139,7 +186,7 @@ def _has_limits(kind: DataType) -> bool:
         return any(field.required or _has_limits(field.type) for field in kind.fields)
     if isinstance(kind, ArrayType):
         return _has_limits(kind.element)
-    return isinstance(kind, MapType) or kind.name in ("varchar", "char")
+    return isinstance(kind, MapType) or kind.name in ("varchar", "char", "timestamp_millis")
 
 
 # What Spark reads and changes without a word, and what a text must have for it: at least a number of so many digits.
@@ -239,7 +286,14 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
             msg = f"the stage's output has no column beside _kafka: {output.names}"
             raise ConfigError(msg, fix="return at least one column for the JSON value")
         options = {**_WRITTEN, "ignoreNullFields": "false" if codec.include_nulls else "true"}
-        encoded = F.to_json(F.struct(*[F.col(_quoted(name)) for name in names]), options).cast("binary")
+        kinds = {field.name: field.type for field in codec.fields}
+        columns = [
+            _with_moments(kinds[name], F.col(_quoted(name)), _number).alias(name)
+            if name in kinds
+            else F.col(_quoted(name))
+            for name in names
+        ]
+        encoded = F.to_json(F.struct(*columns), options).cast("binary")
         if "_kafka" in output.names:
             # A tombstone has no value to decode; all its value columns are null, and it must leave as a tombstone.
             all_null = F.lit(True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import typing
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -13,7 +14,16 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from kpipe_platform.codecs import Codec, JsonCodec
-from kpipe_platform.codecs.schema import ArrayType, DataType, Field, MapType, ScalarType, StructType, to_ddl
+from kpipe_platform.codecs.schema import (
+    EPOCH_UNITS,
+    ArrayType,
+    DataType,
+    Field,
+    MapType,
+    ScalarType,
+    StructType,
+    to_ddl,
+)
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.spark.row_results import frame_of, records_of
@@ -58,6 +68,7 @@ _ARROW = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
     "timestamp_ntz": pa.timestamp("us"),
+    **dict.fromkeys(EPOCH_UNITS, pa.timestamp("us", "UTC")),
 }
 _MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -172,7 +183,8 @@ def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[Fi
     declared = codec.fields if isinstance(codec, JsonCodec) else ()
     if is_records(output):
         if isinstance(codec, JsonCodec) and not declared and read:
-            codec = JsonCodec(to_ddl(_first(read)), include_nulls=codec.include_nulls)
+            maps = [field for field in _first(read) if _has_map(field.type)]
+            codec = JsonCodec(to_ddl(map(_seen, maps)), include_nulls=codec.include_nulls) if maps else codec
         return session.createDataFrame(_records_table(output, codec))
     kind = type(output)
     if _is(kind, "pandas.", "DataFrame"):
@@ -190,7 +202,7 @@ def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[Fi
 def _frame(session: SparkSession, table: pa.Table, declared: Iterable[Field]) -> DataFrame:
     """The table as a DataFrame. A time without a zone stays one; Spark would take it as one of the session's zone."""
     schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
-    zoned = {field.name for field in declared if field.type == ScalarType("timestamp")}
+    zoned = {field.name for field in declared if str(field.type) in ("timestamp", *EPOCH_UNITS)}
     for field in schema.fields:
         if field.name in zoned and isinstance(field.dataType, T.TimestampNTZType):
             field.dataType = T.TimestampType()
@@ -203,6 +215,21 @@ def _first(fields: Iterable[Field]) -> list[Field]:
     for field in fields:
         found.setdefault(field.name.lower(), field)
     return list(found.values())
+
+
+def _seen(field: Field) -> Field:
+    """The field as a stage sees it, which is a TIMESTAMP where the source has numbers."""
+    return replace(field, type=_seen_type(field.type))
+
+
+def _seen_type(kind: DataType) -> DataType:
+    if isinstance(kind, StructType):
+        return StructType(tuple(map(_seen, kind.fields)))
+    if isinstance(kind, ArrayType):
+        return ArrayType(_seen_type(kind.element))
+    if isinstance(kind, MapType):
+        return MapType(kind.key, _seen_type(kind.value))
+    return ScalarType("timestamp") if kind.name in EPOCH_UNITS else kind
 
 
 def _records_table(records: list[KafkaRecord], codec: Codec) -> pa.Table:
