@@ -332,7 +332,8 @@ def as_timestamp_ms(column: Column, kind: T.DataType, name: str) -> Column:
         return F.unix_millis(column)
     if isinstance(kind, T.TimestampNTZType | T.DateType):
         return F.unix_millis(column.cast("timestamp"))
-    if isinstance(kind, T.LongType | T.IntegerType):
+    if isinstance(kind, T.LongType | T.IntegerType | T.NullType):
+        # A pandas column of nulls only has no other type.
         return column.cast("long")
     msg = f"timestamp column {name!r} is {kind.simpleString()}"
     raise ConfigError(msg, fix="use a timestamp, a date, or a bigint of milliseconds since 1970", column=name)
