@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from kpipe_platform.codecs.base import MISSING_FIELD, NULL_FIELD, WRONG_TYPE, DecodeFault
-from kpipe_platform.codecs.json_scalars import fits, out_of_range, takes
+from kpipe_platform.codecs.json_scalars import fits, out_of_range, takes, with_doubles
 from kpipe_platform.codecs.json_text import RepeatedNames
 from kpipe_platform.codecs.schema import ArrayType, DataType, Field, MapType, StructType
 
@@ -54,7 +54,10 @@ def first_fault(
 
 
 def project(fields: Iterable[Field], value: dict[str, Any]) -> dict[str, Any]:
-    """The object with the fields of the schema only, in its order, None where one is absent."""
+    """The object with the fields of the schema only, in its order, None where one is absent.
+
+    Numbers with a fraction or an exponent are `Decimal` in DECIMAL fields, and float in others, as in Spark.
+    """
     return {field.name: _project(field.type, value.get(field.name)) for field in fields}
 
 
@@ -63,7 +66,7 @@ def shown(value: Any) -> str:
     kind = _kind(value)
     if kind == "null":
         return kind
-    text = str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, default=str)
+    text = str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, default=float)
     return f"{kind} {text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + '...'}"
 
 
@@ -133,4 +136,4 @@ def _project(kind: DataType, value: Any) -> Any:
         return [_project(kind.element, one) for one in value]
     if isinstance(kind, MapType):
         return {name: _project(kind.value, one) for name, one in value.items()}
-    return value
+    return value if kind.name == "decimal" else with_doubles(value)

@@ -96,13 +96,13 @@ class JsonCodec(Codec):
             The fault, with the field and what was found there, or None.
         """
         try:
-            self._object(data, exact=True)
+            self._object(data)
         except DecodeFault as fault:
             return fault.with_traceback(None)
         return None
 
     def _decode(self, data: bytes) -> dict[str, Any]:
-        value = self._object(data, exact=False)
+        value = self._object(data)
         return value if self.schema is None else project(self.fields, value)
 
     def _encode(self, value: Any) -> bytes:
@@ -114,7 +114,7 @@ class JsonCodec(Codec):
             message = f"a text has half of a surrogate pair ({found!r}), which UTF-8 cannot hold"
             raise EncodeFault(message, kind=NOT_ENCODABLE) from None
 
-    def _object(self, data: bytes, *, exact: bool) -> dict[str, Any]:
+    def _object(self, data: bytes) -> dict[str, Any]:
         try:
             text = str(data, "utf-8")
         except UnicodeDecodeError as error:
@@ -123,7 +123,7 @@ class JsonCodec(Codec):
             what = "is empty" if not text else "holds only white space"
             raise DecodeFault(f"the value {what}, where a JSON object should be", kind=EMPTY)
         try:
-            value, end = read_json(text, exact=exact)
+            value, end = read_json(text, exact=self.has_schema)
         except JsonSyntaxError as error:
             raise DecodeFault(f"not JSON: {error}", kind=NOT_JSON) from None
         if not isinstance(value, dict):

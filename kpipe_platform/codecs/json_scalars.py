@@ -16,6 +16,7 @@ from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
 from kpipe_platform.codecs.datetime_text import is_date, is_timestamp, is_timestamp_ntz
+from kpipe_platform.codecs.json_text import HugeNumber, RoughNumber
 from kpipe_platform.codecs.json_write import write_json
 from kpipe_platform.codecs.schema import EPOCH_UNITS, MAX_PRECISION, ScalarType
 
@@ -36,7 +37,8 @@ _HELD = {
     "timestamp_millis": (-MAX_EPOCH_SECONDS * 1_000, MAX_EPOCH_SECONDS * 1_000),
 }
 _FLOAT_TEXTS = frozenset({"NaN", "Infinity", "+Infinity", "-Infinity", "+INF", "-INF"})
-_DECIMAL_TEXT = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,9})?")
+# The digits of any script, as in Java, but none beyond U+FFFF.
+_DECIMAL_TEXT = re.compile(r"(?!.*[\U00010000-\U0010ffff])[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 # Groups of four with their padding; white space is skipped only between groups.
 _BASE64 = re.compile(r"(?:[\x00-\x20]*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==))*[\x00-\x20]*")
 _ALL_DIGITS = Context(prec=10_000)
@@ -56,7 +58,8 @@ def takes(kind: ScalarType, value: Any) -> bool:
 def fits(kind: ScalarType, value: Any) -> bool:
     """Whether a value that Spark reads as this type is not changed by it."""
     if kind.name == "decimal":
-        digits = _decimal(value).normalize(_ALL_DIGITS).as_tuple()
+        seen = Decimal(repr(float(value))) if isinstance(value, RoughNumber) else _decimal(value)
+        digits = seen.normalize(_ALL_DIGITS).as_tuple()
         return isinstance(digits.exponent, int) and -digits.exponent <= kind.arguments[1]
     if kind.name in ("varchar", "char"):
         return len(value if isinstance(value, str) else _spark_text(value)) <= kind.arguments[0]
@@ -69,16 +72,16 @@ def held(name: str) -> tuple[int, int]:
 
 
 def _spark_text(value: Any) -> str:
-    return write_json(_with_doubles(value), include_nulls=True)
+    return write_json(with_doubles(value), include_nulls=True)
 
 
-def _with_doubles(value: Any) -> Any:
+def with_doubles(value: Any) -> Any:
     """The value as Spark makes text of it: numbers with a fraction or an exponent are doubles to it."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, list):
-        return [_with_doubles(one) for one in value]
-    return {name: _with_doubles(one) for name, one in value.items()} if isinstance(value, dict) else value
+        return [with_doubles(one) for one in value]
+    return {name: with_doubles(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
 def out_of_range(kind: ScalarType, value: Any) -> bool | None:
@@ -113,10 +116,11 @@ def _decimal(value: Any) -> Decimal:
     if isinstance(value, str):
         digits = value.replace(",", "")
         return Decimal("NaN") if _DECIMAL_TEXT.fullmatch(digits) is None else Decimal(digits)
-    if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+    # Of a power of ten like that Java computes every digit: for minutes, and in gigabytes. A float is NaN, an infinity,
+    # or a number whose exponent is longer still.
+    if isinstance(value, HugeNumber | bool) or not isinstance(value, int | Decimal):
         return Decimal("NaN")
-    # The shortest text of a float has the digits that were in the document, up to 17 of them.
-    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
+    return Decimal(value)
 
 
 def _fits_decimal(value: Any, precision: int, scale: int) -> bool:

@@ -2,10 +2,10 @@ r"""JSON text as Spark's parser reads it.
 
 Spark reads JSON with Jackson and takes somewhat more than the standard does: names and strings in single
 quotes, ``\'``, and the words ``NaN``, ``Infinity``, ``+INF`` and their like. It refuses numbers of more than
-1,000 digits, and, as kpipe sets it, what is nested deeper than 200 levels, which Python can read too. Half of a
-surrogate pair, which Spark turns into a question mark, is a mistake here. Here is the same language, with the place
-of the first mistake. Python's own parser, which is written in C, goes first; the reader below looks only
-at what that one refuses.
+1,000 digits, names of more than 50,000 characters, and, as kpipe sets it, what is nested deeper than 200 levels,
+which Python can read too. Half of a surrogate pair, which Spark turns into a question mark, is a mistake here. Here is
+the same language, with the place of the first mistake. Python's own parser, which is written in C, goes first; the
+reader below looks only at what that one refuses.
 
 Source: Spark ``JSONOptions`` (allowSingleQuotes, allowNonNumericNumbers) and Jackson
 ``StreamReadConstraints``.
@@ -15,16 +15,23 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeAlias
 
 MAX_DEPTH = 200
 MAX_NUMBER_DIGITS = 1_000
+MAX_NAME_CHARS = 50_000
+MAX_EXACT_DIGITS = 38
+"""Most digits of a number of which Spark's exact look sees each."""
 
 # One language for Python and Java: the decoder looks by the same expressions, after two backslashes became blanks.
 BACKSLASHES = "\\\\"
 SURROGATE_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 SURROGATE = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+
+# A number whose exponent has four digits or more; in the same language.
+HUGE_NUMBER = r"[:\[, \t\r\n]-?[0-9]+(?:[.][0-9]+)?[eE][-+]?[0-9]{4,}[ \t\r\n]*[,\]}]"
 
 _NESTING = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
 _LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_NUMBER_DIGITS // 2}}}")
@@ -72,20 +79,54 @@ class RepeatedNames(dict[str, Any]):
         self.pairs = pairs
 
 
+class RoughNumber(Decimal):
+    """A number with an exponent, or with more digits than `MAX_EXACT_DIGITS`: Spark's exact look sees a double."""
+
+
+class HugeNumber(RoughNumber):
+    """Zero or infinity as a double, in a text in which there is a `HUGE_NUMBER`."""
+
+
+class _LongName(ValueError):
+    """A name is too long; the reader says where."""
+
+
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
+    if any(map(_is_long, found)):
+        raise _LongName
     return found if len(found) == len(pairs) else RepeatedNames(pairs)
+
+
+def _is_long(name: str) -> bool:
+    # Java counts a character beyond U+FFFF as two.
+    return len(name) > MAX_NAME_CHARS // 2 and len(name.encode("utf-16-le", "surrogatepass")) > 2 * MAX_NAME_CHARS
 
 
 def _exact(text: str) -> Decimal | float:
     try:
-        return Decimal(text)
+        number = Decimal(text)
     except InvalidOperation:  # an exponent beyond 18 digits
         return float(text)
+    _, digits, exponent = number.as_tuple()
+    if "e" in text or "E" in text or max(len(digits), -int(exponent)) > MAX_EXACT_DIGITS:
+        return RoughNumber(number)
+    return number
 
 
-_PLAIN = json.JSONDecoder(object_pairs_hook=_object)
-_DIGITS = json.JSONDecoder(object_pairs_hook=_object, parse_float=_exact)
+def _beside_huge(text: str) -> Decimal | float:
+    number = _exact(text)
+    if isinstance(number, RoughNumber) and abs(float(number)) in (0.0, float("inf")):
+        return HugeNumber(number)
+    return number
+
+
+_HUGE_NUMBER = re.compile(HUGE_NUMBER)
+_Fraction: TypeAlias = Callable[[str], "Decimal | float"]
+_DECODERS: dict[_Fraction, json.JSONDecoder] = {
+    fraction: json.JSONDecoder(object_pairs_hook=_object, parse_float=fraction)
+    for fraction in (float, _exact, _beside_huge)
+}
 
 
 def read_json(text: str, *, exact: bool = False) -> tuple[Any, int]:
@@ -104,17 +145,19 @@ def read_json(text: str, *, exact: bool = False) -> tuple[Any, int]:
     start = _skip(text, 0)
     if "\\ud" in text or "\\uD" in text:
         _check_surrogates(text)
-    if text.count("[") + text.count("{") > MAX_DEPTH:
-        _check_depth(text)
-    try:
-        if len(text) < MAX_NUMBER_DIGITS or _LONG_NUMBER.search(text) is None:
-            try:
-                return (_DIGITS if exact else _PLAIN).raw_decode(text, start)
-            except ValueError:
-                pass  # the reader says why, or takes it
-        return _Reader(text, exact=exact).value(start)
-    except RecursionError:
-        raise JsonSyntaxError("objects and arrays are nested too deeply to read", text, start) from None
+    fraction: _Fraction = float
+    if exact:
+        fraction = _exact if _HUGE_NUMBER.search(text) is None else _beside_huge
+    if len(text) < MAX_NUMBER_DIGITS or _LONG_NUMBER.search(text) is None:
+        try:
+            value, end = _DECODERS[fraction].raw_decode(text, start)
+        except (ValueError, RecursionError):
+            pass  # the reader says why, or takes it
+        else:
+            if text.count("[", start, end) + text.count("{", start, end) > MAX_DEPTH:
+                _check_depth(text, end)
+            return value, end
+    return _Reader(text, fraction).value(start)
 
 
 def _skip(text: str, position: int) -> int:
@@ -129,31 +172,39 @@ def _check_surrogates(text: str) -> None:
         raise JsonSyntaxError(f"half of a surrogate pair, {half.group()},", text, half.start())
 
 
-def _check_depth(text: str) -> None:
+def _check_depth(text: str, end: int) -> None:
     depth = 0
-    for match in _NESTING.finditer(text):
+    for match in _NESTING.finditer(text, 0, end):
         mark = match.group()
         if mark in "[{":
             depth += 1
             if depth > MAX_DEPTH:
-                raise JsonSyntaxError(f"nested deeper than {MAX_DEPTH:,} levels", text, match.start())
+                raise _too_deep(text, match.start())
         elif mark in "]}":
             depth -= 1
+
+
+def _too_deep(text: str, position: int) -> JsonSyntaxError:
+    return JsonSyntaxError(f"nested deeper than {MAX_DEPTH:,} levels", text, position)
 
 
 class _Reader:
     """Reads one value after another from the text; each method takes a position and gives the one behind."""
 
-    def __init__(self, text: str, *, exact: bool) -> None:
+    def __init__(self, text: str, fraction: _Fraction) -> None:
         self.text = text
-        self.exact = exact
+        self.fraction = fraction
+        self.depth = 0
 
     def value(self, position: int) -> tuple[Any, int]:
         start = self.text[position : position + 1]
-        if start == "{":
-            return self._object(position + 1)
-        if start == "[":
-            return self._array(position + 1)
+        if start in ("{", "["):
+            if self.depth == MAX_DEPTH:
+                raise _too_deep(self.text, position)
+            self.depth += 1
+            found: tuple[Any, int] = (self._object if start == "{" else self._array)(position + 1)
+            self.depth -= 1
+            return found
         if start in ('"', "'"):
             return self._string(position)
         number = _NUMBER.match(self.text, position)
@@ -170,7 +221,7 @@ class _Reader:
             raise JsonSyntaxError(f"a number of more than {MAX_NUMBER_DIGITS:,} digits", self.text, match.start())
         if match.group(2) is None and match.group(3) is None:
             return int(text)
-        return _exact(text) if self.exact else float(text)
+        return self.fraction(text)
 
     def _object(self, position: int) -> tuple[dict[str, Any], int]:
         pairs: list[tuple[str, Any]] = []
@@ -180,7 +231,10 @@ class _Reader:
         while True:
             if self.text[position : position + 1] not in ('"', "'"):
                 self._fail("expected a field name in quotes", position)
+            opened = position
             name, position = self._string(position)
+            if _is_long(name):
+                raise JsonSyntaxError(f"a name of more than {MAX_NAME_CHARS:,} characters", self.text, opened)
             position = _skip(self.text, position)
             if not self.text.startswith(":", position):
                 self._fail("expected ':'", position)

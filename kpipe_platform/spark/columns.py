@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator
-from functools import reduce
+from collections.abc import Callable, Collection, Iterable, Iterator
+from functools import partial, reduce
+from typing import TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -12,7 +13,7 @@ from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec, TextCodec
 from kpipe_platform.codecs.json_scalars import MAX_EPOCH_SECONDS, held
-from kpipe_platform.codecs.json_text import BACKSLASHES, MAX_DEPTH, SURROGATE, SURROGATE_PAIR
+from kpipe_platform.codecs.json_text import BACKSLASHES, HUGE_NUMBER, MAX_DEPTH, SURROGATE, SURROGATE_PAIR
 from kpipe_platform.codecs.schema import (
     EPOCH_UNITS,
     ArrayType,
@@ -49,9 +50,20 @@ def parsed(codec: Codec, data: Column) -> Column:
 
     A JSON record is read as the first of two elements of an array, because ``from_json`` reads the first object of a
     text and silently drops whatever follows it. The second element says that the array is the one that was opened.
+
+    A record with a DECIMAL of a huge exponent is not read at all: Java computes a power of ten of it, for minutes and
+    in gigabytes.
     """
     if isinstance(codec, JsonCodec):
-        return _from_json(codec.fields, data)
+        found = _from_json(codec.fields, data)
+        decimals = [field for field in map(_decimal_field, codec.fields) if field is not None]
+        if not decimals:
+            return found
+        text = data.cast("string")
+        # A first look, at those records only whose text has digits that may be an exponent.
+        numbers = _exactly(decimals, data)
+        huge = F.when(text.rlike(_MAYBE_HUGE), _either(_conditions(decimals, numbers, partial(_is_huge, text))))
+        return F.when(~F.coalesce(huge, F.lit(False)), found)
     if isinstance(codec, TextCodec):
         return data.cast("string")
     return data
@@ -131,9 +143,8 @@ def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
         exact = [field for field in map(_exact_field, codec.fields) if field is not None]
         if exact:
             # A second look, at those records only whose text has digits that may be too many.
-            again = _first(_from_json(exact, data))
-            changed = [F.coalesce(c, F.lit(False)) for c in _changed(codec.fields, again)]
-            conditions.append(F.when(text.rlike(_suspect(codec.fields)), _either(changed)))
+            changed = _either(_conditions(exact, _exactly(exact, data), _is_changed))
+            conditions.append(F.when(text.rlike(_suspect(codec.fields)), changed))
         bad = bad | _either([F.coalesce(c, F.lit(False)) for c in conditions])
     return data.isNotNull() & F.coalesce(bad, F.lit(True))
 
@@ -192,13 +203,20 @@ def _has_limits(kind: DataType) -> bool:
 # What Spark reads and changes without a word, and what a text must have for it: at least a number of so many digits.
 _SUSPECT = {"tinyint": "[0-9]{3}", "timestamp": "[0-9]{13}"}
 
+# A DECIMAL may be text, with commas, with digits of any script, and with escapes in place of each.
+_DIGIT = r"\p{Nd}"
+_E = r"(?:[eE]|\\u00[46]5)"
+_BEFORE_E = rf"(?:[{_DIGIT}.,]|\\u002[cCeE])"
+_MAYBE_HUGE = rf"{_BEFORE_E}{_E}[-+,]*(?:[{_DIGIT}][-+,{_DIGIT}]{{3}}|[-+,{_DIGIT}]*\\u)"
+
 
 def _suspect(fields: Iterable[Field]) -> str:
     """What is in every text that has a number which its type does not hold."""
     found = set()
     for kind in _scalars(StructType(tuple(fields))):
         if kind.name == "decimal":
-            found.add(rf"[.][0-9,]{{{kind.arguments[1] + 1}}}|[0-9.][eE][-+]?[0-9]")
+            found.add(rf"[.][{_DIGIT},]{{{kind.arguments[1] + 1}}}|[.][{_DIGIT},]*\\u|\\u002[eE]")
+            found.add(rf"{_BEFORE_E}{_E}[-+,]*[{_DIGIT}\\]")
         elif kind.name in _SUSPECT:
             found.add(_SUSPECT[kind.name])
     return "|".join(sorted(found))
@@ -217,49 +235,84 @@ def _scalars(kind: DataType) -> Iterator[ScalarType]:
 
 
 def _exact_field(field: Field) -> Field | None:
-    kind = _exact(field.type)
+    return _reduced(field, ("decimal", *_SUSPECT))
+
+
+def _decimal_field(field: Field) -> Field | None:
+    return _reduced(field, ("decimal",))
+
+
+def _reduced(field: Field, names: Collection[str]) -> Field | None:
+    """The field with nothing in it but scalars of these types; None where there is nothing."""
+    kind = _only(field.type, names)
     return None if kind is None else Field(field.name, kind)
 
 
-def _exact(kind: DataType) -> DataType | None:
-    """The type with nothing but what Spark may change, in a form that keeps all digits; None where there is nothing."""
+def _only(kind: DataType, names: Collection[str]) -> DataType | None:
     if isinstance(kind, StructType):
-        fields = tuple(field for field in map(_exact_field, kind.fields) if field is not None)
+        fields = tuple(field for field in (_reduced(field, names) for field in kind.fields) if field is not None)
         return StructType(fields) if fields else None
     if isinstance(kind, ArrayType | MapType):
-        inside = _exact(kind.element if isinstance(kind, ArrayType) else kind.value)
+        inside = _only(kind.element if isinstance(kind, ArrayType) else kind.value, names)
         if inside is None:
             return None
         return ArrayType(inside) if isinstance(kind, ArrayType) else MapType(kind.key, inside)
-    return ScalarType("variant") if kind.name == "decimal" or kind.name in _SUSPECT else None
+    return kind if kind.name in names else None
 
 
-def _changed(fields: Iterable[Field], parent: Column) -> list[Column]:
-    """Conditions on the exact form, true where a field's type does not hold its value."""
-    return [c for field in fields if _exact(field.type) for c in _changed_inside(field.type, parent[field.name])]
+def _exactly(fields: Iterable[Field], data: Column) -> Column:
+    """The fields of a record in a form that keeps all digits."""
+    return _first(_from_json([Field(field.name, _as_variant(field.type)) for field in fields], data))
 
 
-def _changed_inside(kind: DataType, column: Column) -> list[Column]:
+def _as_variant(kind: DataType) -> DataType:
     if isinstance(kind, StructType):
-        return _changed(kind.fields, column)
+        return StructType(tuple(Field(field.name, _as_variant(field.type)) for field in kind.fields))
+    if isinstance(kind, ArrayType):
+        return ArrayType(_as_variant(kind.element))
+    return MapType(kind.key, _as_variant(kind.value)) if isinstance(kind, MapType) else ScalarType("variant")
+
+
+_Rule: TypeAlias = Callable[[ScalarType, Column], Column]
+
+
+def _conditions(fields: Iterable[Field], parent: Column, rule: _Rule) -> list[Column]:
+    """The rule for each scalar in the fields, true where it is for one that is there."""
+    return [F.coalesce(_condition(field.type, parent[field.name], rule), F.lit(False)) for field in fields]
+
+
+def _condition(kind: DataType, column: Column, rule: _Rule) -> Column:
+    if isinstance(kind, StructType):
+        return _either(_conditions(kind.fields, column, rule))
     if isinstance(kind, ArrayType | MapType):
         inside = kind.element if isinstance(kind, ArrayType) else kind.value
         values = column if isinstance(kind, ArrayType) else F.map_values(column)
-        return [F.exists(values, lambda e: _either(F.coalesce(c, F.lit(False)) for c in _changed_inside(inside, e)))]
+        return F.exists(values, lambda e: F.coalesce(_condition(inside, e, rule), F.lit(False)))
+    return rule(kind, column)
+
+
+def _is_changed(kind: ScalarType, column: Column) -> Column:
     text = column.cast("string")
     if kind.name == "decimal":
-        return [_digits_after_point(text) > kind.arguments[1]]
+        return _digits_after_point(text) > kind.arguments[1]
     number = text.try_cast("decimal(38,0)")
-    return [F.abs(number) > MAX_EPOCH_SECONDS if kind.name == "timestamp" else number > 127]
+    return F.abs(number) > MAX_EPOCH_SECONDS if kind.name == "timestamp" else number > 127
+
+
+def _is_huge(record: Column, _: ScalarType, column: Column) -> Column:
+    """Whether a DECIMAL is text with an exponent of four digits, or a number that one has made zero or infinity."""
+    text = F.replace(column.cast("string"), F.lit(","), F.lit(""))
+    lost = text.isin("0.0", "-0.0", "Infinity", "-Infinity") & (F.schema_of_variant(column) == "DOUBLE")
+    return text.rlike(rf"[eE][-+]?[{_DIGIT}]{{4}}") | (lost & record.rlike(HUGE_NUMBER))
 
 
 def _digits_after_point(text: Column) -> Column:
     """How many digits a number needs after the point; null for none."""
     number = F.replace(text, F.lit(","), F.lit(""))
-    mantissa = F.regexp_extract(number, "^[-+]?([0-9.]*)", 1)
+    mantissa = F.regexp_extract(number, rf"^[-+]?([{_DIGIT}.]*)", 1)
     # As a double: no exponent is too large for one.
     exponent = F.coalesce(F.regexp_extract(number, "[eE]([-+]?[0-9]+)$", 1).try_cast("double"), F.lit(0.0))
-    fraction = F.regexp_extract(mantissa, "[.]([0-9]*)$", 1)
+    fraction = F.regexp_extract(mantissa, rf"[.]([{_DIGIT}]*)$", 1)
     digits = F.replace(mantissa, F.lit("."), F.lit(""))
     used = F.regexp_replace(digits, "0+$", "")
     needed = F.length(fraction) - exponent - (F.length(digits) - F.length(used))
@@ -334,7 +387,8 @@ def as_timestamp_ms(column: Column, kind: T.DataType, name: str) -> Column:
         return F.unix_millis(column)
     if isinstance(kind, T.TimestampNTZType | T.DateType):
         return F.unix_millis(column.cast("timestamp"))
-    if isinstance(kind, T.LongType | T.IntegerType):
+    if isinstance(kind, T.LongType | T.IntegerType | T.NullType):
+        # A pandas column of nulls only has no other type.
         return column.cast("long")
     msg = f"timestamp column {name!r} is {kind.simpleString()}"
     raise ConfigError(msg, fix="use a timestamp, a date, or a bigint of milliseconds since 1970", column=name)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -153,8 +154,7 @@ def test_diagnose(data: bytes, kind: str, field: str | None, message: str) -> No
     assert (fault.kind, fault.field, fault.message) == (kind, field, message)
     with pytest.raises(DecodeFault) as caught:
         FLIGHT.decode(data)
-    # Decoding keeps no more digits of a number than a float has.
-    assert caught.value.kind == kind
+    assert str(caught.value) == str(fault)
 
 
 def test_the_first_field_in_the_schema_is_named_whatever_the_order_in_the_record() -> None:
@@ -184,7 +184,8 @@ NOTHING = {"dep_time": None, "tailnum": None, "distance": None, "price": None, "
     [
         (b'{"dep_time":517}', {"dep_time": 517}),
         (b'{"year":2013,"dep_time":517,"tailnum":"N14228"}', {"dep_time": 517, "tailnum": "N14228"}),
-        (b'{"dep_time":517,"price":12.5}', {"dep_time": 517, "price": 12.5}),
+        (b'{"dep_time":517,"price":12.5}', {"dep_time": 517, "price": Decimal("12.5")}),
+        (b'{"dep_time":517,"tailnum":12.5}', {"dep_time": 517, "tailnum": 12.5}),
         (b"{'dep_time':517,'tailnum':'\\'N\\''}", {"dep_time": 517, "tailnum": "'N'"}),
         ('{"dep_time":517,"tailnum":"\\ud83d\\ude00 é"}'.encode(), {"dep_time": 517, "tailnum": "\N{GRINNING FACE} é"}),
         (b"{'dep_time':517,'tailnum':'\\ud83d\\ude00'}", {"dep_time": 517, "tailnum": "\N{GRINNING FACE}"}),

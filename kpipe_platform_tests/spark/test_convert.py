@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import json
 from decimal import Decimal
+from random import Random
 from typing import Any, ClassVar
 
-import hypothesis
-import hypothesis.strategies as st
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -19,81 +17,16 @@ from pyspark.sql import functions as F
 from kpipe_platform import JsonCodec, KafkaRecord, TextCodec
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.checks import check_output_schema
-from kpipe_platform.spark.columns import encoded_value
+from kpipe_platform.spark.columns import as_key, as_timestamp_ms, column_at, encoded_value
 from kpipe_platform.spark.convert import to_form, to_frame
 from kpipe_platform.spark.frames import TopicCodecs, decode_rows
 from kpipe_platform.spark.reader import _SOURCE_COLUMNS
+from kpipe_platform.spark.row_functions import map_records
+from kpipe_platform_tests.values import NAMES, SOURCE, WITHOUT_MAPS, record, text_of
 
 from .conftest import NOON
 
 pytestmark = pytest.mark.spark
-
-SOURCE = JsonCodec(
-    "tiny TINYINT, small SMALLINT, i INT, big BIGINT, f FLOAT, d DOUBLE, dec DECIMAL(20,10), b BOOLEAN, s STRING, "
-    "bin BINARY, dt DATE, ts TIMESTAMP, ntz TIMESTAMP_NTZ, a ARRAY<BIGINT>, times ARRAY<TIMESTAMP>, "
-    "m MAP<STRING, BIGINT>, st STRUCT<x: BIGINT, f: FLOAT, at: TIMESTAMP>, "
-    "l ARRAY<STRUCT<m: MAP<STRING, STRUCT<d: DOUBLE, f: FLOAT>>>>"
-)
-
-
-def whole(bits: int) -> st.SearchStrategy[int]:
-    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
-
-
-def moments(suffix: str) -> st.SearchStrategy[str]:
-    # Of the years 1 to 9999, which is what Python holds.
-    microseconds = st.integers(1, 9998 * 365 * 86_400 * 1_000_000)
-    first = NOON.replace(1, 1, 1, 0, tzinfo=None)
-    times = microseconds.map(lambda after: first + dt.timedelta(microseconds=after))
-    return times.map(lambda time: time.isoformat(timespec="microseconds") + suffix)
-
-
-TIMES = moments("Z")
-# Before Java 19 very large and very small numbers may be written with a digit too many.
-LARGE = st.sampled_from([1e7, -1.25e9, 1e22, 1.5e300, 1.25e-5])
-DOUBLES = st.integers(-(10**12), 10**12).map(lambda n: n / 1000) | LARGE
-FLOATS = st.integers(-(10**6), 10**6).map(lambda n: n / 100)
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-
-
-def maybe(values: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    return st.none() | values
-
-
-def some(**fields: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """An object, each of its fields there, null or absent."""
-    return st.fixed_dictionaries({}, optional={name: maybe(values) for name, values in fields.items()})
-
-
-VALUES = some(
-    tiny=whole(8),
-    small=whole(16),
-    i=whole(32),
-    big=whole(64),
-    f=FLOATS,
-    d=DOUBLES,
-    dec=st.decimals(-(10**9), 10**9, places=10),
-    b=st.booleans(),
-    s=TEXTS,
-    bin=st.binary(max_size=4).map(lambda data: base64.b64encode(data).decode()),
-    dt=st.dates().map(str),
-    ts=TIMES,
-    ntz=moments(""),
-    a=st.lists(maybe(whole(64)), max_size=3),
-    times=st.lists(maybe(TIMES), max_size=2),
-    m=st.dictionaries(TEXTS, maybe(whole(64)), max_size=3),
-    st=some(x=whole(64), f=FLOATS, at=TIMES),
-    l=st.lists(maybe(some(m=st.dictionaries(TEXTS, maybe(some(d=DOUBLES, f=FLOATS)), max_size=2))), max_size=2),
-)
-
-
-def text_of(value: Any) -> str:
-    """JSON with all digits of a Decimal."""
-    if isinstance(value, dict):
-        return "{" + ",".join(f"{json.dumps(name)}:{text_of(one)}" for name, one in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ",".join(map(text_of, value)) + "]"
-    return format(value, "f") if isinstance(value, Decimal) else json.dumps(value)
 
 
 def read(spark: SparkSession, values: list[str], codec: JsonCodec = SOURCE) -> DataFrame:
@@ -113,41 +46,60 @@ def texts(frame: DataFrame, codec: JsonCodec) -> list[str]:
 
 def through(spark: SparkSession, frame: DataFrame, form: str, codec: JsonCodec, source: JsonCodec) -> list[bytes]:
     """The bytes that a stage writes which takes this form and returns it as it is."""
-    back = to_frame(spark, to_form(frame, form, source), codec, source.fields)
+    if form.startswith("map_records"):
+        batch: Any = form.partition(" ")[2] or None
+        back = map_records(frame, lambda rows: rows, schema=source.spark_schema, batch=batch)
+    else:
+        back = to_frame(spark, to_form(frame, form, source), codec, source.fields)
     if form != "records":
         check_output_schema(back, codec, "target")
     return written(back, codec, records=form == "records")
 
 
-def without_nulls(value: Any, kind: str = "struct") -> Any:
-    """The value as it is written: nulls in structs are left out, those in maps (named m) and lists stay."""
+def without_nulls(value: Any, name: str = "") -> Any:
+    """The value as it is written: nulls in structs are left out, those in maps and lists stay."""
+    is_map = name == "m"
     if isinstance(value, dict):
-        kept = {name: one for name, one in value.items() if one is not None or kind == "map"}
-        return {
-            name: without_nulls(one, "map" if name == "m" and kind == "struct" else "struct")
-            for name, one in kept.items()
-        }
+        kept = {key: one for key, one in value.items() if one is not None or is_map}
+        return {key: without_nulls(one, "" if is_map else key) for key, one in kept.items()}
     return [without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
-# A smaller example would be found by hundreds of Spark jobs.
-@hypothesis.settings(
-    max_examples=2, suppress_health_check=list(hypothesis.HealthCheck), phases=[hypothesis.Phase.generate]
-)
-@hypothesis.given(st.lists(VALUES, min_size=40, max_size=40))
-def test_a_value_leaves_as_it_came_and_as_the_same_bytes_in_every_form(
-    spark: SparkSession, values: list[dict[str, Any]]
-) -> None:
+FORMS = ("pandas", "pyarrow", "records", "map_records", "map_records pandas", "map_records arrow")
+
+
+def keys_and_times(frame: DataFrame) -> list[tuple[Any, ...]]:
+    """Each column as the record's key, and those that can be as its timestamp."""
+    names = [name for name in frame.columns if name != "_kafka"]
+    found = [as_key(*column_at(frame.schema, name)) for name in names]
+    times = [NAMES[kind] for kind in ("DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "BIGINT")]
+    found += [as_timestamp_ms(*column_at(frame.schema, name), name) for name in times]
+    columns = [column.alias(str(number)) for number, column in enumerate(found)]
+    return [tuple(row)[1:] for row in sorted(frame.select("_kafka.offset", *columns).collect(), key=lambda row: row[0])]
+
+
+def test_a_value_leaves_as_it_came_and_as_the_same_bytes_in_every_form(spark: SparkSession) -> None:
+    random = Random(16)
+    values = [record(random) for _ in range(100)]
     frame = read(spark, [text_of(value) for value in values]).cache()
+    bare = frame.select(*(field.name for field in WITHOUT_MAPS.fields), "_kafka")
     try:
         for codec in (SOURCE, JsonCodec(include_nulls=True)):
             by_spark = written(frame, codec)
-            for form in ("pandas", "pyarrow", "records"):
+            for form in FORMS if codec.has_schema else FORMS[:3]:
                 found = through(spark, frame, form, codec, SOURCE)
                 assert [(form, *pair) for pair in zip(found, by_spark, strict=True) if pair[0] != pair[1]] == []
-            if not codec.include_nulls:
-                left = [json.loads(data, parse_float=Decimal) for data in by_spark]
-                assert left == [json.loads(text_of(without_nulls(v)), parse_float=Decimal) for v in values]
+            without = JsonCodec(WITHOUT_MAPS.schema if codec.has_schema else None, include_nulls=codec.include_nulls)
+            found = through(spark, bare, "polars", without, WITHOUT_MAPS)
+            assert [pair for pair in zip(found, written(bare, without), strict=True) if pair[0] != pair[1]] == []
+            left = [json.loads(data, parse_float=Decimal) for data in by_spark]
+            if codec.include_nulls:
+                left = [without_nulls(value) for value in left]
+            assert left == [json.loads(text_of(without_nulls(v)), parse_float=Decimal) for v in values]
+        kept = keys_and_times(bare)
+        for form in ("pandas", "pyarrow", "polars"):
+            back = to_frame(spark, to_form(bare, form, WITHOUT_MAPS), JsonCodec(), WITHOUT_MAPS.fields)
+            assert (form, keys_and_times(back)) == (form, kept)
     finally:
         frame.unpersist()
 
@@ -162,13 +114,18 @@ def test_microseconds_and_large_ids_beside_nulls_stay(spark: SparkSession, form:
 
 
 def test_records_keep_the_milliseconds_of_their_timestamp(spark: SparkSession) -> None:
+    codec = JsonCodec("id INT")
     times = [NOON + dt.timedelta(milliseconds=n) for n in range(200)]
     raw = [(None, b"{}", "orders", 0, n, time, 0, []) for n, time in enumerate(times)]
-    frame = decode_rows(
-        spark.createDataFrame(raw, _SOURCE_COLUMNS), TopicCodecs(TextCodec(), SOURCE), src=F.lit(0)
-    ).good
-    found = [record.timestamp_ms for record in to_form(frame, "records", SOURCE)]
+    frame = decode_rows(spark.createDataFrame(raw, _SOURCE_COLUMNS), TopicCodecs(TextCodec(), codec), src=F.lit(0)).good
+    found = [record.timestamp_ms for record in to_form(frame, "records", codec)]
     assert found == [1_357_041_600_000 + n for n in range(200)]
+
+
+def test_a_pandas_column_of_nulls_is_no_key_and_no_timestamp(spark: SparkSession) -> None:
+    frame = to_frame(spark, pd.DataFrame({"at": [None, None]}), JsonCodec())
+    column, kind = column_at(frame.schema, "at")
+    assert frame.select(as_key(column, kind), as_timestamp_ms(column, kind, "at")).collect() == [(None, None)] * 2
 
 
 class TestMaps:
