@@ -33,7 +33,8 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
     ),
     (
         r"of RPC that terminated with|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED|closed channel|"
-        r"StatusCode\.UNAVAILABLE",
+        # A server that was started again asks for another token.
+        r"StatusCode\.(UNAVAILABLE|UNAUTHENTICATED)",
         EngineUnavailableError,
         "the Spark Connect server was lost, or was restarted",
         "see its log (kpipe spark status), start it again if it is gone (kpipe spark start), then run again",
