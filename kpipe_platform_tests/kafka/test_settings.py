@@ -128,5 +128,10 @@ def test_no_secret_is_shown() -> None:
     assert secret.redact('refused s3cr"et\\ and other-secret') == "refused ********** and **********"
 
 
+def test_a_secret_that_holds_another_is_hidden_whole() -> None:
+    given = {"ssl.keystore.password": "swordfish", "sasl.oauthbearer.client.secret": "swordfish-2026"}
+    assert settings(librdkafka=given).redact("refused swordfish-2026") == "refused **********"
+
+
 def test_it_pickles() -> None:
     assert pickle.loads(pickle.dumps(settings(**SCRAM))) == settings(**SCRAM)
