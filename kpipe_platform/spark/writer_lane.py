@@ -30,7 +30,7 @@ def run_lane(specs: Sequence[WriterSpec], lane: int, batches: Iterable[pa.Record
         batches: The lane's rows, in the order in which they are to be written.
 
     Yields:
-        One row with the pickled Outcome: ``committed``, ``committed_earlier``, ``stopped`` or ``error``; its counts are
+        One row with the Outcome as JSON: ``committed``, ``committed_earlier``, ``stopped`` or ``error``; its counts are
         those of all lanes that are committed then.
     """
     lanes = [spec.slice for spec in specs]

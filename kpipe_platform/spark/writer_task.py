@@ -7,7 +7,6 @@ one outcome, and the driver decides.
 from __future__ import annotations
 
 import json
-import pickle
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -23,6 +22,7 @@ from kpipe_platform.errors import DeadLetterError, EngineUnavailableError, Kpipe
 from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, not_delivered, translate
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.transactions import SliceTransaction
+from kpipe_platform.spark.outcome_json import outcome_to_json
 from kpipe_platform.spark.outputs import OutputChecks, OutputRows, Row, by_range
 from kpipe_platform.spark.probe import find_refused
 from kpipe_platform.spark.sink import GiveUpError, Sink
@@ -39,8 +39,8 @@ from kpipe_platform.spark.writer_spec import (
     WriterSpec,
 )
 
-OUTCOME_SCHEMA = "outcome binary"
-_ARROW_OUTCOME = pa.schema([("outcome", pa.binary())])
+OUTCOME_SCHEMA = "outcome string"
+_ARROW_OUTCOME = pa.schema([("outcome", pa.string())])
 
 # Enough for a whole JSON record of usual size, which is then shown field by field.
 _PREVIEW_CHARACTERS = 2_000
@@ -55,7 +55,7 @@ def run_writer(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[
         batches: Rows of ``spark.writer.writer_rows``, in the order in which they are to be written.
 
     Yields:
-        One row with the pickled Outcome.
+        One row with the Outcome as JSON.
     """
     try:
         outcome = _run(spec, batches)
@@ -66,7 +66,7 @@ def run_writer(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[
 
 def told(outcome: Outcome) -> pa.RecordBatch:
     """An outcome as the only row that a writer gives back."""
-    return pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]}, schema=_ARROW_OUTCOME)
+    return pa.RecordBatch.from_pydict({"outcome": [outcome_to_json(outcome)]}, schema=_ARROW_OUTCOME)
 
 
 def _run(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Outcome:
