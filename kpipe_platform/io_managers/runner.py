@@ -235,7 +235,7 @@ class FeedRunner:
                 # Another run is at work on the partition: trying again would only fence it.
                 policy = None
                 if not isinstance(error, OffsetConflictError):
-                    policy = self._pipeline.policies.retry(error.attributes.get("part"))
+                    policy = self._pipeline.policies.retry(error.part)
                 number = len(failed) + 1
                 delay = policy.next_delay_s(number, self._clock() - began, error) if policy is not None else None
                 if delay is None:
@@ -260,7 +260,7 @@ class FeedRunner:
         try:
             slice_ = follower.plan(clients)
         except TransientError as error:
-            error.attributes.setdefault("part", "source")
+            error.part = error.part or "source"
             raise
         planned_s = self._clock() - began
         planned(slice_)

@@ -70,7 +70,13 @@ def _fault(document: dict[str, Any]) -> Fault:
 def _error_document(error: KpipeError) -> dict[str, Any]:
     # The nearest class of the public tree; a codec's own error is one of its subclasses.
     kind = next(cls for cls in type(error).__mro__ if cls.__module__ == _TREE.__name__)
-    return {"kind": kind.__name__, "message": error.message, "fix": error.fix, "attributes": error.attributes}
+    return {
+        "kind": kind.__name__,
+        "message": error.message,
+        "fix": error.fix,
+        "part": error.part,
+        "attributes": error.attributes,
+    }
 
 
 def _error(document: dict[str, Any]) -> KpipeError:
@@ -79,4 +85,5 @@ def _error(document: dict[str, Any]) -> KpipeError:
         msg = f"a writer task answered with {document['kind']!r}, which is no error of kpipe"
         raise TypeError(msg)
     error: KpipeError = kind(document["message"], fix=document["fix"], **document["attributes"])
+    error.part = document["part"]
     return error

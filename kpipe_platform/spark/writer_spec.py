@@ -163,7 +163,7 @@ class Outcome:
     def failure(self) -> KpipeError | None:
         """What went wrong, with the part of the pipeline that it belongs to; None where nothing did."""
         if self.error is not None:
-            self.error.attributes.setdefault("part", "destination")
+            self.error.part = self.error.part or "destination"
         return self.error
 
     def raise_error(self) -> None:

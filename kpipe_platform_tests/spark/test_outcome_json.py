@@ -3,6 +3,7 @@ from __future__ import annotations
 import inspect
 import json
 from dataclasses import replace
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from kpipe_platform import errors
 from kpipe_platform.codecs import EncodeFault
-from kpipe_platform.errors import KpipeError
+from kpipe_platform.errors import KpipeError, Part
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.policies.faults import Component, Fault, FaultAction
 from kpipe_platform.spark.outcome_json import outcome_of_json, outcome_to_json
@@ -48,14 +49,16 @@ def test_an_outcome_comes_back_as_it_was(outcome: Outcome) -> None:
 
 
 @pytest.mark.parametrize("kind", ERRORS)
-@given(message=TEXT, fix=OPTIONAL, topic=TEXT, partition=NUMBER)
+@given(message=TEXT, fix=OPTIONAL, part=st.none() | st.sampled_from(get_args(Part)), topic=TEXT, partition=NUMBER)
 def test_an_error_comes_back_with_its_type(
-    kind: type[KpipeError], message: str, fix: str | None, topic: str, partition: int
+    kind: type[KpipeError], message: str, fix: str | None, part: Part | None, topic: str, partition: int
 ) -> None:
     error = kind(message, fix=fix, topic=topic, partition=partition)
+    error.part = part
     found = outcome_of_json(outcome_to_json(Outcome("error", error=error))).error
     assert found is not None
-    assert (type(found), found.message, found.fix, found.attributes) == (kind, message, fix, error.attributes)
+    assert (type(found), found.message, found.fix, found.part) == (kind, message, fix, part)
+    assert found.attributes == error.attributes
 
 
 def test_an_error_of_a_codec_is_one_of_the_public_tree() -> None:
