@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from kpipe_platform.assets import dead_letter_asset, kafka_asset, kafka_topic_asset, table_input
+    from kpipe_platform.assets import dead_letter_asset, kafka_topic_asset, table_input
+
+    # From its own module, which has its name: mypy would take the one for the other.
+    from kpipe_platform.assets.kafka_asset import kafka_asset
     from kpipe_platform.checks import (
         CheckOptions,
         dead_letter_ratio_check,

@@ -38,7 +38,10 @@ cross Spark workers and Dagster's step processes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
+
+Part = Literal["source", "stage", "destination", "dead_letter"]
+"""Parts of the pipeline that have a retry policy of their own."""
 
 
 class KpipeError(Exception):
@@ -49,6 +52,9 @@ class KpipeError(Exception):
         fix: How to mend it; shown after the message.
         **attributes: Facts for programs, for example ``topic="flights"``, ``partition=3``.
     """
+
+    part: Part | None = None
+    """The part of the pipeline that failed, whose retry policy applies; None where that is not known."""
 
     def __init__(self, message: str, *, fix: str | None = None, **attributes: Any) -> None:
         self.message = message
@@ -66,11 +72,15 @@ class KpipeError(Exception):
         raise AttributeError(msg)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _rebuild, (type(self), self.message, self.fix, self.attributes)
+        return _rebuild, (type(self), self.message, self.fix, self.attributes, self.part)
 
 
-def _rebuild(cls: type[KpipeError], message: str, fix: str | None, attributes: dict[str, Any]) -> KpipeError:
-    return cls(message, fix=fix, **attributes)
+def _rebuild(
+    cls: type[KpipeError], message: str, fix: str | None, attributes: dict[str, Any], part: Part | None
+) -> KpipeError:
+    error = cls(message, fix=fix, **attributes)
+    error.part = part
+    return error
 
 
 class TerminalError(KpipeError):

@@ -37,6 +37,12 @@ telemetry:
   enabled: false
 nux:
   enabled: false
+run_launcher:
+  module: kpipe_platform.partitions.launcher
+  class: KafkaRunLauncher
+run_monitoring:
+  enabled: true
+  poll_interval_seconds: 30
 run_coordinator:
   module: kpipe_platform.partitions.coordinator
   class: KafkaRunCoordinator

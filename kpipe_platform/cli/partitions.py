@@ -1,4 +1,4 @@
-"""`kpipe partitions`: where an asset's group stands in each partition, and pausing one."""
+"""`kpipe partitions`: where an asset's group stands in each partition, pausing one, and releasing a lost run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="See where an asset's group stands in each partition, and pause one.", no_args_is_help=True)
+app = typer.Typer(
+    help="See where an asset's group stands in each partition, pause one, release a lost run.", no_args_is_help=True
+)
 
 # Partitions with something wrong that are told of below the table; it shows all of them.
 _TOLD = 5
@@ -45,14 +47,25 @@ def show(
     from kpipe_platform.kafka.slices import PlanPolicy
     from kpipe_platform.partitions.groups import asset_of_group
     from kpipe_platform.partitions.instance import own_instance
+    from kpipe_platform.partitions.lost import lost_runs
     from kpipe_platform.partitions.state import read_states
 
     with own_instance() as instance, open_clients(bootstrap_servers) as clients:
         if not new_group:
             _refuse_unknown(instance, clients, group, topic)
         states = read_states(instance, clients, PlanPolicy(group), topic, asset_of_group(instance, group))
+        lost = lost_runs(instance, dict.fromkeys(run for state in states for run in state.in_flight))
     if as_json:
-        print_json({"group": group, "topic": topic, "partitions": [_json_of(state) for state in states]})
+        print_json(
+            {
+                "group": group,
+                "topic": topic,
+                "partitions": [_json_of(state) for state in states],
+                "lost_runs": [
+                    {"run": run.run_id, "process": run.process.value, "silent_s": run.silent_s} for run in lost
+                ],
+            }
+        )
         return
     shared = any(state.assigned is not None for state in states)
     head = [
@@ -81,7 +94,7 @@ def show(
         for state in states
     ]
     print_table((*head, "runs", "paused"), rows)
-    for line in summary(states):
+    for line in [*summary(states), *map(str, lost)]:
         print_hint(line)
 
 
@@ -192,6 +205,25 @@ def resume(
         for number in numbers:
             was = pauses.resume(instance, group, topic, number)
             print_line(f"{topic}/{number} {'resumed' if was else 'was not paused'}")
+
+
+@app.command()
+def release(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Dagster run, or the first characters of its id.")],
+    force: Annotated[
+        bool, typer.Option("--force", help="Also where it is not known whether its process is there.")
+    ] = False,
+) -> None:
+    """Mark a run as failed whose process is gone with its host, so that it holds its partitions no longer.
+
+    A process that is alive all the same is fenced by the next run: exactly once, nothing of it is committed any more.
+    """
+    from kpipe_platform.partitions.instance import own_instance
+    from kpipe_platform.partitions.lost import release as release_run
+
+    with own_instance() as instance:
+        print_line(f"{release_run(instance, run, force=force)} released")
+    print_hint("Its sensor asks for what it has not committed; without a sensor materialize the partition again.")
 
 
 def _refuse_unknown(instance: dg.DagsterInstance, clients: Clients, group: str, topic: str) -> None:

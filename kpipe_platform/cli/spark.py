@@ -164,4 +164,6 @@ def _facts(status: EngineStatus) -> Iterator[tuple[str, str | None]]:
         if status.clients is not None:
             yield "attached", f"{status.clients} process{'' if status.clients == 1 else 'es'}"
         yield "log", status.log
+        if status.token is not None:
+            yield "token", status.token
     yield "version", f"Spark {status.spark_version}"

@@ -51,8 +51,10 @@ def take_over(settings: ConnectionSettings, transactional_id: str) -> None:
     from confluent_kafka import KafkaException, Producer
 
     from kpipe_platform.kafka.calls import kafka_error, translate
+    from kpipe_platform.kafka.clients import new_client
 
-    producer = Producer({**settings.for_librdkafka(), "transactional.id": transactional_id})
+    config = {**settings.for_librdkafka(), "transactional.id": transactional_id}
+    producer = new_client(Producer, config, settings)
     deadline = time.monotonic() + settings.request_timeout_s
     while True:
         try:

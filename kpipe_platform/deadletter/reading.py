@@ -9,7 +9,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from kpipe_platform.errors import TransientError
 from kpipe_platform.kafka.calls import no_answer, translate
-from kpipe_platform.kafka.clients import reader_config
+from kpipe_platform.kafka.clients import new_client, reader_config
 from kpipe_platform.kafka.fetch import to_record
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.records import KafkaRecord
@@ -35,15 +35,14 @@ def read_range(settings: ConnectionSettings, group: str, wanted: OffsetRange) ->
         return
     topic, partition = wanted.topic, wanted.partition
     what = f"read {topic}/{partition}"
-    consumer = Consumer(
-        {
-            **reader_config(settings, group, "read_committed"),
-            # Only the event for a partition's end tells that nothing but transaction markers is left.
-            "enable.partition.eof": True,
-            "fetch.wait.max.ms": 50,
-            "queued.max.messages.kbytes": 16_384,
-        }
-    )
+    config = {
+        **reader_config(settings, group, "read_committed"),
+        # Only the event for a partition's end tells that nothing but transaction markers is left.
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 50,
+        "queued.max.messages.kbytes": 16_384,
+    }
+    consumer = new_client(Consumer, config, settings)
     try:
         consumer.assign([TopicPartition(topic, partition, wanted.start)])
         heard_at = time.monotonic()

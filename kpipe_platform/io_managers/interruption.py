@@ -1,25 +1,29 @@
 """Work on slices that a terminated run can leave within seconds, with nothing of it visible and offsets unmoved.
 
-Spark jobs run in threads; the thread that Dagster interrupts only waits. On an interruption the session's jobs are
-cancelled, and the transactions that their killed workers left open are aborted.
+Spark jobs run in threads; the thread that Dagster interrupts only waits. On an interruption the run's jobs, which it
+knows by a tag, are cancelled, and the transactions that their killed workers left open are aborted.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import time
+import uuid
+from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from kpipe_platform.errors import EngineUnavailableError, KpipeError
+from kpipe_platform.kafka.calls import beside
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.kafka.transactions import abort_lingering
-from kpipe_platform.spark.cancel import cancel_jobs
+from kpipe_platform.spark.cancel import cancel_jobs, tag_jobs
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -29,13 +33,17 @@ _LOOK_S = 0.2
 # Spark kills a Python worker 2 s after its task is cancelled; a broker call may take a few seconds more.
 _GRACE_S = 8.0
 _ABORTS_AT_ONCE = 8
+# An abort takes half a second. Where the brokers are away, those that wait for their turn after 3 s are left out, so
+# that a run ends within 15 s all the same.
+_ABORT_S = 4.0
+_ABORTS_BEGIN_S = 3.0
 
 
 class Interruptible:
     """Runs work on slices in threads.
 
     Args:
-        session: Gives the Spark session, whose jobs are cancelled.
+        session: Gives the Spark session. Of its jobs those of this run are cancelled: an adopted session has others.
         settings: Connection of the transactions.
     """
 
@@ -43,7 +51,10 @@ class Interruptible:
         self.meanwhile: Callable[[], None] = lambda: None
         """Called in the waiting thread, several times a second; it must be quick."""
         self._session = session
-        self._settings = settings
+        # Aborts are short of time, see `_ABORT_S`.
+        self._settings = replace(settings, request_timeout_s=min(settings.request_timeout_s, _ABORT_S))
+        self._tag = f"kpipe-{uuid.uuid4().hex}"
+        self._left: set[Future[Any]] = set()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._open: dict[int, set[str]] = {}
@@ -63,6 +74,31 @@ class Interruptible:
             msg = "the run was terminated"
             raise EngineUnavailableError(msg, fix="nothing of the slice was committed; run again")
 
+    def sleep(self, seconds: float) -> None:
+        """Wait, but no longer than until the run is terminated."""
+        self._stopped.wait(seconds)
+
+    def tag_jobs(self) -> None:
+        """Make the Spark jobs that this thread starts known as the run's.
+
+        Raises:
+            KpipeError: The session cannot be had.
+        """
+        tag_jobs(self._session(), self._tag)
+
+    def after_work(self, close: Callable[[], None]) -> None:
+        """Close what the work uses: now, or once the work is done that a terminated run could not wait for."""
+        left = set(self._left)
+        if not left:
+            close()
+            return
+
+        def wait_and_close() -> None:
+            wait(left)
+            close()
+
+        beside(wait_and_close)
+
     @contextmanager
     def at_work(self, slice_: Slice, lanes: int = 1) -> Iterator[None]:
         """Work on a slice in this thread.
@@ -72,6 +108,9 @@ class Interruptible:
             lanes: Lanes that it may be written in, each in a transaction of its own.
         """
         self.check()
+        # An empty slice starts no job, and is to start no Spark.
+        if not slice_.ranges or not slice_.is_empty:
+            self.tag_jobs()
         written = [replace(slice_, lane=lane) for lane in range(lanes)]
         ids = {each.transactional_id for each in written} | {each.probe_id for each in written}
         with self._lock:
@@ -97,9 +136,7 @@ class Interruptible:
         Yields:
             Each when it is done.
         """
-        pool = ThreadPoolExecutor(max_workers=max(at_once, 1), thread_name_prefix="kpipe-slice")
-        # By them Dagster knows in a thread, too, which asset it executes.
-        pending = {pool.submit(copy_context().run, work) for work in works}
+        pending = _started(works, at_once)
         try:
             while pending:
                 done, pending = wait(pending, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
@@ -111,8 +148,6 @@ class Interruptible:
             if pending:
                 self._stop(pending)
             raise
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
 
     def _stop(self, pending: set[Future[T]]) -> None:
         self._stopped.set()
@@ -120,18 +155,49 @@ class Interruptible:
             future.cancel()
         logger.warning("the run is terminated: cancelling its Spark jobs")
         try:
-            cancel_jobs(self._session())
+            cancel_jobs(self._session(), self._tag)
         except Exception as error:  # noqa: BLE001  # an engine that is gone has no jobs left
             logger.warning("could not cancel Spark jobs: %s", error)
-        wait(pending, timeout=_GRACE_S)
+        self._left = wait(pending, timeout=_GRACE_S).not_done
         with self._lock:
             left = sorted(set().union(*self._open.values()))
+        last_begin_s = time.monotonic() + _ABORTS_BEGIN_S
         # At the same time, because each takes about half a second.
         with ThreadPoolExecutor(max_workers=_ABORTS_AT_ONCE) as pool:
-            list(pool.map(self._abort, left))
+            list(pool.map(lambda transactional_id: self._abort(transactional_id, last_begin_s), left))
 
-    def _abort(self, transactional_id: str) -> None:
+    def _abort(self, transactional_id: str, last_begin_s: float) -> None:
+        if time.monotonic() > last_begin_s:
+            logger.warning("transactional id %s is left to the brokers' timeout, or to the next run", transactional_id)
+            return
         try:
             abort_lingering(self._settings, transactional_id)
         except KpipeError as error:
             logger.warning("left to the brokers' timeout, or to the next run: %s", error)
+
+
+def _started(works: list[Callable[[], T]], at_once: int) -> set[Future[T]]:
+    """Start work in threads that a process does not wait for at its end, as it does for those of an executor.
+
+    What a terminated run could not wait for, such as a call to brokers that are away, must not hold its process.
+    """
+    # By its context Dagster knows in a thread, too, which asset it executes.
+    waiting = deque((Future[T](), copy_context(), work) for work in works)
+    futures = {future for future, _, _ in waiting}
+
+    def take() -> None:
+        while True:
+            try:
+                future, context, work = waiting.popleft()
+            except IndexError:
+                return
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(context.run(work))
+            except BaseException as error:  # noqa: BLE001  # raised again where the result is taken
+                future.set_exception(error)
+
+    for number in range(min(max(at_once, 1), len(works))):
+        threading.Thread(target=take, name=f"kpipe-slice_{number}", daemon=True).start()
+    return futures

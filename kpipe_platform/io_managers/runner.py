@@ -62,7 +62,7 @@ class FeedRunner:
         topic: Destination topic; None where ``store`` takes the output.
         store: The inner IO manager's store; None where the output goes to Kafka.
         clock: Monotonic seconds; injected for tests.
-        sleep: Waits for seconds; injected for tests.
+        sleep: Waits for seconds; by default no longer than until the run is terminated. Injected for tests.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class FeedRunner:
         topic: KafkaTopic | None,
         store: Store | None = None,
         clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
+        sleep: Callable[[float], None] | None = None,
     ) -> None:
         self._staged = staged
         self._pipeline = pipeline
@@ -83,9 +83,9 @@ class FeedRunner:
         self._topic = topic
         self._store = store
         self._clock = clock
-        self._sleep = sleep
         self._taken: dict[int | None, Taken] = {}
         self._interruptible = pipeline.interruptible()
+        self._sleep = sleep or self._interruptible.sleep
         self._interruptible.meanwhile = events.deliver
 
     def run_all(self, numbers: list[int] | None) -> Taken:
@@ -124,10 +124,13 @@ class FeedRunner:
 
     @contextmanager
     def _shared(self, at_once: int) -> Iterator[_Shared]:
-        with self._pipeline.source.clients() as clients:
+        clients = self._pipeline.source.clients()
+        try:
             target = find_target(self._pipeline, clients, self._topics, self._topic)
             lookout = Lookout(clients, self._pipeline.source.isolation, clock=self._clock)
             yield _Shared(clients, target, lookout, Turns(at_once))
+        finally:
+            self._interruptible.after_work(clients.close)
 
     def _watched(self, shared: _Shared, numbers: list[int] | None) -> Taken:
         watch = self._events.watch(numbers)
@@ -232,7 +235,7 @@ class FeedRunner:
                 # Another run is at work on the partition: trying again would only fence it.
                 policy = None
                 if not isinstance(error, OffsetConflictError):
-                    policy = self._pipeline.policies.retry(error.attributes.get("part"))
+                    policy = self._pipeline.policies.retry(error.part)
                 number = len(failed) + 1
                 delay = policy.next_delay_s(number, self._clock() - began, error) if policy is not None else None
                 if delay is None:
@@ -240,6 +243,7 @@ class FeedRunner:
                 logger.warning("attempt %s failed and is made again in %.1f s: %s", number, delay, error)
                 failed.append(Attempt.of(number, error, delay, int(time.time() * 1000)))
                 self._sleep(delay)
+                self._interruptible.check()
 
     def _one(
         self,
@@ -256,7 +260,7 @@ class FeedRunner:
         try:
             slice_ = follower.plan(clients)
         except TransientError as error:
-            error.attributes.setdefault("part", "source")
+            error.part = error.part or "source"
             raise
         planned_s = self._clock() - began
         planned(slice_)
@@ -283,6 +287,7 @@ class FeedRunner:
                     planned=(started_ms, int(planned_s * 1000)),
                     retries=retries,
                     check=self._interruptible.check,
+                    tag_jobs=self._interruptible.tag_jobs,
                     clock=self._clock,
                     sleep=self._sleep,
                 )

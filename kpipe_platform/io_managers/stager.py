@@ -56,6 +56,7 @@ class Stager:
         planned: When the plan began, milliseconds since the epoch, and how long it took, milliseconds.
         retries: Attempts at this slice that failed before.
         check: Called before each call of a search; raises where the run was terminated.
+        tag_jobs: Called in each thread of a search, so that a terminated run finds the Spark jobs started there.
         clock: Monotonic seconds; injected for tests.
         sleep: Waits for seconds; injected for tests.
     """
@@ -70,6 +71,7 @@ class Stager:
         planned: tuple[int, int],
         retries: tuple[Retry, ...] = (),
         check: Callable[[], None] = lambda: None,
+        tag_jobs: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
@@ -80,6 +82,7 @@ class Stager:
         self._segments = (Segment("plan", *planned),)
         self._retries = retries
         self._check = check
+        self._tag_jobs = tag_jobs
         self._clock = clock
         self._sleep = sleep
 
@@ -204,6 +207,8 @@ class Stager:
         def fails(part: Part) -> StageFailedError | None:
             calls.append(part)
             self._check()
+            # In a thread of the search's own.
+            self._tag_jobs()
             try:
                 self._try(whole, {name: (topic, frames.part(part)) for name, (topic, frames) in reads.items()})
             except StageFailedError as failure:

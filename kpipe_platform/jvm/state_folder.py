@@ -12,6 +12,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from kpipe_platform.errors import EnvironmentSetupError, KpipeError
+from kpipe_platform.jvm.private_files import private_folder, write_private
 
 __all__ = ["StateFolder"]
 
@@ -44,7 +45,7 @@ class StateFolder:
             KpipeError: Another command does, and does not end.
         """
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            private_folder(self.path)
             with FileLock(self.path / "service.lock", timeout=_LOCK_DEADLINE_S):
                 yield
         except Timeout as error:
@@ -64,9 +65,7 @@ class StateFolder:
 
     def write(self, state: Mapping[str, Any]) -> None:
         """Write the state; a reader sees the old one or the new one, never half of it."""
-        temporary = self._file.with_suffix(".tmp")
-        temporary.write_text(json.dumps(dict(state), indent=1), encoding="utf-8")
-        temporary.replace(self._file)
+        write_private(self._file, json.dumps(dict(state), indent=1))
 
     def clear(self) -> None:
         """Forget the state; the lock stays."""

@@ -4,16 +4,44 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
-from confluent_kafka import Consumer, KafkaError
+from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
+from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
 """Errors of a connection that waiting does not mend."""
+
+
+Client = TypeVar("Client")
+
+
+def new_client(
+    kind: Callable[[dict[str, Any]], Client], config: Mapping[str, Any], settings: ConnectionSettings
+) -> Client:
+    """Make a client of librdkafka's.
+
+    Args:
+        kind: ``Producer``, ``Consumer`` or ``AdminClient``.
+        config: Its properties, by librdkafka's names.
+        settings: The connection, for redaction.
+
+    Raises:
+        ConfigError: librdkafka refuses the properties. What does not depend on the machine is found when it is
+            declared; a file that is not where the client runs, for example on an executor, is found here.
+    """
+    try:
+        return kind(dict(config))
+    except KafkaException as exception:
+        text = settings.redact(str(exception.args[0].str()))
+        msg = f"librdkafka makes no client for {settings.bootstrap_servers} of these properties: {text}"
+        fix = "correct KafkaConnection, or KafkaDestination(producer=...); Spark's executors need the same files"
+        raise ConfigError(msg, fix=fix) from exception
 
 
 def reader_config(settings: ConnectionSettings, group: str, isolation: str) -> dict[str, Any]:
@@ -56,7 +84,7 @@ class Clients:
             self._forget_after_fork()
             if self._admin is None:
                 config: dict[str, Any] = {**self.settings.for_librdkafka(), "error_cb": self._note}
-                self._admin = AdminClient(config)
+                self._admin = new_client(AdminClient, config, self.settings)
             return self._admin
 
     def refusal(self) -> KafkaError | None:
@@ -78,7 +106,7 @@ class Clients:
             self._forget_after_fork()
             consumer = self._consumers.get((group, isolation))
             if consumer is None:
-                consumer = Consumer(reader_config(self.settings, group, isolation))
+                consumer = new_client(Consumer, reader_config(self.settings, group, isolation), self.settings)
                 self._consumers[(group, isolation)] = consumer
             return consumer
 

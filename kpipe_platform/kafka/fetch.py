@@ -11,7 +11,7 @@ from confluent_kafka import TIMESTAMP_CREATE_TIME, TIMESTAMP_NOT_AVAILABLE, Cons
 
 from kpipe_platform.errors import TransientError
 from kpipe_platform.kafka.calls import no_answer, translate
-from kpipe_platform.kafka.clients import reader_config
+from kpipe_platform.kafka.clients import new_client, reader_config
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.settings import ConnectionSettings
 
@@ -51,7 +51,8 @@ class RecordFetcher:
         if stream is None:
             if len(self._streams) >= _MAX_STREAMS:
                 self._streams.pop(next(iter(self._streams))).close()
-            stream = _Stream(Consumer(self._config), topic, partition, self._settings)
+            consumer = new_client(Consumer, self._config, self._settings)
+            stream = _Stream(consumer, topic, partition, self._settings)
         # The one used last goes to the end, so that the first is the one to close.
         self._streams[(topic, partition)] = stream
         return to_record(stream.at(offset))

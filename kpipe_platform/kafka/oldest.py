@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
 from kpipe_platform.kafka.calls import no_answer, translate
-from kpipe_platform.kafka.clients import Clients, reader_config
+from kpipe_platform.kafka.clients import Clients, new_client, reader_config
 from kpipe_platform.kafka.fetch import to_record
 from kpipe_platform.kafka.offsets import OffsetRange, Partition
 from kpipe_platform.kafka.records import TimestampType
@@ -64,17 +64,16 @@ def oldest_records(
     if not waiting:
         return found
     settings = clients.settings
-    consumer = Consumer(
-        {
-            **reader_config(settings, group, isolation),
-            # Retention may pass a start between the plan and the read; what is oldest then is the answer.
-            "auto.offset.reset": "earliest",
-            "enable.partition.eof": True,
-            # Of each partition a few records are wanted. Brokers send at least one batch, however large.
-            "fetch.message.max.bytes": 65_536,
-            "queued.max.messages.kbytes": 16_384,
-        }
-    )
+    config = {
+        **reader_config(settings, group, isolation),
+        # Retention may pass a start between the plan and the read; what is oldest then is the answer.
+        "auto.offset.reset": "earliest",
+        "enable.partition.eof": True,
+        # Of each partition a few records are wanted. Brokers send at least one batch, however large.
+        "fetch.message.max.bytes": 65_536,
+        "queued.max.messages.kbytes": 16_384,
+    }
+    consumer = new_client(Consumer, config, settings)
     try:
         consumer.assign([TopicPartition(t, n, s.range.start) for (t, n), s in waiting.items()])
         deadline = time.monotonic() + settings.request_timeout_s

@@ -125,7 +125,8 @@ class ConnectionSettings:
 
     def redact(self, text: str) -> str:
         """``text`` without any of the secrets."""
-        for secret in self.secrets:
+        # The longest first: one secret may be part of another.
+        for secret in sorted(self.secrets, key=len, reverse=True):
             text = text.replace(secret, _REDACTED)
         return text
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from confluent_kafka import TIMESTAMP_NOT_AVAILABLE, Consumer, KafkaError, Message, TopicPartition
 
 from kpipe_platform.kafka.calls import translate
-from kpipe_platform.kafka.clients import reader_config
+from kpipe_platform.kafka.clients import new_client, reader_config
 from kpipe_platform.kafka.offsets import OffsetRange, Partition
 from kpipe_platform.kafka.settings import ConnectionSettings
 
@@ -82,7 +82,7 @@ class StampReader:
         if not waiting:
             return found
         if self._consumer is None:
-            self._consumer = Consumer(self._config)
+            self._consumer = new_client(Consumer, self._config, self._settings)
         self._consumer.assign([TopicPartition(r.topic, r.partition, r.start) for r in ranges])
         try:
             while waiting and self._clock() < end:

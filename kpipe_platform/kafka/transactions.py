@@ -26,7 +26,7 @@ from kpipe_platform.errors import (
     TransactionTimedOutError,
 )
 from kpipe_platform.kafka.calls import FENCED_CODES, kafka_error, translate
-from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.clients import Clients, new_client
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
 from kpipe_platform.kafka.groups import fetch_offsets
 from kpipe_platform.kafka.settings import ConnectionSettings
@@ -350,7 +350,7 @@ def initialised(
         config["transaction.timeout.ms"] = timeout_ms
         # librdkafka refuses a request timeout beyond the transaction's own.
         config["socket.timeout.ms"] = min(int(settings.for_librdkafka()["socket.timeout.ms"]), timeout_ms)
-    producer = Producer(config)
+    producer = new_client(Producer, config, settings)
     deadline = clock() + settings.request_timeout_s
     if known_topic is not None:
         # Without a connection librdkafka's search for the coordinator fails, and is made again after half a second.

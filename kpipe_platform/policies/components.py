@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kpipe_platform.errors import ConfigError
+from kpipe_platform.errors import ConfigError, Part
 from kpipe_platform.policies.faults import Component, FaultAction
 from kpipe_platform.policies.retry import RecordRetryPolicy
 
@@ -86,7 +86,7 @@ class FaultPolicies:
             own = self.default
         return own or FaultAction.STOP
 
-    def retry(self, part: str | None) -> RecordRetryPolicy | None:
+    def retry(self, part: Part | None) -> RecordRetryPolicy | None:
         """What is tried again when this part fails; nothing where nobody knows which part did."""
         return None if part is None else self._of(part).retry
 

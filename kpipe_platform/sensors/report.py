@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kpipe_platform.partitions.lost import LostRun
 from kpipe_platform.sensors.admission import Candidate, Decision, State
 from kpipe_platform.sensors.candidates import WHOLE, Target, place_of
 from kpipe_platform.sensors.cursor import Cursor
 from kpipe_platform.sensors.growth import Growth
+from kpipe_platform.sensors.in_flight import RunInFlight
 
 # Problems that are told in full in one message; the others are counted.
 _TOLD = 5
@@ -52,6 +54,12 @@ def problems_of(
         )
         found.append(Problem(number, "left out", text))
     return sorted(found, key=lambda problem: problem.number)
+
+
+def problems_of_runs(running: Sequence[RunInFlight], lost: Sequence[LostRun]) -> list[Problem]:
+    """The runs in flight whose process is gone: they hold their partitions until somebody releases them."""
+    keys = {run.run_id: run.keys for run in running}
+    return [Problem(min(map(int, keys[run.run_id]), default=WHOLE), f"lost run {run.run_id}", str(run)) for run in lost]
 
 
 def _exhausted(target: Target, candidate: Candidate, where: str) -> str:

@@ -14,6 +14,7 @@ from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers.step import scaling_of
 from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.partitions.lost import lost_runs
 from kpipe_platform.partitions.owners import tags_of
 from kpipe_platform.partitions.pauses import paused
 from kpipe_platform.resources.scaling import PartitionScaling
@@ -29,7 +30,7 @@ from kpipe_platform.sensors.growth import Growth, compare, known_keys
 from kpipe_platform.sensors.in_flight import RunInFlight, runs_in_flight
 from kpipe_platform.sensors.ownership import PartitionShare
 from kpipe_platform.sensors.reading import BrokerView, Downstream, read_brokers, tick_settings
-from kpipe_platform.sensors.report import Problem, problems_of, shown, summary_of, told, unreported
+from kpipe_platform.sensors.report import Problem, problems_of, problems_of_runs, shown, summary_of, told, unreported
 from kpipe_platform.sensors.requests import run_request
 from kpipe_platform.sensors.resource import source_of
 from kpipe_platform.sensors.topics import topics_read
@@ -176,6 +177,9 @@ class OffsetTick:
             held_back=held_back,
         )
         problems = problems_of(target, candidates, decision, growth)
+        problems += problems_of_runs(
+            running, lost_runs(context.instance, [run.run_id for run in running], clock=self.clock)
+        )
         summary = summary_of(candidates, decision, growth, view.downstream_lag)
         self._say(context, target, summary, unreported(problems, cursor))
         find_pauses = partial(paused, context.instance, target.group)

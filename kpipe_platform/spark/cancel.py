@@ -7,16 +7,31 @@ from typing import cast
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
+from kpipe_platform.spark.failures import classify
 
-def cancel_jobs(session: object) -> None:
-    """Cancel every running job of the session, from whichever thread.
 
-    Tags would tell one run's jobs from another's, but on classic Spark only the thread that tagged them can cancel
-    them; and a process that runs several slices is interrupted as a whole.
+def tag_jobs(session: object, tag: str) -> None:
+    """Tag the jobs that this thread starts from now on, so that `cancel_jobs` finds them.
+
+    On classic Spark the tag is the context's: a tag of the session is known only to the thread that has set it.
+
+    Raises:
+        EngineUnavailableError: The session is gone.
     """
     spark = cast("SparkSession", session)
+    try:
+        if is_remote():
+            spark.addTag(tag)
+        else:
+            spark.sparkContext.addJobTag(tag)
+    except Exception as error:
+        raise classify(error, "the session's tags") from error
+
+
+def cancel_jobs(session: object, tag: str) -> None:
+    """Cancel the running jobs with a tag, from whichever thread; other jobs of the session go on."""
+    spark = cast("SparkSession", session)
     if is_remote():
-        spark.interruptAll()
+        spark.interruptTag(tag)
     else:
-        # `interruptAll` does not find every job of a session in this process, which has no other jobs than its own.
-        spark.sparkContext.cancelAllJobs()
+        spark.sparkContext.cancelJobsWithTag(tag)

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 
 from kpipe_platform.errors import KpipeError
 from kpipe_platform.jvm.ports import established
+from kpipe_platform.jvm.private_files import write_private
 from kpipe_platform.spark.connect_server import FAILED, OPTIONS, READY
 from kpipe_platform.spark.connect_sessions import local_tasks
 from kpipe_platform.spark.executor_check import check_executors
@@ -93,9 +94,7 @@ def _exit(_number: int, _frame: FrameType | None) -> None:
 
 
 def _write(folder: Path, name: str, fields: dict[str, Any]) -> None:
-    temporary = folder / f"{name}.tmp"
-    temporary.write_text(json.dumps(fields), encoding="utf-8")
-    temporary.replace(folder / name)
+    write_private(folder / name, json.dumps(fields))
 
 
 def _warm(session: SparkSession) -> None:

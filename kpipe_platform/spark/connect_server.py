@@ -19,7 +19,9 @@ from kpipe_platform.errors import ConfigError, EngineUnavailableError, Environme
 from kpipe_platform.jvm.jars import spark_connector_jars
 from kpipe_platform.jvm.java import find_java
 from kpipe_platform.jvm.ports import LOOPBACK, free_port, is_free
+from kpipe_platform.jvm.private_files import private_folder, write_private
 from kpipe_platform.jvm.process import ManagedProcess
+from kpipe_platform.spark.connect_token import TOKEN_VARIABLE, forget_token, keep_token
 from kpipe_platform.spark.executors import Executors
 
 __all__ = ["ConnectServer", "has_client", "spark_version"]
@@ -34,10 +36,17 @@ _STOP_DEADLINE_S = 15.0
 _PORT_TRIES = 3
 # Of the environment of whoever starts it: they would make a client of the server.
 _CLIENTS_ONLY = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
-_RESERVED = ("spark.master", "spark.remote", "spark.plugins", "spark.app.name", "spark.connect.grpc.binding.")
+_RESERVED = (
+    "spark.master",
+    "spark.remote",
+    "spark.plugins",
+    "spark.app.name",
+    "spark.connect.grpc.binding.",
+    "spark.connect.authenticate.",
+)
 _SETTINGS = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-    # Nobody is asked for a password, so nobody elsewhere may connect.
+    # The token goes over the wire as it is, so nobody elsewhere may connect.
     "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.connect.grpc.port.maxRetries": "0",
     "spark.python.daemon.module": "kpipe_platform.spark.worker_daemon",
@@ -50,8 +59,9 @@ _SETTINGS = {
 class ConnectServer:
     """A warm engine for `SparkEngine(remote=...)`: one JVM, to which each run attaches.
 
-    It listens on the loopback interface only, and has the Kafka connector and this interpreter's packages. It ends with
-    this process, however that ends, unless ``detached``.
+    It listens on the loopback interface only, takes processes of this user only (by a token that they find in a file),
+    and has the Kafka connector and this interpreter's packages. It ends with this process, however that ends, unless
+    ``detached``.
 
     Args:
         folder: Folder for its log, settings and temporary files; a temporary one by default.
@@ -149,7 +159,7 @@ class ConnectServer:
             raise EnvironmentSetupError(msg, fix="name another one, or leave it out", port=self._wanted_port)
         if self._folder is None and self._made is None:
             self._made = Path(tempfile.mkdtemp(prefix="kpipe-spark-"))
-        self._home.mkdir(parents=True, exist_ok=True)
+        private_folder(self._home)
         self._progress(f"Starting Spark {spark_version()} on {self._master}")
         tries = 1 if self._wanted_port is not None else _PORT_TRIES
         for last in [False] * (tries - 1) + [True]:
@@ -162,6 +172,8 @@ class ConnectServer:
         if self._process is not None:
             self._process.stop(_STOP_DEADLINE_S)
             self._process = None
+        if self._port is not None:
+            forget_token(self._port)
         shutil.rmtree(self._home / "local", ignore_errors=True)
         if self._made is not None:
             shutil.rmtree(self._made, ignore_errors=True)
@@ -185,9 +197,12 @@ class ConnectServer:
         ready = self._home / READY
         for each in (ready, self._home / FAILED):
             each.unlink(missing_ok=True)
-        (self._home / OPTIONS).write_text(json.dumps(self._options(), indent=1), encoding="utf-8")
+        # Settings may hold passwords.
+        write_private(self._home / OPTIONS, json.dumps(self._options(), indent=1))
         environment = {name: value for name, value in os.environ.items() if name not in _CLIENTS_ONLY}
         environment |= self._executors.environment
+        # Not among the settings: PySpark puts these on its JVM's command line.
+        environment[TOKEN_VARIABLE] = keep_token(self._port or 0)
         process = ManagedProcess(
             [sys.executable, "-m", _PROGRAM, self._home],
             log_path=self.log_path,

@@ -13,11 +13,11 @@ from kpipe_platform.jvm.identity import PidFile
 from kpipe_platform.jvm.local_service import LocalService, Progress
 from kpipe_platform.jvm.ports import established, is_free
 from kpipe_platform.spark.connect_server import ConnectServer, spark_version
+from kpipe_platform.spark.connect_token import USUAL_PORT, forget_token, token_file
 from kpipe_platform.spark.executors import Executors
 
 __all__ = ["EngineOptions", "EngineService", "EngineStatus"]
 
-USUAL_PORT = 15002
 _STOP_DEADLINE_S = 15.0
 
 
@@ -48,6 +48,7 @@ class EngineStatus:
         master: Where its jobs run.
         pid: Its process id; None when it does not run.
         log: Its log file.
+        token: The file with the token that clients need; kpipe's find it by themselves.
         clients: Processes that are attached; None where this machine does not say (macOS).
         spark_version: Version of the installed pyspark, which is the server's.
     """
@@ -57,6 +58,7 @@ class EngineStatus:
     master: str | None = None
     pid: int | None = None
     log: str | None = None
+    token: str | None = None
     clients: int | None = None
     spark_version: str = ""
 
@@ -91,9 +93,11 @@ class EngineService(LocalService[EngineOptions, EngineStatus, ConnectServer]):
         log = str(self.folder / "server.log")
         if identity is None:
             return EngineStatus("crashed", remote, state["master"], log=log, spark_version=spark_version())
-        clients = None if remote is None else established(int(remote.rpartition(":")[2]))
-        found: Literal["running", "starting"] = "starting" if remote is None else "running"
-        return EngineStatus(found, remote, state["master"], identity.pid, log, clients, spark_version())
+        if remote is None:
+            return EngineStatus("starting", None, state["master"], identity.pid, log, spark_version=spark_version())
+        port = _port(remote)
+        clients, token = established(port), str(token_file(port))
+        return EngineStatus("running", remote, state["master"], identity.pid, log, token, clients, spark_version())
 
     def _differences(self, status: EngineStatus, options: EngineOptions) -> list[str]:
         wanted: list[str] = []
@@ -142,8 +146,14 @@ class EngineService(LocalService[EngineOptions, EngineStatus, ConnectServer]):
         if identity is not None:
             identity.stop(_STOP_DEADLINE_S)
         self._pid_file.remove()
+        if state["remote"] is not None:
+            forget_token(_port(state["remote"]))
         shutil.rmtree(self.folder / "local", ignore_errors=True)
         self._state.clear()
 
     def _write(self, master: str, remote: str | None, *, stopping: bool = False) -> None:
         self._state.write({"master": master, "remote": remote, "stopping": stopping})
+
+
+def _port(remote: str) -> int:
+    return int(remote.rpartition(":")[2])

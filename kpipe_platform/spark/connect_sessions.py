@@ -20,6 +20,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from kpipe_platform.errors import ConfigError, EngineUnavailableError
+from kpipe_platform.spark.connect_token import TOKEN_VARIABLE, USUAL_PORT, token_for, without_token
 
 if TYPE_CHECKING:
     from kpipe_platform.spark.session import EngineSettings
@@ -28,7 +29,6 @@ __all__ = ["attach", "detach", "is_reachable", "local_tasks", "tasks_of"]
 
 logger = logging.getLogger(__name__)
 
-_USUAL_PORT = 15002
 _REACH_S = 5.0
 # A session is asked whether it is still there (3 ms) when it was not used for so long.
 _TRUSTED_S = 1.0
@@ -72,7 +72,9 @@ def attach(settings: EngineSettings, config: dict[str, str], holder: object) -> 
     with _lock:
         found = _attached.get(key)
         if found is not None and not _is_there(found):
-            logger.warning("the session on %s is gone, as after a restart of the server: opening another", remote)
+            logger.warning(
+                "the session on %s is gone, as after a restart of the server: opening another", without_token(remote)
+            )
             del _attached[key]
             _close(found)
             found = None
@@ -113,30 +115,57 @@ def is_reachable(session: SparkSession) -> bool:
 
 
 def _open(remote: str, app_name: str, config: dict[str, str]) -> Any:
+    shown = without_token(remote)
     if getattr(SparkContext, "_active_spark_context", None) is not None:
-        msg = f"this process runs a Spark of its own already, so it cannot use the server at {remote}"
+        msg = f"this process runs a Spark of its own already, so it cannot use the server at {shown}"
         raise ConfigError(msg, fix="give all SparkEngines of a process the same remote, or none of them one")
     failure = _reach(remote)
     if failure is not None:
-        msg = f"no Spark Connect server answers at {remote}: {failure}"
-        raise EngineUnavailableError(msg, fix=_START, remote=remote)
-    builder = SparkSession.builder.remote(remote).appName(app_name)
-    for name, value in config.items():
-        builder = builder.config(name, value)
+        msg = f"no Spark Connect server answers at {shown}: {failure}"
+        raise EngineUnavailableError(msg, fix=_START, remote=shown)
     try:
         from pyspark.sql.connect.client.retries import DefaultPolicy
 
+        builder = _builder(remote).appName(app_name)
+        for name, value in config.items():
+            builder = builder.config(name, value)
         session: Any = builder.create()
         session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_BACKOFF_MAX_MS)])
     except ImportError as error:
         msg = f"the Spark Connect client needs a package that is missing: {error}"
         raise ConfigError(msg, fix="pip install 'kpipe-platform[connect]'") from error
     except Exception as error:
-        msg = f"the Spark Connect server at {remote} does not take a session: {str(error).strip().splitlines()[0]}"
+        if _asks_for_another_token(error):
+            msg = f"the Spark Connect server at {shown} asks for a token that this process does not have"
+            fix = "run as the user who started it, with the same KPIPE_STATE_DIR; or set "
+            raise ConfigError(msg, fix=f"{fix}{TOKEN_VARIABLE} to the token of the server") from error
+        msg = f"the Spark Connect server at {shown} does not take a session: {str(error).strip().splitlines()[0]}"
         fix = f"see its log (kpipe spark status); or {_START}"
-        raise EngineUnavailableError(msg, fix=fix, remote=remote) from error
-    logger.info("attached to %s, session %s", remote, session.session_id)
+        raise EngineUnavailableError(msg, fix=fix, remote=shown) from error
+    logger.info("attached to %s, session %s", shown, session.session_id)
     return session
+
+
+def _builder(remote: str) -> Any:
+    token = token_for(remote)
+    if token is None:
+        return SparkSession.builder.remote(remote)
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    from kpipe_platform.spark.loopback_channel import LoopbackChannel
+
+    # As PySpark's own builder does for an address: this process may not start a Spark of its own any more.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    return RemoteSession.builder.channelBuilder(LoopbackChannel(remote, token))
+
+
+def _asks_for_another_token(error: Exception) -> bool:
+    import grpc
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    if not isinstance(error, SparkConnectGrpcException):
+        return False
+    return error.getGrpcStatusCode() is grpc.StatusCode.UNAUTHENTICATED
 
 
 def _is_there(found: _Attached) -> bool:
@@ -149,7 +178,7 @@ def _is_there(found: _Attached) -> bool:
     try:
         found.session.conf.get("spark.app.name", None)
     except Exception as error:  # noqa: BLE001  # whatever it is: another session is the answer
-        logger.info("session %s on %s: %s", found.session.session_id, found.remote, error)
+        logger.info("session %s on %s: %s", found.session.session_id, without_token(found.remote), error)
         return False
     found.checked_s = time.monotonic()
     return True
@@ -167,7 +196,7 @@ def _reach(remote: str) -> OSError | None:
     """Why the server's port cannot be connected to; None where it can."""
     address = urlsplit(remote)
     try:
-        socket.create_connection((address.hostname or "", address.port or _USUAL_PORT), _REACH_S).close()
+        socket.create_connection((address.hostname or "", address.port or USUAL_PORT), _REACH_S).close()
     except OSError as error:
         return error
     return None

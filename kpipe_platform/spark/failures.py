@@ -33,7 +33,8 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
     ),
     (
         r"of RPC that terminated with|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED|closed channel|"
-        r"StatusCode\.UNAVAILABLE",
+        # A server that was started again asks for another token.
+        r"StatusCode\.(UNAVAILABLE|UNAUTHENTICATED)",
         EngineUnavailableError,
         "the Spark Connect server was lost, or was restarted",
         "see its log (kpipe spark status), start it again if it is gone (kpipe spark start), then run again",
@@ -112,18 +113,20 @@ def classify(error: BaseException, where: str) -> KpipeError:
                 fix="lower max_records, or give the workers more of it",
             )
         if isinstance(error, ConnectionError | TimeoutError) or _AWAY.search(cause.exception_type):
-            return TransientError(
+            away = TransientError(
                 f"something that the stage calls did not answer, while working on {where}: {cause}",
                 fix="check that service, then run again; offsets are unmoved",
                 cause=str(cause),
                 exception_type=cause.exception_type,
-                part="stage",
             )
+            away.part = "stage"
+            return away
     elif cause.sql_state is None or not cause.sql_state.startswith(_DATA_STATES):
         for pattern, kind, what, fix in _MARKS:
             if re.search(pattern, text):
-                part = {"part": "source"} if kind is BrokerUnavailableError else {}
-                return kind(f"{what}, while working on {where}: {cause}", fix=fix, **part)
+                found = kind(f"{what}, while working on {where}: {cause}", fix=fix)
+                found.part = "source" if kind is BrokerUnavailableError else None
+                return found
     return _stage_failed(cause, where)
 
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from typing import Any, cast
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kpipe_platform.kafka.calls import served, translate
+from kpipe_platform.kafka.calls import kafka_error, not_delivered, translate
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.outputs import Row
+from kpipe_platform.spark.sink import GiveUpError, Sink
 from kpipe_platform.spark.writer_spec import WriterSpec
 
 # Records of one probe: small enough that halving is cheap, large enough that a clean slice takes few probes.
@@ -63,27 +63,29 @@ def find_refused(
 
 
 def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Collection[int]) -> KafkaError | None:
-    """Produce rows and abort; the brokers' error, a refusal first, or None when they take all of them."""
-    failures: list[KafkaError] = []
+    """Produce rows and abort; the brokers' error, a refusal first, or None when they take all of them.
 
-    def on_delivery(error: KafkaError | None, _message: object) -> None:
-        if error is not None:
-            failures.append(error)
-
+    Raises:
+        KpipeError: Nobody answered in time, or the transaction cannot be aborted, so that no other can begin.
+    """
+    sink = Sink(producer)
     try:
         producer.begin_transaction()
-        for row in rows:
-            key, value, partition, timestamp, headers = row.message
-            producer.produce(spec.output_topic, value, key, partition, on_delivery, None, timestamp, cast(Any, headers))
-        deadline = time.monotonic() + spec.delivery_timeout_s
-        while served(lambda: producer.flush(1.0)) and not failures and time.monotonic() < deadline:
-            pass
+        sink.send_all(spec.output_topic, (row.message for row in rows))
+        left = sink.flush(spec.delivery_timeout_s)
+    except GiveUpError:
+        left = 0
+    except KafkaException as exception:
+        sink.failures.append(kafka_error(exception))
+        left = 0
+    # A failed batch takes the queued ones with it, and the abort purges the rest: neither is the record's fault.
+    failures = list(sink.failures)
+    try:
         producer.abort_transaction(spec.settings.request_timeout_s)
     except KafkaException as exception:
-        error = exception.args[0]
-        producer.abort_transaction(spec.settings.request_timeout_s)
-        return error  # type: ignore[no-any-return]
-    # A failed batch takes the queued ones with it, and the abort purges the rest: neither is the record's fault.
+        raise translate(exception, spec.settings, "look for refused records", topic=spec.topic) from exception
+    if left:
+        raise not_delivered(spec.settings, str(spec.slice), left)
     refused = next((error for error in failures if error.code() in refusals), None)
     return refused or (failures[0] if failures else None)
 

@@ -16,6 +16,7 @@ from kpipe_platform.jvm.jars import spark_connector_jars
 from kpipe_platform.jvm.java import find_java
 from kpipe_platform.spark.causes import is_of_lost_java
 from kpipe_platform.spark.connect_sessions import attach, local_tasks
+from kpipe_platform.spark.connect_token import without_token
 from kpipe_platform.spark.failures import java_lost
 
 logger = logging.getLogger(__name__)
@@ -45,10 +46,10 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         if self.master and self.remote:
-            msg = f"SparkEngine has both master={self.master!r} and remote={self.remote!r}"
+            msg = f"SparkEngine has both master={self.master!r} and remote={without_token(self.remote)!r}"
             raise ConfigError(msg, fix="keep one of them")
         if self.remote and not self.remote.startswith("sc://"):
-            msg = f"remote is {self.remote!r}"
+            msg = f"remote is {without_token(self.remote)!r}"
             raise ConfigError(msg, fix='a Spark Connect address looks like "sc://127.0.0.1:15002"')
         if self.parallelism is not None and self.parallelism < 1:
             msg = f"parallelism is {self.parallelism}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import pickle
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from kpipe_platform.policies.faults import Component
 from kpipe_platform.spark.cached import RowCache
 from kpipe_platform.spark.failures import classify
 from kpipe_platform.spark.frames import SliceFrames
+from kpipe_platform.spark.outcome_json import outcome_of_json
 from kpipe_platform.spark.stage_notes import RuleCount, StageNotes
 from kpipe_platform.spark.stops import over_limit, reasons_of, rejected_records, stopped_by_faults, too_many_faults
 from kpipe_platform.spark.writer_rows import WriterRows, slice_rows, with_end
@@ -141,7 +141,7 @@ def outcomes_of(answers: DataFrame, slice_: Slice) -> list[Outcome]:
     """
     with _told_as_ours(str(slice_)):
         collected = answers.collect()
-    return [pickle.loads(bytes(answer["outcome"])) for answer in collected]  # noqa: S301  # our own
+    return [outcome_of_json(answer["outcome"]) for answer in collected]
 
 
 def computed(rows: WriterRows, where: str) -> WriterRows:

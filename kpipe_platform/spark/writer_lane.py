@@ -18,7 +18,7 @@ from kpipe_platform.kafka.lanes import LaneTransaction, Turn
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.spark.sink import GiveUpError, Sink
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
-from kpipe_platform.spark.writer_task import WriterTask, told
+from kpipe_platform.spark.writer_task import WriterTask, outcome_of, told
 
 
 def run_lane(specs: Sequence[WriterSpec], lane: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -30,16 +30,12 @@ def run_lane(specs: Sequence[WriterSpec], lane: int, batches: Iterable[pa.Record
         batches: The lane's rows, in the order in which they are to be written.
 
     Yields:
-        One row with the pickled Outcome: ``committed``, ``committed_earlier``, ``stopped`` or ``error``; its counts are
+        One row with the Outcome as JSON: ``committed``, ``committed_earlier``, ``stopped`` or ``error``; its counts are
         those of all lanes that are committed then.
     """
     lanes = [spec.slice for spec in specs]
     task = WriterTask(specs[lane])
-    try:
-        outcome = _write(task, lanes, lane, batches)
-    except KpipeError as error:
-        outcome = Outcome("error", error=error)
-    yield told(outcome)
+    yield told(outcome_of(specs[lane], lambda: _write(task, lanes, lane, batches)))
 
 
 def _write(task: WriterTask, lanes: Sequence[Slice], lane: int, batches: Iterable[pa.RecordBatch]) -> Outcome:

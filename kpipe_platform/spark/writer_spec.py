@@ -1,4 +1,4 @@
-"""What the driver tells the writer task, and what the task tells back. Both pickle; neither imports Spark."""
+"""What the driver tells the writer task, pickled, and what the task answers, as JSON. Neither imports Spark."""
 
 from __future__ import annotations
 
@@ -156,14 +156,14 @@ class Outcome:
     rules: dict[str, RuleCount] = field(default_factory=dict)
     rejected: dict[Rejected, Fault] = field(default_factory=dict)
     preview: list[PreviewRow] = field(default_factory=list)
-    error: Exception | None = None
+    error: KpipeError | None = None
     steps_s: dict[str, float] = field(default_factory=dict)
 
     @property
-    def failure(self) -> Exception | None:
+    def failure(self) -> KpipeError | None:
         """What went wrong, with the part of the pipeline that it belongs to; None where nothing did."""
-        if isinstance(self.error, KpipeError):
-            self.error.attributes.setdefault("part", "destination")
+        if self.error is not None:
+            self.error.part = self.error.part or "destination"
         return self.error
 
     def raise_error(self) -> None:

@@ -7,10 +7,9 @@ one outcome, and the driver decides.
 from __future__ import annotations
 
 import json
-import pickle
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -21,8 +20,10 @@ from confluent_kafka import KafkaException, Producer
 from kpipe_platform.deadletter import Segment
 from kpipe_platform.errors import DeadLetterError, EngineUnavailableError, KpipeError
 from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, not_delivered, translate
+from kpipe_platform.kafka.clients import new_client
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.transactions import SliceTransaction
+from kpipe_platform.spark.outcome_json import outcome_to_json
 from kpipe_platform.spark.outputs import OutputChecks, OutputRows, Row, by_range
 from kpipe_platform.spark.probe import find_refused
 from kpipe_platform.spark.sink import GiveUpError, Sink
@@ -39,8 +40,8 @@ from kpipe_platform.spark.writer_spec import (
     WriterSpec,
 )
 
-OUTCOME_SCHEMA = "outcome binary"
-_ARROW_OUTCOME = pa.schema([("outcome", pa.binary())])
+OUTCOME_SCHEMA = "outcome string"
+_ARROW_OUTCOME = pa.schema([("outcome", pa.string())])
 
 # Enough for a whole JSON record of usual size, which is then shown field by field.
 _PREVIEW_CHARACTERS = 2_000
@@ -55,18 +56,24 @@ def run_writer(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[
         batches: Rows of ``spark.writer.writer_rows``, in the order in which they are to be written.
 
     Yields:
-        One row with the pickled Outcome.
+        One row with the Outcome as JSON.
     """
+    yield told(outcome_of(spec, lambda: _run(spec, batches)))
+
+
+def outcome_of(spec: WriterSpec, write: Callable[[], Outcome]) -> Outcome:
+    """What became of a write; what Kafka's client raised is an error of it, not of the stage."""
     try:
-        outcome = _run(spec, batches)
+        return write()
     except KpipeError as error:
-        outcome = Outcome("error", error=error)
-    yield told(outcome)
+        return Outcome("error", error=error)
+    except KafkaException as exception:
+        return Outcome("error", error=translate(exception, spec.settings, f"write {spec.slice}"))
 
 
 def told(outcome: Outcome) -> pa.RecordBatch:
     """An outcome as the only row that a writer gives back."""
-    return pa.RecordBatch.from_pydict({"outcome": [pickle.dumps(outcome)]}, schema=_ARROW_OUTCOME)
+    return pa.RecordBatch.from_pydict({"outcome": [outcome_to_json(outcome)]}, schema=_ARROW_OUTCOME)
 
 
 def _run(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Outcome:
@@ -164,7 +171,7 @@ class WriterTask:
     def write_idempotent(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Write everything and move no offsets."""
         spec = self.spec
-        sink = Sink(Producer({**spec.settings.for_librdkafka(), **self.producer_settings()}))
+        sink = Sink(new_client(Producer, {**spec.settings.for_librdkafka(), **self.producer_settings()}, spec.settings))
         with self.faults:
             try:
                 self.consume(batches, sink, None)
@@ -190,17 +197,17 @@ class WriterTask:
 
     def probe(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Find every record that the brokers refuse; nothing of it becomes visible."""
-        producer = Producer(
-            {
-                **self.spec.settings.for_librdkafka(),
-                **self.producer_settings(),
-                "transactional.id": self.spec.slice.probe_id,
-            }
-        )
+        settings = self.spec.settings
+        config = {
+            **settings.for_librdkafka(),
+            **self.producer_settings(),
+            "transactional.id": self.spec.slice.probe_id,
+        }
+        producer = new_client(Producer, config, settings)
         try:
-            producer.init_transactions(self.spec.settings.request_timeout_s)
+            producer.init_transactions(settings.request_timeout_s)
         except KafkaException as exception:
-            raise translate(exception, self.spec.settings, "look for refused records") from exception
+            raise translate(exception, settings, "look for refused records") from exception
         for batch in batches:
             rows = OutputRows(parted(batch).outputs, self.spec)
             suspects = [row for row in rows.rows() if row.identity not in self.spec.rejected]
@@ -369,7 +376,7 @@ class WriterTask:
         if only_letters:
             what = f"write dead letters of {self.spec.slice} to {min(letters)}"
         found = translate(error, self.spec.settings, what) if transaction is None else transaction.error(error, what)
-        found.attributes["part"] = "dead_letter" if only_letters else "destination"
+        found.part = "dead_letter" if only_letters else "destination"
         raise found
 
     # Accounts

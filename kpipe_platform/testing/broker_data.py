@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kpipe_platform.errors import ConfigError, EnvironmentSetupError
+from kpipe_platform.jvm.private_files import private_folder
 from kpipe_platform.testing.broker_config import NodePorts
 
 __all__ = ["BrokerData"]
@@ -58,7 +59,7 @@ class BrokerData:
             else:
                 root = root.expanduser().absolute()
                 made = not root.exists()
-                root.mkdir(parents=True, exist_ok=True)
+                private_folder(root)
         except OSError as error:
             msg = f"The broker's folder cannot be made: {error}"
             raise EnvironmentSetupError(msg, fix="choose a folder that can be written") from error

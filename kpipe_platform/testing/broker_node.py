@@ -10,6 +10,7 @@ from pathlib import Path
 from kpipe_platform.errors import BrokerStartError
 from kpipe_platform.jvm.jars import class_path
 from kpipe_platform.jvm.java import JavaInstall
+from kpipe_platform.jvm.private_files import private_folder, write_private
 from kpipe_platform.jvm.process import ManagedProcess
 from kpipe_platform.testing.broker_config import LOG4J2_CONFIG, properties_text
 from kpipe_platform.testing.broker_data import BrokerData
@@ -114,8 +115,9 @@ class BrokerNode:
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Write the node's settings, for the next start."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        self._properties.write_text(properties_text(settings), encoding="ascii")
+        private_folder(self.folder)
+        # They may hold the password of a keystore.
+        write_private(self._properties, properties_text(settings))
         self._log4j2.write_text(LOG4J2_CONFIG, encoding="ascii")
 
     def begin_format(self, cluster_id: str, options: Sequence[str] = ()) -> subprocess.Popen[str] | None:

@@ -8,10 +8,13 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.storage.tags import GRPC_INFO_TAG
 from typer.testing import CliRunner, Result
 
 from kpipe_platform.cli.main import app
 from kpipe_platform.cli.partitions import duration, summary, word
+from kpipe_platform.jvm.ports import free_port
+from kpipe_platform.partitions import lost
 from kpipe_platform.partitions.pauses import Pause
 from kpipe_platform.partitions.state import PartitionState
 from kpipe_platform.testing.broker import EmbeddedBroker
@@ -77,6 +80,7 @@ def test_pause_show_and_resume(
     }
     assert rows[1]["oldest_unprocessed_age_s"] >= 0
     assert rows[0]["oldest_unprocessed_age_s"] is None
+    assert json.loads(kpipe("show", "kpipe.a", topic, "--json").stdout)["lost_runs"] == []
     assert kpipe("resume", "kpipe.a", topic).stdout.splitlines() == [
         f"{topic}/0 was not paused",
         f"{topic}/1 resumed",
@@ -88,6 +92,45 @@ def test_pause_show_and_resume(
     homeless = kpipe("resume", "kpipe.a", topic, DAGSTER_HOME="")
     assert homeless.exit_code == 1
     assert "DAGSTER_HOME" in homeless.stderr
+
+
+def test_a_run_whose_process_is_gone_is_shown_and_released(
+    kafka_broker: EmbeddedBroker, kafka_topic: TopicFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka_topic("orders")
+    home = {"DAGSTER_HOME": str(tmp_path), "KAFKA_BOOTSTRAP_SERVERS": kafka_broker.bootstrap_servers}
+    (tmp_path / "dagster.yaml").touch()
+    monkeypatch.setattr(lost, "_SILENT_S", 0.0)
+
+    def kpipe(*words: str) -> Result:
+        return CliRunner().invoke(app, ["partitions", *words], env=home)
+
+    def started(server: str | None) -> str:
+        tags = {"kpipe/group": "kpipe.a", "kpipe/ranges": json.dumps({topic: {"0": [0, 1]}})}
+        with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+            run = instance.create_run_for_job(
+                _job(),
+                status=dg.DagsterRunStatus.STARTED,
+                tags=tags if server is None else tags | {GRPC_INFO_TAG: server},
+            )
+            instance.report_engine_event("alive", run)
+            return run.run_id
+
+    gone = started(json.dumps({"host": "127.0.0.1", "port": free_port()}))
+    elsewhere = started(None)
+    found = json.loads(kpipe("show", "kpipe.a", topic, "--new-group", "--json").stdout)["lost_runs"]
+    assert [(each["run"], each["process"]) for each in found] == [(gone, "unreachable")]
+    shown = kpipe("show", "kpipe.a", topic, "--new-group").stderr
+    assert f"run {gone} has logged nothing for" in shown
+    assert f"kpipe partitions release {gone[:8]}" in shown
+
+    assert kpipe("release", gone[:8]).stdout == f"{gone} released\n"
+    refused = kpipe("release", elsewhere)
+    assert refused.exit_code == 1
+    assert "--force" in refused.stderr
+    assert kpipe("release", elsewhere, "--force").exit_code == 0
+    rows = json.loads(kpipe("show", "kpipe.a", topic, "--new-group", "--json").stdout)["partitions"]
+    assert [row["in_flight"] for row in rows] == [[]]
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import socket
 import subprocess
 import sys
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,15 @@ pytestmark = pytest.mark.spark
 
 KPIPE = [sys.executable, "-c", "from kpipe_platform.cli.main import main; main()", "spark"]
 QUICK = ["--master", "local[1]", "--setting", "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1"]
+STRANGER = """
+import sys
+from kpipe_platform import SparkEngine
+from kpipe_platform.errors import ConfigError
+try:
+    SparkEngine(remote=sys.argv[1]).spark_session
+except ConfigError as error:
+    print(error, flush=True)
+"""
 # A process of its own, because this one may have a Spark of its own.
 USE = """
 import sys
@@ -63,6 +73,7 @@ def test_start_status_use_and_stop(tmp_path: Path) -> None:
     assert (found["state"], found["remote"], found["master"]) == ("running", remote, "local[1]")
     assert found["clients"] in (0, None)
     assert Path(found["log"]).exists()
+    assert_only_for_this_user(tmp_path / "state", Path(found["token"]), remote)
 
     again = kpipe("start", "--master", "local[1]")
     assert (again.exit_code, again.stdout) == (0, f"{remote}\n")
@@ -89,8 +100,29 @@ def test_start_status_use_and_stop(tmp_path: Path) -> None:
     assert kpipe("stop").exit_code == 0
     assert ProcessIdentity.of(found["pid"]) is None
     assert not (tmp_path / "state/spark/local").exists()
+    assert not Path(found["token"]).exists()
     assert status()["state"] == "stopped"
     assert "no Spark Connect server" in kpipe("stop").stderr
+
+
+def assert_only_for_this_user(state: Path, token: Path, remote: str) -> None:
+    """A process that cannot read the token cannot attach, and nobody else can read it anywhere."""
+    assert token.stat().st_mode & 0o777 == 0o600
+    assert token.parent.stat().st_mode & 0o777 == 0o700
+    assert (state / "spark/server.json").stat().st_mode & 0o777 == 0o600
+    assert (state / "spark").stat().st_mode & 0o777 == 0o700
+    secret = token.read_text(encoding="utf-8")
+    for command_line in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            assert secret.encode() not in command_line.read_bytes()
+    for path in (state / "spark").iterdir():
+        assert not path.is_file() or secret.encode() not in path.read_bytes()
+    elsewhere = {**os.environ, "KPIPE_STATE_DIR": str(state / "of-a-stranger")}
+    for environment in (elsewhere, {**elsewhere, "SPARK_CONNECT_AUTHENTICATE_TOKEN": "guessed"}):
+        answer = subprocess.run(
+            [sys.executable, "-c", STRANGER, remote], env=environment, capture_output=True, text=True, timeout=100
+        )
+        assert "asks for a token that this process does not have" in answer.stdout, answer.stderr
 
 
 @contextmanager
@@ -157,6 +189,7 @@ def test_a_signal_stops_a_server_in_the_foreground() -> None:
     [
         (["--setting", "nonsense"], "NAME=VALUE"),
         (["--setting", "spark.connect.grpc.binding.port=1"], "decides spark.connect.grpc.binding.port itself"),
+        (["--setting", "spark.connect.authenticate.token=x"], "decides spark.connect.authenticate.token itself"),
         (["--master", "nonsense"], "Master must either be"),
     ],
 )

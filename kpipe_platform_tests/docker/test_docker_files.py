@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import dagster as dg
 import pytest
 import typer.main
 import yaml
@@ -111,6 +112,11 @@ def test_dagster_takes_the_settings_of_containers_and_of_kpipe_dev(
         read.append(dagster_instance_config(str(tmp_path))[0])
     containers, small, large = read
     assert set(containers["storage"]) == {"postgres"}
-    assert all(containers[name] == small[name] for name in ("run_coordinator", "concurrency"))
+    both = ("run_coordinator", "concurrency", "run_launcher", "run_monitoring")
+    assert all(containers[name] == small[name] for name in both)
+    # Without the launcher's answer, monitoring would find no run whose process is gone.
+    with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
+        assert instance.run_launcher.supports_check_run_worker_health
+    assert small["run_monitoring"]["enabled"] is True
     assert large["concurrency"]["runs"]["max_concurrent_runs"] == 4
     assert large["telemetry"]["enabled"] is False

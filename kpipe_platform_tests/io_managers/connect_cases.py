@@ -40,7 +40,7 @@ from kpipe_platform_tests.processes import wait_until
 from kpipe_platform_tests.spark import plan_cases
 
 from .conftest import BAD, Orders, order
-from .killing import FAULTS, INTERRUPTED, alive, fault, terminated
+from .killing import FAULTS, INTERRUPTED, alive, fault, foreign_job, terminated
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -221,6 +221,7 @@ def test_without_a_server_the_error_says_how_to_start_one(orders: Orders) -> Non
 def test_a_terminated_run_leaves_nothing_at_work_on_the_server(orders: Orders, control: Path, tmp_path: Path) -> None:
     orders.send(*(order(n) for n in range(20)), BAD)
     with (
+        foreign_job(orders.manager.spark.spark_session, tmp_path),
         fault(control, "hang_before_offsets", tmp_path) as reached,
         terminated(lambda: wait_until(reached.exists, "the place", 120), signal.SIGTERM) as sent,
         pytest.raises(INTERRUPTED),

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from dagster._core.errors import DagsterExecutionInterruptedError
 from dagster._utils.interrupts import setup_interrupt_handlers
@@ -185,6 +186,30 @@ def terminated(when: Callable[[], None], signal_: signal.Signals) -> Iterator[li
             signal.signal(each, handler)
     if failed:
         raise failed[0]
+
+
+@contextmanager
+def foreign_job(session: SparkSession, folder: Path) -> Iterator[None]:
+    """A Spark job of somebody else in the runs' session: it goes on as long as the block, and has to succeed."""
+    begun, over = folder / "foreign-begun", folder / "foreign-over"
+    rows: list[Any] = []
+
+    def hold(batches: Iterator[Any]) -> Iterator[Any]:
+        begun.touch()
+        deadline = time.monotonic() + 240
+        while not over.exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        yield from batches
+
+    job = threading.Thread(target=lambda: rows.extend(session.range(0, 3, 1, 1).mapInArrow(hold, "id long").collect()))
+    job.start()
+    try:
+        wait_until(begun.exists, "the foreign job", 120)
+        yield
+    finally:
+        over.touch()
+        job.join(120)
+    assert len(rows) == 3
 
 
 def alive(pid: int) -> bool:

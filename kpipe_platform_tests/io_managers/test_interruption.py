@@ -2,40 +2,59 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 
 from kpipe_platform.errors import EngineUnavailableError
+from kpipe_platform.io_managers import interruption
 from kpipe_platform.io_managers.interruption import Interruptible
+from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.slices import PlannedRange, Slice
 
 
-class ConnectSession:
-    """A session of a Spark Connect server; counts what is cancelled."""
+class Session:
+    """Notes the tags of each thread, and what is cancelled."""
 
-    cancelled = 0
+    def __init__(self) -> None:
+        self.tags: dict[str, str] = {}
+        self.cancelled: list[str] = []
 
-    def interruptAll(self) -> list[str]:
-        self.cancelled += 1
+
+class ConnectSession(Session):
+    """A session of a Spark Connect server."""
+
+    def addTag(self, tag: str) -> None:
+        self.tags[threading.current_thread().name] = tag
+
+    def interruptTag(self, tag: str) -> list[str]:
+        self.cancelled.append(tag)
         return []
 
 
-class ClassicSession:
-    """A session in this process; counts what is cancelled."""
-
-    cancelled = 0
+class ClassicSession(Session):
+    """A session in this process."""
 
     @property
     def sparkContext(self) -> ClassicSession:
         return self
 
-    def cancelAllJobs(self) -> None:
-        self.cancelled += 1
+    def addJobTag(self, tag: str) -> None:
+        self.tags[threading.current_thread().name] = tag
+
+    def cancelJobsWithTag(self, tag: str) -> None:
+        self.cancelled.append(tag)
 
 
-Session = ClassicSession | ConnectSession
+def plan(start: int, end: int, partition: int = 0) -> Slice:
+    planned = PlannedRange(OffsetRange("orders", partition, start, end), "id", 0, end, start)
+    return Slice("g", "run", "slice", (planned,))
 
 
 @pytest.fixture(params=[ClassicSession, ConnectSession])
@@ -58,7 +77,7 @@ def test_work_that_is_done_cancels_nothing(interruptible: Interruptible, session
     assert interruptible.run(lambda: 3) == 3
     assert sorted(f.result() for f in interruptible.run_each([lambda: 1, lambda: 2], 2)) == [1, 2]
     interruptible.check()
-    assert session.cancelled == 0
+    assert session.cancelled == []
 
 
 def test_an_error_of_the_work_is_its_own(interruptible: Interruptible, session: Session) -> None:
@@ -67,13 +86,14 @@ def test_an_error_of_the_work_is_its_own(interruptible: Interruptible, session: 
 
     with pytest.raises(ValueError, match="its own"):
         interruptible.run(work)
-    assert session.cancelled == 0
+    assert session.cancelled == []
 
 
 def test_an_interruption_cancels_the_jobs_and_ends_the_work(interruptible: Interruptible, session: Session) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def work() -> None:
+        interruptible.tag_jobs()
         begun.set()
         deadline = time.monotonic() + 30
         while not session.cancelled and time.monotonic() < deadline:
@@ -88,6 +108,122 @@ def test_an_interruption_cancels_the_jobs_and_ends_the_work(interruptible: Inter
     with pytest.raises(KeyboardInterrupt):
         results.throw(KeyboardInterrupt())
     assert ended.wait(30)
-    assert session.cancelled == 1
+    (tag,) = session.cancelled
+    assert set(session.tags.values()) == {tag}
     with pytest.raises(EngineUnavailableError, match="terminated"):
         interruptible.check()
+
+
+def terminate(interruptible: Interruptible, work: Callable[[], None], begun: threading.Event | None = None) -> float:
+    """Interrupt work that goes on, once it has begun; the seconds that it took."""
+    began = begun or threading.Event()
+
+    def begin() -> None:
+        if begun is None:
+            began.set()
+        work()
+
+    results = interruptible.run_each([lambda: None, begin], 2)
+    next(results)
+    assert began.wait(30)
+    at_s = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        results.throw(KeyboardInterrupt())
+    return time.monotonic() - at_s
+
+
+def test_every_thread_tags_its_jobs_and_each_run_has_a_tag_of_its_own(session: Session) -> None:
+    settings = ConnectionSettings(bootstrap_servers="127.0.0.1:9")
+    runs = [Interruptible(lambda: session, settings) for _ in range(2)]
+    tags = []
+    for run in runs:
+        together = threading.Barrier(2)
+
+        def work(number: int, run: Interruptible = run, together: threading.Barrier = together) -> None:
+            with run.at_work(plan(0, 5, number)):
+                together.wait(30)
+
+        list(run.run_each([partial(work, 0), partial(work, 1)], 2))
+        assert len(session.tags) == 2
+        tags.append(set(session.tags.values()))
+        session.tags.clear()
+    assert [len(each) for each in tags] == [1, 1]
+    assert tags[0] != tags[1]
+
+
+def test_an_empty_slice_asks_for_no_session() -> None:
+    def session() -> object:
+        raise AssertionError
+
+    run = Interruptible(session, ConnectionSettings(bootstrap_servers="127.0.0.1:9"))
+    with run.at_work(plan(5, 5)):
+        pass
+
+
+def test_a_wait_ends_when_the_run_is_terminated(interruptible: Interruptible) -> None:
+    ended = threading.Event()
+
+    def work() -> None:
+        interruptible.sleep(60)
+        ended.set()
+
+    assert terminate(interruptible, work) < 5
+    assert ended.is_set()
+
+
+def test_clients_are_closed_when_the_work_that_uses_them_is_done(
+    interruptible: Interruptible, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(interruption, "_GRACE_S", 0.1)
+    answer, closed = threading.Event(), threading.Event()
+    terminate(interruptible, lambda: answer.wait(60) and None)
+    interruptible.after_work(closed.set)
+    assert not closed.wait(0.2)
+    answer.set()
+    assert closed.wait(30)
+
+
+def test_clients_are_closed_at_once_where_all_work_is_done(interruptible: Interruptible) -> None:
+    closed = threading.Event()
+    interruptible.run(lambda: None)
+    interruptible.after_work(closed.set)
+    assert closed.is_set()
+
+
+def test_brokers_that_are_away_do_not_hold_a_terminated_run(
+    interruptible: Interruptible, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the transactions of many lanes to abort, and a call to the brokers that nobody answers."""
+    monkeypatch.setattr(interruption, "_GRACE_S", 0.5)
+    begun, answer = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with interruptible.at_work(plan(0, 5), lanes=16):
+            begun.set()
+            answer.wait(60)
+
+    took_s = terminate(interruptible, work, begun)
+    answer.set()
+    # The rest of the promised 15 s is the grace that this test cuts short.
+    assert took_s < 15 - 8 + 0.5
+
+
+_HANGS = """
+import threading
+from kpipe_platform.io_managers import interruption
+from kpipe_platform.kafka.settings import ConnectionSettings
+interruption._GRACE_S = 0.1
+session = type("Session", (), {"sparkContext": None})()
+run = interruption.Interruptible(lambda: session, ConnectionSettings(bootstrap_servers="127.0.0.1:9"))
+results = run.run_each([threading.Event().wait, lambda: None], 2)
+next(results)
+try:
+    results.throw(KeyboardInterrupt())
+except KeyboardInterrupt:
+    print("terminated", flush=True)
+"""
+
+
+def test_a_process_does_not_wait_for_work_that_hangs() -> None:
+    answer = subprocess.run([sys.executable, "-c", _HANGS], capture_output=True, text=True, timeout=60)
+    assert answer.stdout == "terminated\n"

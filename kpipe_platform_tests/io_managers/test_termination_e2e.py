@@ -15,13 +15,14 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
-from kpipe_platform import KafkaSource
+from kpipe_platform import FaultAction, FaultPolicies, FaultPolicy, KafkaSource, RecordRetryPolicy
 from kpipe_platform_tests.processes import wait_until
 
 from .conftest import BAD, Orders, order
-from .killing import INTERRUPTED, alive, terminated, writers_at
+from .killing import INTERRUPTED, alive, foreign_job, terminated, writers_at
 from .test_lanes_e2e import RELAXED
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -39,13 +40,15 @@ def test_in_the_middle_of_a_write(
 ) -> None:
     caplog.set_level(logging.INFO, LOGGER)
     orders.send(*(order(n) for n in range(20)), BAD)
-    with (
-        writers_at("hang_before_offsets", spark, tmp_path) as reached,
-        terminated(lambda: wait_until(reached.exists, "the place", 120), signal_) as sent,
-        pytest.raises(INTERRUPTED),
-    ):
-        orders.run(orders.asset())
-    took_s = time.monotonic() - sent[0]
+    # The session may be one that other code of the process uses too: its jobs are not the run's.
+    with foreign_job(spark, tmp_path):
+        with (
+            writers_at("hang_before_offsets", spark, tmp_path) as reached,
+            terminated(lambda: wait_until(reached.exists, "the place", 120), signal_) as sent,
+            pytest.raises(INTERRUPTED),
+        ):
+            orders.run(orders.asset())
+        took_s = time.monotonic() - sent[0]
     assert took_s < 20
     # Its Spark job is cancelled, and the worker that hung is gone with it.
     wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), "the end of its jobs", 30)
@@ -82,6 +85,51 @@ def test_in_the_middle_of_the_lanes_of_a_slice(orders: Orders, spark: SparkSessi
     assert orders.outputs() == []
     assert orders.committed() is None
     assert orders.metadata(orders.run(orders.asset(scaling=RELAXED)))["records_written"] == 4000
+
+
+def test_in_the_middle_of_a_search(orders: Orders, spark: SparkSession, tmp_path: Path) -> None:
+    """The search for the records that the stage fails on starts its Spark jobs in threads of its own."""
+    failed, hangs = tmp_path / "failed", tmp_path / "hangs"
+
+    def stage(orders: DataFrame) -> DataFrame:
+        @F.udf("string")
+        def checked(note):  # type: ignore[no-untyped-def]  # Spark reads hints as an Arrow UDF's
+            if failed.exists():
+                hangs.touch()
+                time.sleep(120)
+            if note == "poison":
+                failed.touch()
+                raise ValueError(note)
+            return note
+
+        return orders.withColumn("note", checked("note"))
+
+    orders.send(*(order(n, value={"note": "poison"} if n == 3 else {}) for n in range(8)))
+    with (
+        terminated(lambda: wait_until(hangs.exists, "the search", 120), signal.SIGTERM) as sent,
+        pytest.raises(INTERRUPTED),
+    ):
+        orders.run(orders.asset(stage))
+    assert time.monotonic() - sent[0] < 20
+    wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), "the end of its jobs", 30)
+    assert orders.committed() is None
+
+
+def test_while_it_waits_to_try_again(orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
+    def stage(orders: DataFrame) -> DataFrame:
+        raise ConnectionError("a service is away")
+
+    again = FaultPolicies(FaultAction.DEAD_LETTER, stage=FaultPolicy(retry=RecordRetryPolicy(delay_s=60)))
+    orders.send(order(0))
+    with (
+        terminated(
+            lambda: wait_until(lambda: "is made again in" in caplog.text, "a failure", 120), signal.SIGTERM
+        ) as at,
+        pytest.raises(INTERRUPTED),
+    ):
+        orders.run(orders.asset(stage, on_fault=again))
+    assert time.monotonic() - at[0] < 10
+    assert orders.committed() is None
 
 
 def test_a_run_that_waits_ends_at_once_and_dagster_knows_what_it_did(

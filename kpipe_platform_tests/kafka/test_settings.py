@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 SCRAM: dict[str, Any] = {
@@ -126,6 +127,18 @@ def test_no_secret_is_shown() -> None:
         assert "s3cr" not in shown
         assert "other-secret" not in shown
     assert secret.redact('refused s3cr"et\\ and other-secret') == "refused ********** and **********"
+
+
+def test_a_secret_that_holds_another_is_hidden_whole() -> None:
+    given = {"ssl.keystore.password": "swordfish", "sasl.oauthbearer.client.secret": "swordfish-2026"}
+    assert settings(librdkafka=given).redact("refused swordfish-2026") == "refused **********"
+
+
+def test_a_file_that_is_not_there_is_an_error_of_the_settings() -> None:
+    wrong = settings(security_protocol="SSL", ssl_ca_pem="/no/such/ca.pem")
+    for make in (lambda: Clients(wrong).admin(), lambda: Clients(wrong).consumer("g")):
+        with pytest.raises(ConfigError, match=r"ssl\.ca\.location"):
+            make()
 
 
 def test_it_pickles() -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from confluent_kafka.admin import NewPartitions
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG, GRPC_INFO_TAG
 
 from kpipe_platform import (
     JsonCodec,
@@ -30,7 +30,9 @@ from kpipe_platform import (
     kafka_topic_asset,
 )
 from kpipe_platform.errors import ConfigError, FencedError
+from kpipe_platform.jvm.ports import free_port
 from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.partitions.lost import release
 from kpipe_platform.partitions.pauses import pause, resume
 from kpipe_platform.partitions.runs import asked_ranges
 from kpipe_platform.resources.scaling import ExecutionMode
@@ -239,6 +241,31 @@ def test_a_partition_in_flight_is_not_asked_for(
 
     assert sensing.asked() == ["1"]
     assert sensing.remembered.summary["in_flight"] == 1
+
+
+def test_a_run_whose_process_is_gone_is_told_with_its_remedy_and_not_replaced(
+    make_sensing: Callable[..., Sensing], caplog: pytest.LogCaptureFixture
+) -> None:
+    sensing = make_sensing(2, asset_options={"scaling": SEVERAL})
+    sensing.send(1, partition=1)
+    server = json.dumps({"host": "127.0.0.1", "port": free_port()})
+    tags = {"dagster/partition": "1", GRPC_INFO_TAG: server}
+    run = sensing.queue(dg.DagsterRunStatus.STARTED, tags=tags, asset_selection=frozenset([ASSET]))
+    sensing.instance.report_engine_event("alive", sensing.instance.get_run_by_id(run))
+    assert "lost" not in str(sensing.tick().skip_message)
+
+    sensing.now_s += 600
+    made = sensing.tick()
+    assert not made.run_requests
+    assert f"run {run} has logged nothing for 10 min" in str(made.skip_message)
+    assert f"kpipe partitions release {run[:8]}" in str(made.skip_message)
+    sensing.tick()
+    assert len(told(caplog, "does not answer")) == 1
+    # It holds its own partition only.
+    sensing.send(1, partition=0)
+    assert sensing.asked() == ["0"]
+    release(sensing.instance, run)
+    assert sorted(sensing.asked()) == ["0", "1"]
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,7 @@ SparksError.__module__ = "pyspark.errors"
         (REFUSED, None),
         (NO_ANSWER.format(status="UNAVAILABLE", details="Socket closed"), None),
         (NO_ANSWER.format(status="UNKNOWN", details="Stream removed"), None),
+        (NO_ANSWER.format(status="UNAUTHENTICATED", details="Invalid authentication token"), None),
         ("[INVALID_HANDLE.SESSION_CLOSED] The handle is invalid. Session was closed.", "INVALID_HANDLE.SESSION_CLOSED"),
         ("[INVALID_HANDLE.SESSION_CHANGED] The existing Spark server driver instance has restarted.", None),
         ("Cannot invoke RPC on closed channel!", None),

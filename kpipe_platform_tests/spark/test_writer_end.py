@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -23,6 +22,7 @@ from kpipe_platform.kafka.topics import TopicLimits
 from kpipe_platform.kafka.transactions import SliceTransaction
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
+from kpipe_platform.spark.outcome_json import outcome_of_json
 from kpipe_platform.spark.writer_lane import run_lane
 from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_END, Outcome, WriterSpec
 from kpipe_platform.spark.writer_task import run_writer
@@ -83,8 +83,7 @@ both = pytest.mark.parametrize("writer", [whole, one_lane])
 
 def written(writer: Writer, spec: WriterSpec, *batches: Batch) -> Outcome:
     (answer,) = writer(spec, iter([batch(each) for each in batches]))
-    found: Outcome = pickle.loads(answer.column("outcome")[0].as_py())
-    return found
+    return outcome_of_json(answer.column("outcome")[0].as_py())
 
 
 def committed(spec: WriterSpec) -> int | None:

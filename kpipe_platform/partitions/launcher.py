@@ -1,0 +1,39 @@
+"""Dagster's default run launcher, which also tells run monitoring whether a run's process is there.
+
+Dagster's own does not, so a run whose process was lost with its container stays started for ever::
+
+    run_launcher:
+      module: kpipe_platform.partitions.launcher
+      class: KafkaRunLauncher
+    run_monitoring:
+      enabled: true
+"""
+
+from __future__ import annotations
+
+import dagster as dg
+from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, WorkerStatus
+
+from kpipe_platform.partitions.lost import Process, process_of
+
+__all__ = ["KafkaRunLauncher"]
+
+
+class KafkaRunLauncher(DefaultRunLauncher):
+    """Starts runs as Dagster does, beside the code server; it has no settings."""
+
+    @property
+    def supports_check_run_worker_health(self) -> bool:
+        """It asks the code server."""
+        return True
+
+    def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
+        """Whether a run's process is there.
+
+        Only a server that answers and does not run it is taken at its word. While none answers, the process may have
+        outlived its server, and the run is left to an operator: `kpipe partitions release`.
+        """
+        process = process_of(run)
+        if process is Process.GONE:
+            return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "its code server does not run it")
+        return CheckRunHealthResult(WorkerStatus.RUNNING, process.value)
