@@ -11,8 +11,9 @@ import dagster as dg
 
 from kpipe_platform.deadletter import Distribution
 from kpipe_platform.io_managers.staged import IsolationCost
-from kpipe_platform.io_managers.step import RANGES, RULES
+from kpipe_platform.io_managers.step import RULES
 from kpipe_platform.io_managers.tally import Tally
+from kpipe_platform.partitions.materializations import RANGES
 from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.writer_spec import PreviewRow
 
