@@ -156,7 +156,7 @@ def _drift(scope: Scope, standing: Waiting, newest: Taken) -> str:
     if standing.committed is None:
         return (
             f"group {group} has no offset for {where}, and Dagster's last materialisation ended at {newest.end}: the "
-            f"offset expired or was deleted. To make them agree, {back}"
+            f"offset expired or was deleted. To make them agree, materialise the partition; or {back}"
         )
     committed = standing.committed.offset
     stored = _metadata(standing)

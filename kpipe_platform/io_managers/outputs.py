@@ -24,7 +24,7 @@ from kpipe_platform.io_managers.step import kafka_partitions_of
 from kpipe_platform.io_managers.taken import partitions_failed
 from kpipe_platform.io_managers.tally import Tally
 from kpipe_platform.io_managers.target import find_target
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.slices import Slice, resumption_of
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.stage_notes import StageNotes, current_notes
@@ -221,7 +221,7 @@ def _materialisation(
 
 
 def _log(context: dg.OutputContext, tally: Tally) -> None:
-    """One line, however many slices: Dagster stores each line of its log as an event."""
+    """A line or two, however many slices: Dagster stores each line of its log as an event."""
     if not tally.slices:
         return
     facts = describe(tally)
@@ -229,3 +229,5 @@ def _log(context: dg.OutputContext, tally: Tally) -> None:
         "%s: read %s, written %s, dead letters %s, skipped %s, in %s s",
         *(facts[name] for name in ("slice", "read", "written", "dead_letters", "skipped", "seconds")),
     )
+    if tally.resumed and tally.last is not None:
+        context.log.warning("%s", resumption_of(tally.last.slice.group, tally.resumed))

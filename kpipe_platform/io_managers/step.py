@@ -72,10 +72,11 @@ class Step:
         topic, number = partition
         key = None if self.partition_keys is None else str(number)
         found = last_materialization(self.instance, self.asset_key, key)
-        for item in [] if found is None else ranges_of(found):
-            if item["topic"] == topic and item["partition"] == number:
-                return Materialised(int(item["end"]), item["topic_id"])
-        return None
+        if found is None:
+            return None
+        group = str(found.metadata["consumer_group"].value)
+        ends = [each for each in ranges_of(found) if each["topic"] == topic and each["partition"] == number]
+        return Materialised(int(ends[0]["end"]), ends[0]["topic_id"], group) if ends else None
 
 
 def step_id(step_context: StepExecutionContext) -> StepId:

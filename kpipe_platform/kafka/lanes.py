@@ -44,8 +44,8 @@ def split(slice_: Slice, lanes: int) -> tuple[Slice, ...]:
             whole = planned.range
             start, end = (whole.start + whole.span * number // lanes for number in (lane, lane + 1))
             part = replace(planned, range=replace(whole, start=start, end=end))
-            # What was lost before the slice is the first lane's to tell.
-            ranges.append(part if lane == 0 else replace(part, committed=start, lost=None))
+            # What happened before the slice is the first lane's to tell.
+            ranges.append(part if lane == 0 else replace(part, committed=start, lost=None, resumed=False))
         # The ids of the other lanes are theirs to take over.
         fence = tuple(f for f in slice_.fence if f not in lane_ids(slice_.base_id, lanes)) if lane == 0 else ()
         found.append(replace(slice_, ranges=tuple(ranges), fence=fence, lane=lane, lanes=lanes))

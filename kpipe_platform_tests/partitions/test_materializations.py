@@ -57,7 +57,7 @@ def test_what_was_reported_by_hand_hides_nothing(
     before = READERS[reader](instance, partition)
     assert before
     if reader == "plan":
-        assert before == Materialised(7, "id")
+        assert before == Materialised(7, "id", GROUP)
     reported(instance, partition, 3)
     assert READERS[reader](instance, partition) == before
 
