@@ -29,6 +29,8 @@ _LOOK_S = 0.2
 # Spark kills a Python worker 2 s after its task is cancelled; a broker call may take a few seconds more.
 _GRACE_S = 8.0
 _ABORTS_AT_ONCE = 8
+# How long the work may take after that to say what it has committed all the same.
+_ACCOUNT_S = 3.0
 
 
 class Interruptible:
@@ -129,6 +131,7 @@ class Interruptible:
         # At the same time, because each takes about half a second.
         with ThreadPoolExecutor(max_workers=_ABORTS_AT_ONCE) as pool:
             list(pool.map(self._abort, left))
+        wait(pending, timeout=_ACCOUNT_S)
 
     def _abort(self, transactional_id: str) -> None:
         try:

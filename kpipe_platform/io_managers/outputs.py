@@ -136,14 +136,15 @@ def emit_plain(
     """Store what a plain asset returned, with the slices that its inputs were loaded from."""
     yield from ()
     reads = ledger.take_reads(pipeline.step.id)
+    reports: list[SliceReport] = []
     try:
         interruptible = pipeline.interruptible()
 
-        def work() -> SliceReport:
+        def work() -> None:
             with interruptible.at_work(_joined(pipeline, reads)):
-                return _store_plain(output, pipeline, reads, topic, store)
+                reports.append(_store_plain(output, pipeline, reads, topic, store))
 
-        report = interruptible.run(work)
+        interruptible.run(work)
     except KpipeError as error:
         _end(reads, error)
         raise
@@ -158,15 +159,20 @@ def emit_plain(
         raise failure from error
     except BaseException as interruption:
         _end(reads, interruption)
+        if reports:
+            # The run was terminated when it had committed.
+            _log(context, Tally.of(reports))
+            for key in pipeline.step.partition_keys or (None,):
+                yield _materialisation(context, key, Tally.of(reports), pipeline)
         raise
     finally:
         for read in reads:
             read.release()
     for read in reads:
-        read.watch.done(report)
+        read.watch.done(reports[0])
         read.watch.ended()
         read.events.deliver()
-    tally = Tally.of([report])
+    tally = Tally.of(reports)
     _log(context, tally)
     context.add_output_metadata(metadata_of(tally, pipeline.distribution))
 
