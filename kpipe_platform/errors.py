@@ -11,7 +11,7 @@ KpipeError
 │   ├── AuthorizationFailedError      an ACL denies the call
 │   ├── LostRangeError                retention passed the group's offset
 │   ├── TopicRecreatedError           the topic is another one than the offset was stored for
-│   ├── OffsetsVanishedError          no offset in the group, though Dagster holds a materialisation
+│   ├── OffsetsVanishedError          no offset in the group: it was renamed, or its offset deleted during the run
 │   ├── NoStartOffsetError            a new group and `start="error"`
 │   ├── DecodeFault, EncodeFault      a codec cannot read or write a value (`kpipe_platform.codecs`)
 │   ├── RecordFaultError              a record failed and its action is to stop the run
@@ -128,7 +128,7 @@ class TopicRecreatedError(TerminalError):
 
 
 class OffsetsVanishedError(TerminalError):
-    """The group has no offset, though Dagster holds an earlier materialisation."""
+    """The group has no offset, though this run has stored one, or Dagster holds a materialisation of another group."""
 
 
 class NoStartOffsetError(TerminalError):

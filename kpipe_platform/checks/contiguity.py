@@ -9,10 +9,11 @@ from itertools import pairwise
 import dagster as dg
 
 from kpipe_platform.checks.findings import Finding
-from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check, ranges_of
+from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.commit_metadata import CommitMetadata
 from kpipe_platform.kafka.waiting import Waiting
+from kpipe_platform.partitions.materializations import ranges_of
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,7 @@ def _drift(scope: Scope, standing: Waiting, newest: Taken) -> str:
     if standing.committed is None:
         return (
             f"group {group} has no offset for {where}, and Dagster's last materialisation ended at {newest.end}: the "
-            f"offset expired or was deleted. To make them agree, {back}"
+            f"offset expired or was deleted. To make them agree, materialise the partition; or {back}"
         )
     committed = standing.committed.offset
     stored = _metadata(standing)

@@ -46,10 +46,8 @@ def dead_letter_ratio_check(
 def _finding(where: str, found: list[dg.AssetMaterialization], max_ratio: float) -> Finding:
     if not found:
         return Finding(where, "there is no materialisation yet")
-    counts = {name: found[0].metadata.get(name) for name in ("records_read", "dead_letters", "skipped")}
-    if any(count is None for count in counts.values()):
-        return Finding(where, "the last materialisation counted no records", known=False)
-    read, dead, skipped = (int(str(count.value)) for count in counts.values() if count is not None)
+    counts = [found[0].metadata[name] for name in ("records_read", "dead_letters", "skipped")]
+    read, dead, skipped = (int(str(count.value)) for count in counts)
     failed = dead + skipped
     ratio = failed / read if read else None
     text = "the last materialisation read no record"

@@ -4,6 +4,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import dagster as dg
@@ -15,10 +16,11 @@ from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable
 from kpipe_platform.io_managers.kafka import KafkaIOManager
-from kpipe_platform.io_managers.step import RANGES, READ, READ_FEED, READ_TABLE, topic_of
+from kpipe_platform.io_managers.step import READ, READ_FEED, READ_TABLE, topic_of
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.waiting import Waiting, gather_waiting
 from kpipe_platform.partitions import partition_number
+from kpipe_platform.partitions.materializations import last_materialization, own_materializations, ranges_of
 
 # Dagster's own mark of an asset that a job only knows the key of.
 _STUB = "dagster/auto_created_stub_asset"
@@ -65,14 +67,13 @@ class Scope:
         return gather_waiting(clients, policy, self.find_topics() if topics is None else topics, self.numbers)
 
     def materialised(self, limit: int = 1) -> Iterator[tuple[str | None, list[dg.AssetMaterialization]]]:
-        """For each Dagster partition of this scope its last materialisations, the newest first."""
+        """For each Dagster partition of this scope its last materialisations by kpipe, the newest first."""
         keys: Iterable[str | None] = [None]
         if self.partitioned:
             every = self.instance.get_materialized_partitions(self.asset_key) if self.keys is None else self.keys
             keys = sorted(every, key=lambda key: (len(key), key))
         for key in keys:
-            wanted = dg.AssetRecordsFilter(self.asset_key, asset_partitions=None if key is None else [key])
-            records = self.instance.fetch_materializations(wanted, limit=limit).records
+            records = islice(own_materializations(self.instance, self.asset_key, key), limit)
             yield key, [r.asset_materialization for r in records if r.asset_materialization is not None]
 
 
@@ -202,17 +203,9 @@ def _declared(source: Source) -> Mapping[str, Any]:
 
 
 def _materialised_topics(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> tuple[str, ...]:
-    event = instance.get_latest_materialization_event(asset_key)
-    found = event.asset_materialization if event is not None else None
+    found = last_materialization(instance, asset_key)
     topics = tuple(dict.fromkeys(item["topic"] for item in ranges_of(found))) if found is not None else ()
     if not topics:
         msg = f"nothing says which topic asset {asset_key.to_user_string()} reads: it was never materialised"
         raise ConfigError(msg, fix="name it: CheckOptions(source=...) of the check, or materialise the asset first")
     return topics
-
-
-def ranges_of(materialisation: dg.AssetMaterialization) -> list[dict[str, Any]]:
-    """The offset ranges that a materialisation took: topic, partition, start, end, topic_id."""
-    stored = materialisation.metadata.get(RANGES)
-    ranges: Any = stored.value if stored is not None else []
-    return list(ranges)

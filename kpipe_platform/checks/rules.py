@@ -3,12 +3,14 @@
 # No postponed annotations here: Dagster reads the type of the check's context.
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import dagster as dg
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.step import RULES
+from kpipe_platform.partitions.materializations import last_materialization, own_materializations
 
 # Materialisations, over all partitions, that are asked for the names of a stage's rules.
 _LOOKED_BACK = 100
@@ -73,9 +75,7 @@ def _counts(
 ) -> Iterable[tuple[str | None, Mapping[str, Any] | None]]:
     """For each partition its last materialisation's count of the rule; None where that names no such rule."""
     for partition in partitions if partitions is not None else [None]:
-        wanted = dg.AssetRecordsFilter(key, asset_partitions=None if partition is None else [partition])
-        records = instance.fetch_materializations(wanted, limit=1).records
-        event = records[0].asset_materialization if records else None
+        event = last_materialization(instance, key, partition)
         yield partition, next((row for row in _rows(event) if row["rule"] == rule), None)
 
 
@@ -86,7 +86,7 @@ def _rows(event: dg.AssetMaterialization | None) -> list[Mapping[str, Any]]:
 
 def _names_of_rules(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str] | None:
     """The rules that the asset's last materialisations looked at; None where none of them read a record."""
-    records = instance.fetch_materializations(dg.AssetRecordsFilter(key), limit=_LOOKED_BACK).records
+    records = islice(own_materializations(instance, key), _LOOKED_BACK)
     events = [record.asset_materialization for record in records if record.asset_materialization is not None]
     read = [event for event in events if _read(event) or _rows(event)]
     return {str(row["rule"]) for event in read for row in _rows(event)} if read else None

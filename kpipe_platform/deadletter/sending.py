@@ -6,6 +6,7 @@ offset and of the text beside it is the lock; the transactional id is the one th
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -16,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer, Topic
 from kpipe_platform.deadletter.stored_offset import StoredOffset, read_stored_offset
 from kpipe_platform.errors import (
     BrokerUnavailableError,
+    CommitUnknownError,
     FencedError,
     KpipeError,
     OffsetConflictError,
@@ -27,6 +29,8 @@ from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.slices import transactional_id
 from kpipe_platform.kafka.transactions import COMMIT_DEADLINE_S, abort_begun, commit_unknown, guarded, initialised
+
+logger = logging.getLogger(__name__)
 
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
 # After an aborted failure librdkafka purges what is produced while it resets its sequence numbers. More purges in a
@@ -120,7 +124,9 @@ class RedriveTransaction:
             RefusedError: The brokers will not take a record; nothing was written.
             OffsetConflictError: Another redrive, or ``kpipe offsets set``, moved the group's offset.
             FencedError: A newer redrive of this partition took over.
-            BrokerUnavailableError: The brokers are away. When it came at the commit, the next redrive finds out.
+            BrokerUnavailableError: The brokers are away.
+            CommitUnknownError: The commit got no answer, and nobody says whether it took place; the next redrive finds
+                out.
         """
         if batch_bytes < self._batch_bytes:
             self._batch_bytes = batch_bytes
@@ -133,8 +139,25 @@ class RedriveTransaction:
                 if purged < _MAX_PURGED:
                     continue
                 raise not_delivered(self._settings, f"dead letters of {self._topic}", len(records)) from None
+            except CommitUnknownError as error:
+                self._read_back(StoredOffset(offset, text), error)
             break
         self._stored = StoredOffset(offset, text)
+
+    def _read_back(self, wanted: StoredOffset, error: CommitUnknownError) -> None:
+        """Take the id over, which ends the commit one way or the other, and look whether it took place.
+
+        Raises:
+            CommitUnknownError: It did not, or that is not known.
+        """
+        self._close_producer()
+        try:
+            found = self.open()
+        except KpipeError as other:
+            raise error from other
+        if found != wanted:
+            raise error
+        logger.warning("a commit got no answer; the group's offset says that it took place: %s", wanted.offset)
 
     def _reopen(self) -> None:
         """A new producer with the present settings; it fences the one before, and nobody in between."""

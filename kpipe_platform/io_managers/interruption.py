@@ -37,6 +37,9 @@ _ABORTS_AT_ONCE = 8
 # that a run ends within 15 s all the same.
 _ABORT_S = 4.0
 _ABORTS_BEGIN_S = 3.0
+# How long the work may take after that to say what it has committed all the same, within the same 15 s.
+_ACCOUNT_S = 3.0
+_END_S = 15.0
 
 
 class Interruptible:
@@ -150,6 +153,7 @@ class Interruptible:
             raise
 
     def _stop(self, pending: set[Future[T]]) -> None:
+        end_s = time.monotonic() + _END_S
         self._stopped.set()
         for future in pending:
             future.cancel()
@@ -158,13 +162,14 @@ class Interruptible:
             cancel_jobs(self._session(), self._tag)
         except Exception as error:  # noqa: BLE001  # an engine that is gone has no jobs left
             logger.warning("could not cancel Spark jobs: %s", error)
-        self._left = wait(pending, timeout=_GRACE_S).not_done
+        wait(pending, timeout=_GRACE_S)
         with self._lock:
             left = sorted(set().union(*self._open.values()))
         last_begin_s = time.monotonic() + _ABORTS_BEGIN_S
         # At the same time, because each takes about half a second.
         with ThreadPoolExecutor(max_workers=_ABORTS_AT_ONCE) as pool:
             list(pool.map(lambda transactional_id: self._abort(transactional_id, last_begin_s), left))
+        self._left = wait(pending, timeout=max(min(_ACCOUNT_S, end_s - time.monotonic()), 0)).not_done
 
     def _abort(self, transactional_id: str, last_begin_s: float) -> None:
         if time.monotonic() > last_begin_s:

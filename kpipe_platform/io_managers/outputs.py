@@ -24,7 +24,7 @@ from kpipe_platform.io_managers.step import kafka_partitions_of
 from kpipe_platform.io_managers.taken import partitions_failed
 from kpipe_platform.io_managers.tally import Tally
 from kpipe_platform.io_managers.target import find_target
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.slices import Slice, resumption_of
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.stage_notes import StageNotes, current_notes
@@ -136,14 +136,15 @@ def emit_plain(
     """Store what a plain asset returned, with the slices that its inputs were loaded from."""
     yield from ()
     reads = ledger.take_reads(pipeline.step.id)
+    reports: list[SliceReport] = []
     try:
         interruptible = pipeline.interruptible()
 
-        def work() -> SliceReport:
+        def work() -> None:
             with interruptible.at_work(_joined(pipeline, reads)):
-                return _store_plain(output, pipeline, reads, topic, store)
+                reports.append(_store_plain(output, pipeline, reads, topic, store))
 
-        report = interruptible.run(work)
+        interruptible.run(work)
     except KpipeError as error:
         _end(reads, error)
         raise
@@ -158,15 +159,20 @@ def emit_plain(
         raise failure from error
     except BaseException as interruption:
         _end(reads, interruption)
+        if reports:
+            # The run was terminated when it had committed.
+            _log(context, Tally.of(reports))
+            for key in pipeline.step.partition_keys or (None,):
+                yield _materialisation(context, key, Tally.of(reports), pipeline)
         raise
     finally:
         for read in reads:
             read.release()
     for read in reads:
-        read.watch.done(report)
+        read.watch.done(reports[0])
         read.watch.ended()
         read.events.deliver()
-    tally = Tally.of([report])
+    tally = Tally.of(reports)
     _log(context, tally)
     context.add_output_metadata(metadata_of(tally, pipeline.distribution))
 
@@ -221,7 +227,7 @@ def _materialisation(
 
 
 def _log(context: dg.OutputContext, tally: Tally) -> None:
-    """One line, however many slices: Dagster stores each line of its log as an event."""
+    """A line or two, however many slices: Dagster stores each line of its log as an event."""
     if not tally.slices:
         return
     facts = describe(tally)
@@ -229,3 +235,5 @@ def _log(context: dg.OutputContext, tally: Tally) -> None:
         "%s: read %s, written %s, dead letters %s, skipped %s, in %s s",
         *(facts[name] for name in ("slice", "read", "written", "dead_letters", "skipped", "seconds")),
     )
+    if tally.resumed and tally.last is not None:
+        context.log.warning("%s", resumption_of(tally.last.slice.group, tally.resumed))

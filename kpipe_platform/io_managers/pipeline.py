@@ -5,6 +5,7 @@ Nothing here knows Dagster's contexts; the IO managers do.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterable, Sequence
@@ -14,7 +15,7 @@ from typing import Any
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.deadletter import DeadLetterContext, Distribution
-from kpipe_platform.errors import ConfigError
+from kpipe_platform.errors import CommitUnknownError, ConfigError, EngineUnavailableError, KpipeError
 from kpipe_platform.io_managers.current import storing
 from kpipe_platform.io_managers.interruption import Interruptible
 from kpipe_platform.io_managers.staged import LanesReport, SliceReport, Staged
@@ -23,10 +24,12 @@ from kpipe_platform.io_managers.target import Target
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.groups import committed_offsets
+from kpipe_platform.kafka.lanes import lanes_read_back
 from kpipe_platform.kafka.offsets import OffsetRange, Partition
+from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Materialised, PlannedRange, Slice
 from kpipe_platform.kafka.topics import describe_topics
-from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
+from kpipe_platform.kafka.transactions import SliceTransaction, read_back, store_offsets
 from kpipe_platform.partitions.owners import distribution_of, headers_of
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import DeadLetterLimit
@@ -38,12 +41,17 @@ from kpipe_platform.spark.checks import check_output_schema, columns_of
 from kpipe_platform.spark.convert import is_records, to_frame
 from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.frames import SliceFrames, TopicCodecs
-from kpipe_platform.spark.lanes import LaneRows, write_lanes
+from kpipe_platform.spark.lanes import LaneRows, LanesOutcome, write_lanes
 from kpipe_platform.spark.reader import read_slice
 from kpipe_platform.spark.stage_notes import StageNotes
 from kpipe_platform.spark.writer import evaluate, write_slice
 from kpipe_platform.spark.writer_rows import WriterRows, output_rows
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
+
+logger = logging.getLogger(__name__)
+
+# After these a slice may be committed: its commit got no answer, or Spark did not bring the writer's.
+_UNANSWERED = (CommitUnknownError, EngineUnavailableError)
 
 # Offsets below which another lane costs more than it saves: a task and a transaction, about 100 ms.
 _OFFSETS_A_LANE = 1_000
@@ -162,9 +170,12 @@ class Pipeline:
         began = time.monotonic()
         counts = [SliceCounts() for _ in slice_.ranges]
         if slice_.moves_offsets:
-            with self._transaction(slice_) as transaction:
-                transaction.open()
-                store_offsets(transaction, counts)
+            try:
+                with self._transaction(slice_) as transaction:
+                    transaction.open()
+                    store_offsets(transaction, counts)
+            except CommitUnknownError as error:
+                self._account_for(slice_, error, self.source.connection.settings)
         return SliceReport(slice_, counts, duration_s=time.monotonic() - began)
 
     def write(self, staged: Staged, target: Target, codec: Codec | None = None) -> SliceReport:
@@ -185,8 +196,12 @@ class Pipeline:
         rows = self._rows(staged, target.topic, codec or target.topic.value, source=_alone(staged))
         spec = self._spec(staged, target)
         if self.destination.delivery == "exactly_once":
-            outcome = write_slice(rows, staged.frames, spec, staged.notes)
-            counts: Sequence[SliceCounts] = _by_range(outcome, staged.slice)
+            try:
+                outcome = write_slice(rows, staged.frames, spec, staged.notes)
+                counts: Sequence[SliceCounts] = _by_range(outcome, staged.slice)
+            except _UNANSWERED as error:
+                outcome = Outcome("committed_earlier")
+                counts = self._account_for(staged.slice, error, spec.settings)
         else:
             outcome, counts = self._write_at_least_once(
                 staged, spec, lambda: write_slice(rows, staged.frames, spec, staged.notes)
@@ -230,7 +245,12 @@ class Pipeline:
             framed, where, codec = encoded(self, lane, target)
             output = self._rows(framed, where.topic or topic, codec or topic.value)
             rows.append(LaneRows(output, framed.frames, framed.notes, self._spec(framed, where)))
-        found = write_lanes(whole, rows)
+        try:
+            found = write_lanes(whole, rows)
+        except _UNANSWERED as error:
+            found = LanesOutcome(0, None, error)
+        if isinstance(found.error, _UNANSWERED):
+            found = _account_for_lanes([row.spec for row in rows], found)
         report = None
         if found.outcome is not None:
             ends = [planned.range.end for planned in lanes[found.done - 1].slice.ranges]
@@ -302,27 +322,50 @@ class Pipeline:
     def _write_at_least_once(
         self, staged: Staged, spec: WriterSpec, work: Callable[[], Outcome]
     ) -> tuple[Outcome, Sequence[SliceCounts]]:
-        # The id is held from here on, so that a later run fences this one's commit too.
-        with self._transaction(staged.slice) as transaction:
-            began = time.monotonic()
-            transaction.open()
-            earlier = transaction.committed_earlier()
-            opened_s = time.monotonic() - began
-            if earlier is not None:
-                return Outcome("committed_earlier"), earlier
-            can_fault = bool(staged.notes.faults) or any(frames.can_fault for frames in staged.frames)
-            if can_fault and (spec.policies.may_stop or staged.notes.faults or spec.limit.ratio is not None):
-                # Parallel writers cannot take back what they wrote: look for what would stop the run first.
-                write_slice(None, staged.frames, replace(spec, mode="count", topic=None), staged.notes)
-            outcome = work()
-            began = time.monotonic()
-            counts = store_offsets(transaction, _by_range(outcome, staged.slice))
-            steps = {**outcome.steps_s, "open": opened_s, "commit": time.monotonic() - began}
-            return replace(outcome, steps_s=steps), counts
+        outcome = Outcome("committed_earlier")
+        try:
+            # The id is held from here on, so that a later run fences this one's commit too.
+            with self._transaction(staged.slice) as transaction:
+                began = time.monotonic()
+                transaction.open()
+                earlier = transaction.committed_earlier()
+                opened_s = time.monotonic() - began
+                if earlier is not None:
+                    return outcome, earlier
+                can_fault = bool(staged.notes.faults) or any(frames.can_fault for frames in staged.frames)
+                if can_fault and (spec.policies.may_stop or staged.notes.faults or spec.limit.ratio is not None):
+                    # Parallel writers cannot take back what they wrote: look for what would stop the run first.
+                    write_slice(None, staged.frames, replace(spec, mode="count", topic=None), staged.notes)
+                outcome = work()
+                began = time.monotonic()
+                counts = store_offsets(transaction, _by_range(outcome, staged.slice))
+                steps = {**outcome.steps_s, "open": opened_s, "commit": time.monotonic() - began}
+                return replace(outcome, steps_s=steps), counts
+        except CommitUnknownError as error:
+            return outcome, self._account_for(staged.slice, error, self.source.connection.settings)
 
     def _transaction(self, slice_: Slice) -> SliceTransaction:
-        timeout_s = self.destination.transaction_timeout_s if self.destination else 300.0
-        return SliceTransaction(self.source.connection.settings, slice_, timeout_s=timeout_s)
+        return SliceTransaction(self.source.connection.settings, slice_, timeout_s=self._transaction_timeout_s)
+
+    @property
+    def _transaction_timeout_s(self) -> float:
+        return self.destination.transaction_timeout_s if self.destination else 300.0
+
+    def _account_for(self, slice_: Slice, error: KpipeError, settings: ConnectionSettings) -> Sequence[SliceCounts]:
+        """The counts of a slice that is committed though its writer failed.
+
+        Raises:
+            KpipeError: The error, where nothing is committed or that is not known.
+        """
+        try:
+            counts = read_back(settings, slice_, timeout_s=self._transaction_timeout_s)
+        except KpipeError as other:
+            logger.warning("%s: whether it is committed is not known: %s", slice_, other)
+            raise error from other
+        if counts is None:
+            raise error
+        logger.warning("%s is committed, as the group's offset says, though its writer ended without an answer", slice_)
+        return counts
 
     def _spec(self, staged: Staged, target: Target) -> WriterSpec:
         slice_ = staged.slice
@@ -383,6 +426,21 @@ class Pipeline:
             segments=staged.segments,
             retries=staged.retries,
         )
+
+
+def _account_for_lanes(lanes: Sequence[WriterSpec], found: LanesOutcome) -> LanesOutcome:
+    """What became of lanes whose writers failed, as the group's offset says."""
+    slices = [lane.slice for lane in lanes]
+    try:
+        done, counts = lanes_read_back(lanes[0].settings, slices)
+    except KpipeError as other:
+        logger.warning("%s: how many of its lanes are committed is not known: %s", slices[0], other)
+        return found
+    if done <= found.done:
+        return found
+    logger.warning("%d of %d lanes are committed, as the group's offset says: %s", done, len(lanes), slices[0])
+    outcome = replace(found.outcome or Outcome("committed_earlier"), counts=dict(enumerate(counts)))
+    return LanesOutcome(done, outcome, None if done == len(lanes) else found.error)
 
 
 def _alone(staged: Staged) -> SliceFrames | None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
 from kpipe_platform.deadletter import Distribution
 from kpipe_platform.io_managers.staged import IsolationCost
-from kpipe_platform.io_managers.step import RANGES, RULES
+from kpipe_platform.io_managers.step import RULES
 from kpipe_platform.io_managers.tally import Tally
+from kpipe_platform.partitions.materializations import RANGES
 from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.writer_spec import PreviewRow
 
@@ -43,8 +44,9 @@ def metadata_of(tally: Tally, who: Distribution | None = None) -> dict[str, Any]
         where there are several; latency_p50_ms and latency_p95_ms, produce to commit, where the run followed the
         stream; parts_at_once where a slice was written in several; slices (the last 100) and steps as tables;
         dead_letter_reasons, rules (records that each rule does not hold for), isolation (what it cost to find the
-        records that the stage fails on), preview and lost_ranges where there are any; dagster/row_count and
-        dagster/column_schema; instance, worker and lease, as far as they are known; kpipe/ranges for the next plan.
+        records that the stage fails on), preview, lost_ranges (deleted unread) and resumed_ranges (the group's offset
+        was gone, and Dagster's taken) where there are any; dagster/row_count and dagster/column_schema; instance,
+        worker and lease, as far as they are known; kpipe/ranges for the next plan.
         Before them what the stage added, under any other name.
     """
     last = tally.last
@@ -84,7 +86,9 @@ def metadata_of(tally: Tally, who: Distribution | None = None) -> dict[str, Any]
     if tally.preview:
         metadata["preview"] = dg.MetadataValue.md(preview(tally.preview))
     if tally.lost:
-        metadata["lost_ranges"] = dg.MetadataValue.md("\n".join(f"- {text}" for text in tally.lost))
+        metadata["lost_ranges"] = _listed(tally.lost)
+    if tally.resumed:
+        metadata["resumed_ranges"] = _listed(map(str, tally.resumed))
     if tally.columns:
         metadata["dagster/column_schema"] = dg.TableSchema(
             columns=[dg.TableColumn(name, kind) for name, kind in tally.columns]
@@ -96,6 +100,10 @@ def metadata_of(tally: Tally, who: Distribution | None = None) -> dict[str, Any]
     # Read by the next plan, not by people: last.
     metadata[RANGES] = dg.MetadataValue.json(_ranges(tally))
     return metadata
+
+
+def _listed(texts: Iterable[str]) -> dg.MarkdownMetadataValue:
+    return dg.MetadataValue.md("\n".join(f"- {text}" for text in texts))
 
 
 def _rules(found: Mapping[str, RuleCount]) -> list[dg.TableRecord]:

@@ -187,8 +187,8 @@ class FeedRunner:
             if follows is not None:
                 tally.latencies.add(follows.committed())
             # A run that catches up ends with the slice that did it, not with an empty one after it; one that lost
-            # offsets says so though nothing is left to read.
-            if not slice_.is_empty or not tally.slices or any(planned_.lost for planned_ in slice_.ranges):
+            # offsets, or the group's own, says so though nothing is left to read.
+            if not slice_.is_empty or not tally.slices or any(p.lost or p.resumed for p in slice_.ranges):
                 for report in reports:
                     tally.add(report)
             slices += not slice_.is_empty

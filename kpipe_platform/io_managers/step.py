@@ -14,6 +14,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.slices import Materialised
 from kpipe_platform.partitions import partition_number
+from kpipe_platform.partitions.materializations import last_materialization, ranges_of
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 ON_FAULT = "kpipe/on_fault"
 LIMIT = "kpipe/max_dead_letters"
 READ = "kpipe/read"
-RANGES = "kpipe/ranges"
 RULES = "rules"
 SCALING = "kpipe/scaling"
 FORM = "kpipe/form"
@@ -70,18 +70,13 @@ class Step:
     def earlier(self, partition: Partition) -> Materialised | None:
         """The last materialisation of a Kafka partition that Dagster holds."""
         topic, number = partition
-        keys = None if self.partition_keys is None else [str(number)]
-        records = self.instance.fetch_materializations(
-            dg.AssetRecordsFilter(asset_key=self.asset_key, asset_partitions=keys), limit=1
-        ).records
-        for record in records:
-            found = record.asset_materialization
-            stored = found.metadata.get(RANGES) if found is not None else None
-            data: Any = stored.value if stored is not None else []
-            for item in data:
-                if item["topic"] == topic and item["partition"] == number:
-                    return Materialised(int(item["end"]), item["topic_id"])
-        return None
+        key = None if self.partition_keys is None else str(number)
+        found = last_materialization(self.instance, self.asset_key, key)
+        if found is None:
+            return None
+        group = str(found.metadata["consumer_group"].value)
+        ends = [each for each in ranges_of(found) if each["topic"] == topic and each["partition"] == number]
+        return Materialised(int(ends[0]["end"]), ends[0]["topic_id"], group) if ends else None
 
 
 def step_id(step_context: StepExecutionContext) -> StepId:

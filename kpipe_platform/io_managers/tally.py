@@ -10,7 +10,7 @@ from typing import Any
 from kpipe_platform.io_managers.latency import Latencies
 from kpipe_platform.io_managers.staged import IsolationCost, SliceReport
 from kpipe_platform.kafka.commit_metadata import SliceCounts
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.offsets import OffsetRange, Partition
 from kpipe_platform.kafka.slices import PlannedRange
 from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.writer_spec import PreviewRow
@@ -70,6 +70,7 @@ class Tally:
         preview: The first written records.
         columns: Name and type of each column of the stage's output.
         lost: The first ranges that retention took, as text.
+        resumed: The first ranges that begin where Dagster's last materialisation ended.
         latencies: Produce to commit, of slices that followed the stream.
         metadata: What the stage added to the metadata of its asset; of several slices, the last value of each name.
     """
@@ -88,6 +89,7 @@ class Tally:
         self.preview: list[PreviewRow] = []
         self.columns: Sequence[tuple[str, str]] = ()
         self.lost: list[str] = []
+        self.resumed: list[OffsetRange] = []
         self.latencies = Latencies()
         self.metadata: dict[str, Any] = {}
         self.isolation: IsolationCost | None = None
@@ -141,6 +143,8 @@ class Tally:
             found.end, found.topic_id = r.end, planned.topic_id
             if planned.lost and len(self.lost) < TABLE_ROWS:
                 self.lost.append(str(planned.lost))
+            if planned.resumed and len(self.resumed) < TABLE_ROWS:
+                self.resumed.append(planned.range)
         # Outputs without a source are counted too, under no range.
         for planned, counts in zip(report.slice.ranges, report.counts, strict=False):
             rows = self._idle if planned.range.is_empty else self._busy

@@ -12,10 +12,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from kpipe_platform.errors import OffsetConflictError, TransactionTimedOutError
+from kpipe_platform.errors import FencedError, OffsetConflictError, TransactionTimedOutError
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
 from kpipe_platform.kafka.groups import Offsets
 from kpipe_platform.kafka.offsets import OffsetRange
@@ -44,8 +45,8 @@ def split(slice_: Slice, lanes: int) -> tuple[Slice, ...]:
             whole = planned.range
             start, end = (whole.start + whole.span * number // lanes for number in (lane, lane + 1))
             part = replace(planned, range=replace(whole, start=start, end=end))
-            # What was lost before the slice is the first lane's to tell.
-            ranges.append(part if lane == 0 else replace(part, committed=start, lost=None))
+            # What happened before the slice is the first lane's to tell.
+            ranges.append(part if lane == 0 else replace(part, committed=start, lost=None, resumed=False))
         # The ids of the other lanes are theirs to take over.
         fence = tuple(f for f in slice_.fence if f not in lane_ids(slice_.base_id, lanes)) if lane == 0 else ()
         found.append(replace(slice_, ranges=tuple(ranges), fence=fence, lane=lane, lanes=lanes))
@@ -164,6 +165,29 @@ class LaneTransaction(SliceTransaction):
         stands = [start if offset is None else offset for start, offset in zip(starts, turn.offsets, strict=True)]
         self.begin()
         self.commit_at(stands, turn.counts, lane=self._slice.lane, stopped=True)
+
+
+def lanes_read_back(settings: ConnectionSettings, lanes: Sequence[Slice]) -> tuple[int, tuple[SliceCounts, ...]]:
+    """The same as `read_back` for a slice in lanes.
+
+    Args:
+        settings: The connection.
+        lanes: All lanes of the slice.
+
+    Returns:
+        How many of them are committed, and their counts by range.
+
+    Raises:
+        OffsetConflictError: Another run has moved an offset since.
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    for lane in lanes:
+        with suppress(FencedError):
+            abort_lingering(settings, lane.transactional_id)
+    with SliceTransaction(settings, lanes[0], timeout_s=_CLAIM_TIMEOUT_S) as transaction:
+        found = transaction.read_committed()
+    turns = [turn_of(lanes, lane, found) for lane in range(len(lanes))]
+    return sum(turn.state == "earlier" for turn in turns), turns[0].counts
 
 
 def unsettled(offsets: Offsets) -> bool:

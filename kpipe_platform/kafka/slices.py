@@ -57,10 +57,13 @@ class Materialised:
     Args:
         end: End of the last materialisation.
         topic_id: Id of the topic then.
+        group: The group whose offset it was. None: a run's own copy of what it has just committed; an offset does
+            not expire during a run, so one that is gone was deleted.
     """
 
     end: int
     topic_id: str
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +78,7 @@ class PartitionFacts:
             names no time.
         earlier: The last materialisation that Dagster holds; None where it holds none.
         log_end: End of the log with open transactions included (the high watermark); None: not asked, because the
-            group's offset is not past the end in ``marks``.
+            group's offset is not past the end in ``marks``; of Dagster's a run asks, and a tick leaves it to the run.
     """
 
     topic: str
@@ -104,6 +107,8 @@ class PlannedRange:
         end: Last stable offset (or log end) at plan time; the range's start where that lies past it.
         committed: The group's offset that the commit compares with; None: the group must still have none.
         lost: Offsets that retention took before they were read; only with ``on_lost_offsets="skip"``.
+        resumed: The group's offset expired or was deleted, and the range begins where Dagster's last materialisation
+            ended.
         is_past_stable: The offset lies between the last stable offset and the log's end, where nothing can be read
             before open transactions end.
         renew: The group's offset is so old that it is stored again though nothing is read.
@@ -117,6 +122,7 @@ class PlannedRange:
     lost: OffsetRange | None = None
     is_past_stable: bool = False
     renew: bool = False
+    resumed: bool = False
 
     @property
     def backlog(self) -> int:
@@ -187,6 +193,7 @@ class Slice:
                 range=replace(p.range, start=start),
                 committed=stored,
                 lost=p.lost if start == p.range.start else None,
+                resumed=p.resumed and start == p.range.start,
             )
             for p, start, stored in zip(self.ranges, starts, committed, strict=True)
         )
@@ -223,27 +230,30 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
     """The next range of one partition: ``[committed, min(end, committed + max_records))``. Pure.
 
     Raises:
-        TopicRecreatedError: The stored offset belongs to another topic of that name, or lies past the log's end.
-        OffsetsVanishedError: No stored offset, though Dagster holds an earlier materialisation.
+        TopicRecreatedError: The offset, the group's or Dagster's, belongs to another topic of that name, or lies past
+            the log's end.
+        OffsetsVanishedError: No stored offset, though one was stored during this run, or Dagster holds an earlier
+            materialisation of another group.
         NoStartOffsetError: A new group and ``start="error"``.
         LostRangeError: The log begins after the stored offset, and the policy is ``"error"``.
     """
     if facts.committed is None:
         begin, committed = _first_offset(facts, policy), None
+        who = f"Dagster holds a materialisation up to offset {begin}"
     else:
         begin = committed = facts.committed.offset
+        who = f"group {policy.group} stores offset {begin}"
         stored = facts.committed.metadata
         if stored is not None and stored.topic_id != facts.topic_id:
-            raise _recreated(facts, policy, f"group {policy.group} stores offset {begin}", stored.topic_id)
-        # The last stable offset stands still at an open transaction; an offset behind that waits for it to end.
-        log_end = facts.marks.end if facts.log_end is None else facts.log_end
-        if begin > log_end:
-            msg = (
-                f"group {policy.group} stores offset {begin} of {facts.place}, past the log's end {log_end}: "
-                "the topic was recreated or truncated"
-            )
-            fix = f"decide where to begin: {_set_command(facts, policy, 'earliest')}"
-            raise TopicRecreatedError(msg, fix=fix, **_ids(facts, policy))
+            raise _recreated(facts, policy, who, stored.topic_id)
+    # The last stable offset stands still at an open transaction; an offset behind that waits for it to end.
+    log_end = facts.log_end
+    if log_end is None and facts.committed is not None:
+        log_end = facts.marks.end
+    if log_end is not None and begin > log_end:
+        msg = f"{who} of {facts.place}, past the log's end {log_end}: the topic was recreated or truncated"
+        fix = f"decide where to begin: {_set_command(facts, policy, 'earliest')}"
+        raise TopicRecreatedError(msg, fix=fix, **_ids(facts, policy))
     lost = None
     if begin < facts.marks.log_start:
         lost = OffsetRange(facts.topic, facts.partition, begin, facts.marks.log_start)
@@ -272,6 +282,17 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
         committed=committed,
         lost=lost,
         is_past_stable=begin > facts.marks.end,
+        resumed=facts.committed is None and facts.earlier is not None,
+    )
+
+
+def resumption_of(group: str, resumed: Sequence[OffsetRange]) -> str:
+    """A line for the log: where a group goes on from what Dagster holds."""
+    places = ", ".join(f"{r.topic}/{r.partition} at {r.start}" for r in resumed[:5])
+    more = f" and {len(resumed) - 5:,} more" if len(resumed) > 5 else ""
+    return (
+        f"group {group} had lost its offsets, which expired or were deleted; it goes on where Dagster's last "
+        f"materialisation ended: {places}{more}"
     )
 
 
@@ -303,10 +324,14 @@ def _first_offset(facts: PartitionFacts, policy: PlanPolicy) -> int:
         # The brokers delete a group's offsets together with the topic.
         who = f"Dagster holds a materialisation up to offset {facts.earlier.end}"
         raise _recreated(facts, policy, who, facts.earlier.topic_id)
+    if facts.earlier is not None and facts.earlier.group == policy.group:
+        return facts.earlier.end
     if facts.earlier is not None:
+        whose = "this run committed" if facts.earlier.group is None else "Dagster holds a materialisation"
+        of = "" if facts.earlier.group is None else f" by group {facts.earlier.group}"
         msg = (
-            f"group {policy.group} has no offset for {facts.place}, though Dagster holds a materialisation up to "
-            f"offset {facts.earlier.end}: the offset expired or was deleted"
+            f"group {policy.group} has no offset for {facts.place}, though {whose} up to offset "
+            f"{facts.earlier.end}{of}: the offset was deleted, or the group was renamed"
         )
         raise OffsetsVanishedError(
             msg,
@@ -427,9 +452,16 @@ def gather_facts(
     check_partitions(described, wanted)
     refuse_foreign_members(policy.group, group_members(clients, policy.group))
     found = read_facts(clients, policy, described, wanted)
+    left = {place: earlier(place) for place in [(f.topic, f.partition) for f in found if f.committed is None]}
+    marks = {(f.topic, f.partition): f.marks for f in found}
+    past = [place for place, held in left.items() if held is not None and held.end > marks[place].end]
+    ends = watermarks(clients, past, "read_uncommitted") if past else {}
     return [
-        facts if facts.committed is not None else replace(facts, earlier=earlier((facts.topic, facts.partition)))
+        facts
+        if facts.committed is not None
+        else replace(facts, earlier=left[place], log_end=ends[place].end if place in ends else None)
         for facts in found
+        for place in [(facts.topic, facts.partition)]
     ]
 
 

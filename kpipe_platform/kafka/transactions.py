@@ -288,6 +288,30 @@ def commit_unknown(error: BrokerUnavailableError) -> CommitUnknownError:
     return CommitUnknownError(msg, fix=fix, **error.attributes)
 
 
+def read_back(settings: ConnectionSettings, slice_: Slice, *, timeout_s: float) -> list[SliceCounts] | None:
+    """What a slice did whose end is not known: its commit got no answer, or whoever made it is gone.
+
+    The transactional id is taken over first. That ends the commit one way or the other.
+
+    Args:
+        settings: The connection.
+        slice_: The slice.
+        timeout_s: Transaction timeout, seconds.
+
+    Returns:
+        The counts of each range; None where nothing was committed, and nothing will be.
+
+    Raises:
+        OffsetConflictError: Another run has moved an offset since, so that nobody knows.
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    with SliceTransaction(settings, slice_, timeout_s=timeout_s) as transaction:
+        with suppress(FencedError):
+            # A terminated run takes its ids over itself, at the same time.
+            transaction.open()
+        return transaction.committed_earlier()
+
+
 def is_of(stored: CommitMetadata, slice_: Slice) -> bool:
     """Whether an offset was stored by an attempt at this slice."""
     return stored.run_id == slice_.run_id and stored.slice_id == slice_.slice_id

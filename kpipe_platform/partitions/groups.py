@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import dagster as dg
 
-from kpipe_platform.partitions.runs import GROUP, RANGES, asked_ranges
+from kpipe_platform.partitions.materializations import last_materialization, ranges_of
+from kpipe_platform.partitions.runs import GROUP, asked_ranges
 
 
 def asset_of_group(instance: dg.DagsterInstance, group: str) -> dg.AssetKey | None:
@@ -46,20 +44,13 @@ def is_known(instance: dg.DagsterInstance, group: str, topic: str) -> bool:
         return True
     for key in instance.get_asset_keys():
         if group.endswith("." + ".".join(key.path)) and _group_of(instance, key) == group:
-            stored = _metadata_of(instance, key).get(RANGES)
-            ranges: Any = [] if stored is None else stored.value
-            return any(item["topic"] == topic for item in ranges)
+            last = last_materialization(instance, key)
+            return last is not None and any(item["topic"] == topic for item in ranges_of(last))
     return False
 
 
 def _group_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     """The group that the last materialisation names; None where there is none."""
-    found = _metadata_of(instance, key).get("consumer_group")
+    last = last_materialization(instance, key)
+    found = None if last is None else last.metadata.get("consumer_group")
     return None if found is None else str(found.value)
-
-
-def _metadata_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> Mapping[str, dg.MetadataValue[Any]]:
-    """Metadata of the last materialisation; empty where there is none."""
-    event = instance.get_latest_materialization_event(key)
-    materialisation = event.asset_materialization if event is not None else None
-    return {} if materialisation is None else materialisation.metadata

@@ -82,8 +82,8 @@ class Candidate:
 
     @property
     def must_move(self) -> bool:
-        """True where a run is due even without a record: to store a start, or to record a loss."""
-        return self.new_group or any(planned.lost is not None for planned in self.ranges)
+        """True where a run is due even without a record: to store a start or an expired offset, or to record a loss."""
+        return self.new_group or any(planned.lost is not None or planned.resumed for planned in self.ranges)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.partitions.materializations import own_materializations
 from kpipe_platform.partitions.runs import RunInFlight, runs_in_flight
 from kpipe_platform.sensors.admission import Failures
 from kpipe_platform.sensors.tags import ATTEMPT, GROUP, RANGE_KEY, AskedFor
@@ -89,9 +90,8 @@ def _stands(asked_for: AskedFor, place: Partition, at: int | None) -> bool:
 
 def last_success_s(instance: dg.DagsterInstance, asset_key: dg.AssetKey, partition: str | None) -> float | None:
     """When a partition was last materialised, by whichever run; None: never."""
-    wanted = dg.AssetRecordsFilter(asset_key, asset_partitions=None if partition is None else [partition])
-    records = instance.fetch_materializations(wanted, limit=1).records
-    return records[0].timestamp if records else None
+    last = next(own_materializations(instance, asset_key, partition), None)
+    return None if last is None else last.timestamp
 
 
 def next_attempt(instance: dg.DagsterInstance, key: str) -> int:

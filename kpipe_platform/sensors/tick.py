@@ -14,6 +14,7 @@ from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers.step import scaling_of
 from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.kafka.slices import resumption_of
 from kpipe_platform.partitions.lost import lost_runs
 from kpipe_platform.partitions.owners import tags_of
 from kpipe_platform.partitions.pauses import paused
@@ -182,6 +183,9 @@ class OffsetTick:
         )
         summary = summary_of(candidates, decision, growth, view.downstream_lag)
         self._say(context, target, summary, unreported(problems, cursor))
+        resumed = [planned.range for c in candidates for planned in c.ranges if planned.resumed]
+        if resumed:
+            context.log.warning("%s", resumption_of(target.group, resumed))
         find_pauses = partial(paused, context.instance, target.group)
         changed = transitions(target, candidates, decision, cursor, find_pauses, clock=self.clock)
         self.events.emit(changed.saturated)

@@ -76,12 +76,17 @@ def test_an_unpartitioned_asset(make_orders: Callable[..., Orders]) -> None:
     assert found.description.startswith("enriched: 1 of 2 records failed")
 
 
-def test_a_materialisation_that_counted_nothing_is_not_known(orders: Orders, run_check: RunCheck) -> None:
+def test_a_materialisation_that_was_reported_by_hand_counts_for_nothing(orders: Orders, run_check: RunCheck) -> None:
     asset = orders.asset()
-    orders.instance.report_runless_asset_event(dg.AssetMaterialization("enriched", partition="0"))
-    found = run_check(orders, asset, dead_letter_ratio_check(asset, max_ratio=1))
-    assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-    assert "counted no records" in found.description
+    check = dead_letter_ratio_check(asset, max_ratio=0.1)
+    by_hand = dg.AssetMaterialization("enriched", partition="0")
+    orders.instance.report_runless_asset_event(by_hand)
+    assert "no materialisation yet" in (run_check(orders, asset, check).description or "")
+    orders.send(BAD, order(1))
+    orders.run(asset)
+    orders.instance.report_runless_asset_event(by_hand)
+    found = run_check(orders, asset, check)
+    assert (found.passed, numbers(found)["ratio"]) == (False, 0.5)
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1])

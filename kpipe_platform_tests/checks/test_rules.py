@@ -29,7 +29,7 @@ def checked(orders):  # type: ignore[no-untyped-def]
 
 
 def materialised(read: int, partition: str = "0", **failed: int) -> dg.AssetMaterialization:
-    metadata: dict[str, Any] = {"records_read": dg.MetadataValue.int(read)}
+    metadata: dict[str, Any] = {"records_read": dg.MetadataValue.int(read), "kpipe/ranges": dg.MetadataValue.json([])}
     if failed:
         rows = [{"rule": r, "action": "skip", "checked": read, "failed": count} for r, count in failed.items()]
         metadata["rules"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
@@ -57,6 +57,8 @@ def evaluated(events: Sequence[dg.AssetMaterialization], rule: str, partition: s
 
 
 KNOWN: Mapping[str, int] = {"positive": 0, "short": 3}
+BY_HAND = dg.AssetMaterialization(checked.key, partition="0")
+"""What "Report materialization" in the UI leaves."""
 
 
 @pytest.mark.parametrize(
@@ -66,6 +68,7 @@ KNOWN: Mapping[str, int] = {"positive": 0, "short": 3}
         pytest.param([materialised(9, **KNOWN), materialised(0)], False, id="also after an empty slice"),
         pytest.param([materialised(9, "1", **KNOWN), materialised(0)], False, id="and in an empty partition"),
         pytest.param([materialised(9)], False, id="in a stage without rules"),
+        pytest.param([materialised(9, **KNOWN), *[BY_HAND] * 100], False, id="also behind what was reported by hand"),
         pytest.param([materialised(0)], True, id="before the first record nobody knows"),
         pytest.param([], True, id="nor before the first run"),
     ],
@@ -85,6 +88,7 @@ def test_a_misspelt_rule_is_not_green_for_ever(events: list[dg.AssetMaterializat
         pytest.param([materialised(9, **KNOWN)], "positive", True, id="it held"),
         pytest.param([materialised(9, **KNOWN)], "short", False, id="it failed"),
         pytest.param([materialised(9, **KNOWN), materialised(0)], "short", True, id="an empty slice broke no rule"),
+        pytest.param([materialised(9, **KNOWN), BY_HAND], "short", False, id="one reported by hand looked at nothing"),
         pytest.param([materialised(9, "1", **KNOWN)], "short", True, id="the other partition's slice"),
         pytest.param(
             [materialised(9, **KNOWN), materialised(9, positive=0)], "short", True, id="the stage left it out once"

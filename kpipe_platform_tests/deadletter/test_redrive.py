@@ -27,6 +27,7 @@ from kpipe_platform.deadletter.sending import RedriveTransaction
 from kpipe_platform.deadletter.stored_offset import StoredOffset, read_stored_offset
 from kpipe_platform.errors import (
     BrokerUnavailableError,
+    CommitUnknownError,
     ConfigError,
     FencedError,
     ForeignMemberError,
@@ -619,6 +620,41 @@ def test_a_newer_redrive_that_has_sent_nothing_yet_fences_too(letters: DeadLette
             letters.redrive(max_records_per_s=2, hooks={"sleep": take_over, "clock": lambda: 0.0})
     assert letters.values() == [b"v0", b"v1"]
     assert letters.redrive().total("sent") == 2
+
+
+def test_commits_whose_answers_are_lost_are_counted(letters: DeadLetters, monkeypatch: pytest.MonkeyPatch) -> None:
+    letters.add([letters.failed(n) for n in range(6)])
+    guard = RedriveTransaction._guard
+    lost: list[str] = []
+
+    def losing(self: RedriveTransaction, what: str, call: Callable[[], Any]) -> None:
+        guard(self, what, call)
+        if what.startswith("commit"):
+            lost.append(what)
+            raise BrokerUnavailableError(f"no answer to: {what}")
+
+    monkeypatch.setattr(RedriveTransaction, "_guard", losing)
+    assert letters.redrive(batch_records=2).total("sent") == 6
+    # Three batches, and the end.
+    assert len(lost) == 4
+    assert letters.values() == [b"v%d" % n for n in range(6)]
+
+
+def test_a_commit_that_did_not_take_place_is_no_success(letters: DeadLetters, monkeypatch: pytest.MonkeyPatch) -> None:
+    letters.add([letters.failed(n) for n in range(2)])
+    guard = RedriveTransaction._guard
+
+    def unsent(self: RedriveTransaction, what: str, call: Callable[[], Any]) -> None:
+        if what.startswith("commit"):
+            raise BrokerUnavailableError(f"no answer to: {what}")
+        guard(self, what, call)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RedriveTransaction, "_guard", unsent)
+        with pytest.raises(CommitUnknownError):
+            letters.redrive()
+    assert letters.redrive().total("sent") == 2
+    assert letters.values() == [b"v0", b"v1"]
 
 
 def test_two_redrives_at_once(letters: DeadLetters) -> None:

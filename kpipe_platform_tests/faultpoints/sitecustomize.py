@@ -1,8 +1,9 @@
 """One named fault point for processes that a test starts, in the driver and in Spark's Python workers alike.
 
 ``KPIPE_FAULT=hang_before_offsets``: write the file ``KPIPE_FAULT_FILE`` once every output is flushed, then hang before
-the offsets are added to the transaction. ``hang_before_commit``: hang when they are added, before the commit. So the
-test can kill the processes at exactly that place. ``KPIPE_FAULT_AFTER``: pass there so many times first; they are
+the offsets are added to the transaction. ``hang_before_commit``: hang when they are added, before the commit;
+``hang_after_commit``: behind it. So the test can kill the processes at exactly that place. ``lose_answer``: commit, and
+find that the brokers have not answered. ``KPIPE_FAULT_AFTER``: pass there so many times first; they are
 counted in a file, because each Spark task may run in another process. ``KPIPE_FAULT_KILLS=1``: the process is killed by
 SIGKILL in place of hanging.
 
@@ -18,9 +19,15 @@ import threading
 from collections.abc import Mapping
 
 CONTROL = os.environ.get("KPIPE_FAULT_CONTROL")
-PLACES = {"hang_before_offsets": "add offsets", "hang_before_commit": "commit"}
+PLACES = {
+    "hang_before_offsets": "add offsets",
+    "hang_before_commit": "commit",
+    "hang_after_commit": "commit",
+    "lose_answer": "commit",
+}
 
 if CONTROL or os.environ.get("KPIPE_FAULT") in PLACES:
+    from kpipe_platform.errors import BrokerUnavailableError
     from kpipe_platform.kafka import transactions
 
     def _fault() -> Mapping[str, str]:
@@ -42,12 +49,17 @@ if CONTROL or os.environ.get("KPIPE_FAULT") in PLACES:
 
     def _hang(self: transactions.SliceTransaction, what: str, call: object) -> None:
         fault = _fault()
-        place = PLACES.get(fault.get("KPIPE_FAULT", ""))
-        if place is not None and what.startswith(place) and not _passes(fault):
+        name = fault.get("KPIPE_FAULT", "")
+        place = PLACES.get(name)
+        is_there = place is not None and what.startswith(place) and not _passes(fault)
+        if not is_there or name in ("hang_after_commit", "lose_answer"):
+            guard(self, what, call)  # type: ignore[arg-type]
+        if is_there:
             pathlib.Path(fault["KPIPE_FAULT_FILE"]).write_text(str(os.getpid()))
+            if name == "lose_answer":
+                raise BrokerUnavailableError(f"no answer to: {what}")
             if fault.get("KPIPE_FAULT_KILLS"):
                 os.kill(os.getpid(), signal.SIGKILL)
             threading.Event().wait()
-        guard(self, what, call)  # type: ignore[arg-type]
 
     transactions.SliceTransaction._guard = _hang  # type: ignore[method-assign]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import dagster as dg
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from pyspark.sql import DataFrame
 
-from kpipe_platform import KafkaIOManager, KafkaSource
+from kpipe_platform import JsonCodec, KafkaIOManager, KafkaSource, KafkaTopic
 from kpipe_platform.errors import (
     ForeignMemberError,
     LostRangeError,
@@ -49,7 +51,9 @@ def eager_cleaner(admin: AdminClient) -> Iterator[None]:
 
 
 def with_source(manager: KafkaIOManager, **changes: Any) -> KafkaIOManager:
-    source = KafkaSource(connection=manager.source.connection, group_prefix=manager.source.group_prefix, **changes)
+    source = KafkaSource(
+        **{"connection": manager.source.connection, "group_prefix": manager.source.group_prefix, **changes}
+    )
     return KafkaIOManager(
         source=source, destination=manager.destination, dead_letter=manager.dead_letter, spark=manager.spark
     )
@@ -165,12 +169,46 @@ class TestRefusals:
             orders.run(orders.asset())
         assert orders.ids() == list(range(10))
 
-    def test_an_offset_that_vanished(self, orders: Orders, admin: AdminClient) -> None:
+    @pytest.mark.parametrize("more", [0, 3])
+    def test_an_offset_that_vanished(self, orders: Orders, admin: AdminClient, more: int) -> None:
         orders.send(*(order(n) for n in range(10)))
         orders.run(orders.asset())
+        # "Report materialization" in the UI: says nothing of offsets, and is Dagster's last.
+        orders.instance.report_runless_asset_event(dg.AssetMaterialization("enriched", partition="0"))
         admin.delete_consumer_groups([orders.group])[orders.group].result(10)
-        with pytest.raises(OffsetsVanishedError, match="a materialisation up to offset 10"):
-            orders.run(orders.asset())
+        orders.send(*(order(n) for n in range(10, 10 + more)))
+        result = orders.run(orders.asset())
+        found = orders.metadata(result)
+        assert found["resumed_ranges"] == f"- {orders.source}/0 [10, {10 + more})"
+        said = [entry.user_message for entry in orders.instance.all_logs(result.run_id)]
+        assert any(f"last materialisation ended: {orders.source}/0 at 10" in text for text in said)
+        assert (found["records_read"], orders.committed()) == (more, 10 + more)
+        assert "resumed_ranges" not in orders.metadata(orders.run(orders.asset()))
+        assert orders.ids() == list(range(10 + more))
+
+    def test_an_offset_that_vanished_from_a_plain_asset(self, orders: Orders, admin: AdminClient) -> None:
+        @dg.asset(
+            name="enriched",
+            ins={"orders": dg.AssetIn(orders.topic_asset.key)},
+            partitions_def=orders.topic_asset.partitions_def,
+            io_manager_key="kafka_io_manager",
+            metadata=KafkaTopic(orders.target, value=JsonCodec()).as_metadata(),
+        )
+        def plain(orders: DataFrame) -> DataFrame:
+            return orders.select("id")
+
+        orders.send(order(0))
+        orders.run(plain)
+        admin.delete_consumer_groups([orders.group])[orders.group].result(10)
+        orders.send(order(1))
+        assert orders.metadata(orders.run(plain))["resumed_ranges"] == f"- {orders.source}/0 [1, 2)"
+        assert orders.ids() == [0, 1]
+
+    def test_an_offset_that_vanished_from_a_group_of_another_name(self, orders: Orders) -> None:
+        orders.send(*(order(n) for n in range(10)))
+        orders.run(orders.asset())
+        with pytest.raises(OffsetsVanishedError, match=f"up to offset 10 by group {orders.group}"):
+            orders.run(orders.asset(), manager=with_source(orders.manager, group_prefix="renamed"))
         assert orders.ids() == list(range(10))
 
     def test_a_foreign_member(self, orders: Orders, kafka_broker: EmbeddedBroker) -> None:

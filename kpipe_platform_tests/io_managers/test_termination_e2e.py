@@ -24,6 +24,7 @@ from kpipe_platform_tests.processes import wait_until
 from .conftest import BAD, Orders, order
 from .killing import INTERRUPTED, alive, foreign_job, terminated, writers_at
 from .test_lanes_e2e import RELAXED
+from .test_lost_answers_e2e import plain_asset
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -130,6 +131,32 @@ def test_while_it_waits_to_try_again(orders: Orders, caplog: pytest.LogCaptureFi
         orders.run(orders.asset(stage, on_fault=again))
     assert time.monotonic() - at[0] < 10
     assert orders.committed() is None
+
+
+@pytest.mark.parametrize("how", ["whole", "lanes", "plain"])
+def test_behind_a_commit_whose_answer_did_not_come(
+    orders: Orders, spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    """What is committed is reported, also by a run that is terminated."""
+    orders.send(*(order(n) for n in range(4000)))
+    asset = plain_asset(orders) if how == "plain" else orders.asset(scaling=RELAXED if how == "lanes" else None)
+    with (
+        writers_at("hang_after_commit", spark, tmp_path) as reached,
+        terminated(lambda: wait_until(reached.exists, "the place", 120), signal.SIGTERM) as sent,
+        pytest.raises(INTERRUPTED),
+    ):
+        orders.run(asset)
+    assert time.monotonic() - sent[0] < 20
+    held = orders.instance.fetch_materializations(dg.AssetKey("enriched"), limit=10).records
+    (metadata,) = [m.metadata for record in held if (m := record.asset_materialization) is not None]
+    end = orders.committed()
+    # Of the lanes the first has committed; the second may have.
+    assert end in ((2000, 4000) if how == "lanes" else (4000,))
+    ranges: Any = metadata["kpipe/ranges"].value
+    assert [(r["start"], r["end"]) for r in ranges] == [(0, end)]
+    assert metadata["records_read"].value == metadata["records_written"].value == end
+    assert orders.metadata(orders.run(asset))["records_read"] == 4000 - end
+    assert sorted(orders.ids()) == list(range(4000))
 
 
 def test_a_run_that_waits_ends_at_once_and_dagster_knows_what_it_did(

@@ -45,6 +45,10 @@ def policy(**changes: Any) -> PlanPolicy:
     return PlanPolicy(group="kpipe.a", **changes)
 
 
+LEFT = Materialised(77, "id-1", "kpipe.a")
+"""Where this group left the partition, as Dagster holds it."""
+
+
 @pytest.mark.parametrize(
     ("given", "how", "start", "end"),
     [
@@ -63,6 +67,14 @@ def policy(**changes: Any) -> PlanPolicy:
         pytest.param(facts(10, log_start=100), policy(on_lost_offsets="skip"), 100, 100, id="skip to an empty log"),
         pytest.param(facts(130, log_end=150), policy(), 130, 130, id="past an open transaction waits for its end"),
         pytest.param(facts(150, log_end=150), policy(max_records=3), 150, 150, id="at the end of the log"),
+        pytest.param(facts(None, earlier=LEFT), policy(start="latest"), 77, 100, id="vanished: where Dagster ended"),
+        pytest.param(
+            facts(None, log_start=90, earlier=LEFT), policy(on_lost_offsets="skip"), 90, 100, id="vanished and lost"
+        ),
+        pytest.param(
+            facts(None, end=70, log_end=80, earlier=LEFT), policy(), 77, 77, id="vanished, past an open transaction"
+        ),
+        pytest.param(facts(None, end=70, earlier=LEFT), policy(), 77, 77, id="perhaps past the end: the run will see"),
     ],
 )
 def test_range(given: PartitionFacts, how: PlanPolicy, start: int, end: int) -> None:
@@ -73,6 +85,13 @@ def test_a_skipped_loss_is_recorded_and_the_compare_stays_with_the_stored_offset
     planned = plan_range(facts(10, log_start=50), policy(on_lost_offsets="skip"))
     assert planned.lost == OffsetRange("t", 3, 10, 50)
     assert planned.committed == 10
+
+
+def test_going_on_from_what_dagster_holds_is_marked_and_compares_with_no_offset() -> None:
+    planned = plan_range(facts(None, log_start=90, earlier=LEFT), policy(on_lost_offsets="skip"))
+    assert (planned.resumed, planned.committed, planned.lost) == (True, None, OffsetRange("t", 3, 77, 90))
+    assert not plan_range(facts(None), policy()).resumed
+    assert not plan_range(facts(77, earlier=LEFT), policy()).resumed
 
 
 def test_an_offset_past_the_stable_end_has_no_backlog() -> None:
@@ -100,6 +119,25 @@ def test_the_backlog_is_what_waits_behind_the_range() -> None:
         ),
         (facts(None), policy(start="error"), NoStartOffsetError, ['start="error"', "kpipe offsets set kpipe.a t"]),
         (facts(None, earlier=Materialised(77, "id-1")), policy(start="latest"), OffsetsVanishedError, ["no offset"]),
+        (
+            facts(None, earlier=Materialised(77, "id-1", "old.a")),
+            policy(),
+            OffsetsVanishedError,
+            ["offset 77 by group old.a", "renamed", "--to 77 --new-group"],
+        ),
+        (
+            facts(None, earlier=replace(LEFT, topic_id="id-0")),
+            policy(),
+            TopicRecreatedError,
+            ["up to offset 77", "id-0"],
+        ),
+        (
+            facts(None, log_end=100, earlier=replace(LEFT, end=101)),
+            policy(),
+            TopicRecreatedError,
+            ["up to offset 101", "past the log's end 100"],
+        ),
+        (facts(None, log_start=90, earlier=LEFT), policy(), LostRangeError, ["[77, 90)", "--to earliest --new-group"]),
         (facts(None, earlier=Materialised(77, "id-0")), policy(), TopicRecreatedError, ["up to offset 77", "id-0"]),
     ],
 )

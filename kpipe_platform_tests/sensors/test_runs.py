@@ -250,7 +250,7 @@ def test_one_run_over_several_partitions_of_which_one_fails(make_sensing: Callab
     assert sensing.remembered.summary["exhausted"] == 1
 
 
-def test_offsets_that_vanished_are_told_instead_of_asked_for(make_sensing: Callable[..., Sensing]) -> None:
+def test_where_offsets_vanished_a_run_goes_on_from_what_dagster_holds(make_sensing: Callable[..., Sensing]) -> None:
     from kpipe_platform.kafka.clients import Clients
 
     sensing = make_sensing(2, asset_options={"scaling": SEVERAL})
@@ -258,12 +258,26 @@ def test_offsets_that_vanished_are_told_instead_of_asked_for(make_sensing: Calla
     assert sensing.work() == [("0", True)]
     with Clients(sensing.manager.source.connection.settings) as clients:
         clients.admin().delete_consumer_groups([sensing.group])[sensing.group].result()
+    # "Report materialization" in the UI: says nothing of offsets, and is Dagster's last.
+    sensing.instance.report_runless_asset_event(dg.AssetMaterialization("enriched", partition="0"))
     sensing.send(3, partition=1)
-    made = sensing.tick()
-    assert [request.partition_key for request in made.run_requests or []] == ["1"]
+    # Partition 0 has nothing new: the run stores its offset again.
+    requests = sensing.tick().run_requests or []
+    assert sensing.remembered.summary["waiting_offsets"] == 1
+    assert sorted((request.partition_key, sensing.start(request)) for request in requests) == [("0", True), ("1", True)]
+    assert (sensing.committed(0), sensing.committed(1)) == (2, 1)
+    assert sensing.work() == []
+
+
+def test_offsets_of_a_group_of_another_name_are_told_instead_of_asked_for(make_sensing: Callable[..., Sensing]) -> None:
+    sensing = make_sensing(1)
+    sensing.send(1, 2)
+    assert sensing.work() == [("0", True)]
+    before = sensing.manager
+    source = KafkaSource(connection=before.source.connection, group_prefix=f"{before.source.group_prefix}.new")
+    sensing.manager = KafkaIOManager(source=source, destination=before.destination, spark=before.spark)
+    assert "up to offset 2 by group" in str(sensing.tick().skip_message)
     assert sensing.remembered.reported == {0: "OffsetsVanishedError"}
-    sensing.set_offset(1, partition=1)
-    assert "the offset expired or was deleted" in str(sensing.tick().skip_message)
 
 
 def test_an_open_transaction_of_a_killed_run_does_not_hold_the_tick(
