@@ -7,6 +7,9 @@ Dagster's own does not, so a run whose process was lost with its container stays
       class: KafkaRunLauncher
     run_monitoring:
       enabled: true
+
+It is for code servers that `dagster api grpc` runs on a port, and for `dagster dev`. It is not for
+`dagster code-server start` on a port, which forgets its runs when it reloads their code.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Process(str, Enum):
     UNREACHABLE = "unreachable"
     """The code server does not answer."""
     UNKNOWN = "unknown"
-    """Another launcher than Dagster's default one has started it."""
+    """Nobody can tell: another launcher has started it, or a code server that may have reloaded its code since."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,11 @@ def process_of(run: dg.DagsterRun) -> Process:
         answer = client.can_cancel_execution(CanCancelExecutionRequest(run_id=run.run_id), timeout=_ANSWER_S)
     except DagsterUserCodeUnreachableError:
         return Process.UNREACHABLE
-    return Process.RUNS if deserialize_value(answer, CanCancelExecutionResult).can_cancel else Process.GONE
+    if deserialize_value(answer, CanCancelExecutionResult).can_cancel:
+        return Process.RUNS
+    # At a socket is the proxy of `dagster dev`. After a reload of the code it knows no earlier run, though they go on.
+    # It needs no second look: while it is there it reports runs that die, and its successor has another socket.
+    return Process.GONE if info.get("port") else Process.UNKNOWN
 
 
 def lost_runs(
@@ -142,7 +146,7 @@ def release(instance: dg.DagsterInstance, run_id: str, *, force: bool = False) -
         msg = f"run {run.run_id} is there: its code server runs it"
         raise ConfigError(msg, fix="terminate it in the UI; what it has not committed is taken again")
     if process is Process.UNKNOWN and not force:
-        msg = f"it is not known whether the process of run {run.run_id} is there: another launcher has started it"
-        raise ConfigError(msg, fix="look where that launcher starts runs; if it is gone: --force")
+        msg = f"it is not known whether the process of run {run.run_id} is there"
+        raise ConfigError(msg, fix="look where its launcher starts runs; if it is gone: --force")
     instance.report_run_failed(run, f"Released by kpipe: its process is {process.value}.")
     return run.run_id

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,8 +17,10 @@ from kpipe_platform.errors import BrokerUnavailableError, OffsetConflictError, T
 from kpipe_platform.jvm.ports import is_free
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.records import consume, produce
+from kpipe_platform_tests.processes import wait_until
 
 from .conftest import CACHED, Orders, manager_at, order
+from .killing import INTERRUPTED, terminated
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -72,6 +75,27 @@ def test_stopped_in_the_middle_of_a_small_slice(orders: Orders, own_broker: Embe
     with pytest.raises(BrokerUnavailableError, match="Kafka source"):
         orders.run(orders.asset(stops(own_broker)), manager=manager)
     assert time.monotonic() - began < 60
+
+
+def test_a_run_that_is_terminated_while_the_brokers_are_away_ends_in_time(
+    orders: Orders, own_broker: EmbeddedBroker
+) -> None:
+    servers = own_broker.bootstrap_servers
+    manager = manager_at(servers, orders)
+    produce(servers, orders.source, [order(0)])
+
+    def away() -> None:
+        wait_until(lambda: len(consume(servers, orders.target)) == 1, "the first slice", 120)
+        own_broker.stop_broker(0)
+        # By now the run waits for an answer.
+        time.sleep(1)
+
+    with terminated(away, signal.SIGTERM) as sent, pytest.raises(INTERRUPTED):
+        orders.run(orders.asset(max_slices=None, linger_s=600), manager=manager)
+    assert time.monotonic() - sent[0] < 15
+    own_broker.start_broker(0)
+    produce(servers, orders.source, [order(1)])
+    assert orders.metadata(orders.run(orders.asset(), manager=manager))["records_read"] == 1
 
 
 @contextmanager

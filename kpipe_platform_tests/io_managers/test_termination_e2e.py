@@ -129,7 +129,8 @@ def test_while_it_waits_to_try_again(orders: Orders, caplog: pytest.LogCaptureFi
         pytest.raises(INTERRUPTED),
     ):
         orders.run(orders.asset(stage, on_fault=again))
-    assert time.monotonic() - at[0] < 10
+    # Well within the 8 s that are left to work which does not end by itself.
+    assert time.monotonic() - at[0] < 6
     assert orders.committed() is None
 
 

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -15,6 +16,8 @@ from dagster._core.storage.tags import GRPC_INFO_TAG
 from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import GrpcServerTarget
 from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
+from dagster._grpc.types import CanCancelExecutionResult
+from dagster._serdes import serialize_value
 from dagster_graphql.test.utils import execute_dagster_graphql
 
 from kpipe_platform.errors import ConfigError
@@ -111,6 +114,30 @@ def test_a_run_that_is_there_is_not_lost_however_silent(
     assert lost_runs(instance, [run], clock=later(3600)) == []
     with pytest.raises(ConfigError, match="terminate it in the UI"):
         release(instance, run, force=True)
+
+
+@pytest.mark.parametrize(
+    ("place", "can_cancel", "process"),
+    [
+        ({"port": 4000}, True, Process.RUNS),
+        ({"port": 4000}, False, Process.GONE),
+        ({"socket": "/tmp/s"}, True, Process.RUNS),
+        # The proxy of `dagster dev` after a reload: the run goes on in the server of before.
+        ({"socket": "/tmp/s"}, False, Process.UNKNOWN),
+    ],
+)
+def test_what_a_code_server_says(
+    place: dict[str, Any], can_cancel: bool, process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        def __init__(self, **_: Any) -> None: ...
+
+        def can_cancel_execution(self, *_: Any, **__: Any) -> str:
+            return serialize_value(CanCancelExecutionResult(can_cancel=can_cancel))
+
+    monkeypatch.setattr(lost, "DagsterGrpcClient", Client)
+    tags = {GRPC_INFO_TAG: json.dumps({"host": LOOPBACK, **place})}
+    assert process_of(dg.DagsterRun("job", tags=tags)) is process
 
 
 def test_a_release_names_one_run_that_may_be_gone(instance: dg.DagsterInstance) -> None:
