@@ -260,7 +260,7 @@ def _check_bounds(topic: str, standing: _Standing, offset: int) -> None:
 def _as_slice(group: str, topic: str, topic_id: str, standings: list[_Standing], targets: Mapping[int, int]) -> Slice:
     """The move as an empty slice, so that it goes by the same compare and the same fencing as any other."""
     from kpipe_platform.kafka.offsets import OffsetRange
-    from kpipe_platform.kafka.slices import PlannedRange, Slice, transactional_id
+    from kpipe_platform.kafka.slices import PlannedRange, Slice, dotted_id, transactional_id
 
     ranges = []
     for standing in standings:
@@ -270,6 +270,8 @@ def _as_slice(group: str, topic: str, topic_id: str, standings: list[_Standing],
         ranges.append(PlannedRange(here, topic_id, marks.log_start, marks.end, standing.offset))
     own = transactional_id(group, [planned.range for planned in ranges])
     # Whoever may be at work on these partitions: under one id each, under one for all, or as was committed last.
-    others = {transactional_id(group, [planned.range]) for planned in ranges} | {f"{group}.{topic}.all"}
+    each = [[planned.range] for planned in ranges]
+    everything = [OffsetRange(topic, number, 0, 0) for number in (0, 1)]
+    others = {name(group, of) for name in (transactional_id, dotted_id) for of in (*each, everything)}
     others |= {s.committed.metadata.unit for s in standings if s.committed and s.committed.metadata}
     return Slice(group, RUN_ID, uuid.uuid4().hex[:16], tuple(ranges), tuple(sorted(others - {own, ""})))

@@ -27,7 +27,7 @@ from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, kafka_error,
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.records import KafkaRecord
-from kpipe_platform.kafka.slices import transactional_id
+from kpipe_platform.kafka.slices import dotted_id, transactional_id
 from kpipe_platform.kafka.transactions import COMMIT_DEADLINE_S, abort_begun, commit_unknown, guarded, initialised
 
 logger = logging.getLogger(__name__)
@@ -83,8 +83,12 @@ class RedriveTransaction:
 
     @property
     def transactional_id(self) -> str:
-        """``{group}.{topic}.{partition}``."""
-        return transactional_id(self._group, [OffsetRange(self._topic, self._partition, 0, 0)])
+        """``{group}/{topic}/{partition}``."""
+        return transactional_id(self._group, [self._range])
+
+    @property
+    def _range(self) -> OffsetRange:
+        return OffsetRange(self._topic, self._partition, 0, 0)
 
     def open(self) -> StoredOffset | None:
         """Fence every older redrive of this partition, abort what it left open, and read the group's offset.
@@ -108,6 +112,8 @@ class RedriveTransaction:
             },
             clock=self._clock,
         )
+        # A redrive of an earlier version, which may be at work.
+        initialised(self._settings, dotted_id(self._group, [self._range])).close()
         self._stored = read_stored_offset(self._clients, self._group, self._topic, self._partition)
         return self._stored
 

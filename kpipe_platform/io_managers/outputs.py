@@ -24,7 +24,7 @@ from kpipe_platform.io_managers.step import kafka_partitions_of
 from kpipe_platform.io_managers.taken import partitions_failed
 from kpipe_platform.io_managers.tally import Tally
 from kpipe_platform.io_managers.target import find_target
-from kpipe_platform.kafka.slices import Slice, resumption_of
+from kpipe_platform.kafka.slices import Slice, resumption_of, transactional_id
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.stage_notes import StageNotes, current_notes
@@ -209,12 +209,15 @@ def _joined(pipeline: Pipeline, reads: Sequence[ledger.OpenRead]) -> Slice:
         msg = f"asset {step.asset_key.to_user_string()} reads a topic twice: {', '.join(sorted(names))}"
         raise ConfigError(msg, fix="read it once and use the DataFrame twice")
     slice_id = reads[0].slice.slice_id if reads else f"{step.step_key}.{step.attempt}"
+    ranges = tuple(sorted((p for read in reads for p in read.slice.ranges), key=lambda p: p.range))
+    ids = {read.slice.base_id for read in reads}
     return Slice(
         group=step.group,
         run_id=step.run_id,
         slice_id=slice_id,
-        ranges=tuple(sorted((p for read in reads for p in read.slice.ranges), key=lambda p: p.range)),
+        ranges=ranges,
         fence=tuple(sorted({f for read in reads for f in read.slice.fence})),
+        unit=transactional_id(step.group, [planned.range for planned in ranges], ids),
     )
 
 

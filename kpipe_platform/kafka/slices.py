@@ -5,7 +5,7 @@ Brokers are asked in ``gather_facts`` and what it calls; ``plan_range`` and ``pl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -141,7 +141,8 @@ class Slice:
         ranges: One per Kafka partition, in order.
         fence: Transactional ids that committed these partitions before under another layout, or may have been left
             open by lanes.
-        unit: Transactional id of the slice that this one is a part of; None for a whole slice.
+        unit: The transactional id, where it is not that of these ranges: an earlier version's, or that of the slice
+            of which this one is a part. None: the id of the ranges.
         lane: Which of the lanes this is.
         lanes: Lanes that are written at the same time; 1 for a slice that is written whole.
     """
@@ -205,15 +206,34 @@ class Slice:
         return ", ".join(str(planned.range) for planned in self.ranges)
 
 
-def transactional_id(group: str, ranges: Iterable[OffsetRange]) -> str:
-    """``{group}.{topic}.{partition}``; ``{group}.{topic}.all`` for a slice over several partitions."""
+def transactional_id(group: str, ranges: Iterable[OffsetRange], committed: Container[str] = ()) -> str:
+    """``{group}/{topic}/{partition}``; ``{group}/{topic}/all`` for a slice over several partitions.
+
+    A topic's name has no slash, so that no two groups and topics share an id. Earlier versions wrote dots, and two runs
+    of one partition under two ids would not fence each other: where the last commit was under such an id, it stays.
+
+    Args:
+        group: Consumer group.
+        ranges: The slice's ranges; the first topic in alphabetical order is named.
+        committed: The ids that committed the offsets at which the ranges begin.
+    """
     ordered = sorted(ranges)
-    numbers = {r.partition for r in ordered}
     if not ordered:
         # Outputs without a source: nothing but the asset itself names the transaction.
         return f"{group}.out"
+    former = dotted_id(group, ordered)
+    return former if former in committed else _joined("/", group, ordered)
+
+
+def dotted_id(group: str, ranges: Iterable[OffsetRange]) -> str:
+    """The transactional id by the rule of earlier versions: ``{group}.{topic}.{partition}``."""
+    return _joined(".", group, sorted(ranges))
+
+
+def _joined(separator: str, group: str, ordered: Sequence[OffsetRange]) -> str:
+    numbers = {r.partition for r in ordered}
     last = str(ordered[0].partition) if len(numbers) == 1 else "all"
-    return f"{group}.{ordered[0].topic}.{last}"
+    return separator.join((group, ordered[0].topic, last))
 
 
 def lane_id(base: str, lane: int) -> str:
@@ -376,11 +396,11 @@ def plan_slice(
     """
     known = sorted(facts, key=lambda f: (f.topic, f.partition))
     ranges = tuple(replace(plan_range(f, policy), renew=_is_old(f, now_ms)) for f in known)
-    own = transactional_id(policy.group, [planned.range for planned in ranges])
     units = {f.committed.metadata.unit for f in known if f.committed and f.committed.metadata}
+    own = transactional_id(policy.group, [planned.range for planned in ranges], units)
     # A run that was killed in its lanes before any of them committed left no other trace than their transactions.
     fence = units - {own, ""} | lane_ids(own, policy.lanes)
-    return Slice(policy.group, run_id, slice_id, ranges, tuple(sorted(fence)))
+    return Slice(policy.group, run_id, slice_id, ranges, tuple(sorted(fence)), unit=own)
 
 
 def _is_old(facts: PartitionFacts, now_ms: int | None) -> bool:

@@ -10,7 +10,7 @@ from typing import Literal
 import dagster as dg
 from pydantic import Field
 
-from kpipe_platform.errors import OffsetsPendingError
+from kpipe_platform.errors import ConfigError, OffsetsPendingError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
 from kpipe_platform.kafka.lanes import settle, unsettled
@@ -19,6 +19,7 @@ from kpipe_platform.kafka.slices import (
     Materialised,
     PlanPolicy,
     Slice,
+    dotted_id,
     gather_facts,
     lane_ids,
     plan_slice,
@@ -51,7 +52,16 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
     )
 
     def group(self, asset_key: dg.AssetKey) -> str:
-        """The consumer group of an asset and of nothing else."""
+        """The consumer group of an asset and of nothing else.
+
+        Raises:
+            ConfigError: A part of the key has a dot, by which the parts are joined: another asset may have the group.
+        """
+        for part in asset_key.path:
+            if "." in part:
+                msg = f"asset {asset_key.to_user_string()}: a consumer group joins the parts of a key by dots, and "
+                fix = f"split it: key={[name for part in asset_key.path for name in part.split('.')]}, same group"
+                raise ConfigError(f"{msg}{part!r} has one", fix=fix, asset=asset_key.to_user_string())
         return ".".join([self.group_prefix, *asset_key.path])
 
     def policy(self, group: str, scaling: PartitionScaling | None = None) -> PlanPolicy:
@@ -102,9 +112,10 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
             except OffsetsPendingError:
                 # A run that was killed between adding its offsets and its commit; whoever owns the slice now may
                 # abort it, and a run that lives is only fenced.
-                own = transactional_id(group, [OffsetRange(topic, number, 0, 0) for topic, number in wanted])
-                for lingering in (own, *sorted(lane_ids(own, policy.lanes))):
-                    abort_lingering(used.settings, lingering)
+                ranges = [OffsetRange(topic, number, 0, 0) for topic, number in wanted]
+                for own in (transactional_id(group, ranges), dotted_id(group, ranges)):
+                    for lingering in (own, *sorted(lane_ids(own, policy.lanes))):
+                        abort_lingering(used.settings, lingering)
                 facts = gather_facts(used, policy, wanted, earlier)
             while unsettled(stands := {(f.topic, f.partition): f.committed for f in facts}):
                 settle(used.settings, group, stands, run_id=run_id, slice_id=slice_id)

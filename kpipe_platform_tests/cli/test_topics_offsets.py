@@ -314,7 +314,7 @@ def test_what_a_run_committed(
             "run_id": "run-1",
             "slice_id": slice_.slice_id,
             "slice_start": 0,
-            "transactional_id": f"{group}.{topic}.0",
+            "transactional_id": f"{group}/{topic}/0",
             "counts": {"read": 6, "written": 4, "dead_lettered": 2, "skipped": 0},
         }
     ]
@@ -361,7 +361,7 @@ def test_a_commit_that_was_cut_off_is_ended(
     with impatient, pytest.raises(OffsetsPendingError, match="open transaction"):
         plan(impatient, group, topic)
 
-    succeeded(kpipe("transactions", "abort", f"{group}.{topic}.0", "--yes"))
+    succeeded(kpipe("transactions", "abort", f"{group}/{topic}/0", "--yes"))
 
     commit(clients, plan(clients, group, topic))
     assert offset_of(clients, group, topic) == 10

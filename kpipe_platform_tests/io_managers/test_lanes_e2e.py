@@ -155,7 +155,7 @@ def test_every_partition_of_an_unpartitioned_asset_has_parts(make_orders: Callab
     asset = orders.asset(scaling=RELAXED, partitioned=False)
     assert orders.metadata(orders.run(asset, None))["records_written"] == 4000
     assert sorted(orders.ids()) == list(range(4000))
-    assert [stored(orders, n).unit for n in (0, 1)] == [f"{orders.group}.{orders.source}.all"] * 2
+    assert [stored(orders, n).unit for n in (0, 1)] == [f"{orders.group}/{orders.source}/all"] * 2
 
 
 @pytest.mark.parametrize(("after", "committed"), [(0, None), (1, 1000)])

@@ -34,7 +34,7 @@ def whole(*ranges: tuple[int, int, int | None], fence: tuple[str, ...] = ()) -> 
 
 
 def stored(lane: int, *, lanes: int = 3, stopped: bool = False, run_id: str = "run", read: int = 0) -> CommitMetadata:
-    return CommitMetadata("id", run_id, "s", "g.t.0", 0, SliceCounts(read), lane, lanes, stopped)
+    return CommitMetadata("id", run_id, "s", "g/t/0", 0, SliceCounts(read), lane, lanes, stopped)
 
 
 # Split
@@ -44,7 +44,7 @@ def test_lanes_share_the_offsets_and_begin_where_the_lane_before_ends() -> None:
     lanes = split(whole((10, 20, None)), 3)
     assert [(lane.ranges[0].range.start, lane.ranges[0].range.end) for lane in lanes] == [(10, 13), (13, 16), (16, 20)]
     assert [lane.ranges[0].committed for lane in lanes] == [None, 13, 16]
-    assert [lane.transactional_id for lane in lanes] == ["g.t.0", "g.t.0.lane-1", "g.t.0.lane-2"]
+    assert [lane.transactional_id for lane in lanes] == ["g/t/0", "g/t/0.lane-1", "g/t/0.lane-2"]
     assert {(lane.slice_id, lane.lanes) for lane in lanes} == {("s", 3)}
 
 
@@ -52,12 +52,12 @@ def test_each_lane_has_a_share_of_each_partition() -> None:
     lanes = split(whole((0, 10, 0), (4, 4, 4), (0, 1, None)), 2)
     shares = [[(p.range.start, p.range.end) for p in lane.ranges] for lane in lanes]
     assert shares == [[(0, 5), (4, 4), (0, 0)], [(5, 10), (4, 4), (0, 1)]]
-    assert lanes[1].transactional_id == "g.t.all.lane-1"
+    assert lanes[1].transactional_id == "g/t/all.lane-1"
 
 
 def test_the_first_lane_fences_no_lane_of_its_own_slice() -> None:
-    fenced = whole((0, 9, 0), fence=("g.t.0.lane-1", "g.t.0.lane-2", "g.t.0.lane-3", "g.t.all"))
-    assert [lane.fence for lane in split(fenced, 3)] == [("g.t.0.lane-3", "g.t.all"), (), ()]
+    fenced = whole((0, 9, 0), fence=("g/t/0.lane-1", "g/t/0.lane-2", "g/t/0.lane-3", "g/t/all"))
+    assert [lane.fence for lane in split(fenced, 3)] == [("g/t/0.lane-3", "g/t/all"), (), ()]
 
 
 def test_what_was_lost_is_told_once() -> None:

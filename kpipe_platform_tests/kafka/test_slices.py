@@ -5,9 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import dagster as dg
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
+from kpipe_platform import KafkaConnection, KafkaSource
 from kpipe_platform.errors import (
+    ConfigError,
     ForeignMemberError,
     KpipeError,
     LostRangeError,
@@ -22,7 +27,9 @@ from kpipe_platform.kafka.offsets import OffsetRange, Watermarks
 from kpipe_platform.kafka.slices import (
     Materialised,
     PartitionFacts,
+    PlannedRange,
     PlanPolicy,
+    Slice,
     check_partitions,
     plan_range,
     plan_slice,
@@ -37,7 +44,7 @@ def facts(committed: int | None = None, log_start: int = 0, end: int = 100, **ch
     return PartitionFacts("t", 3, "id-1", Watermarks(log_start, end), stored, **changes)
 
 
-def stored_by(topic_id: str, unit: str = "kpipe.a.t.3") -> CommitMetadata:
+def stored_by(topic_id: str, unit: str = "kpipe.a/t/3") -> CommitMetadata:
     return CommitMetadata(topic_id, "run-0", "s-0", unit, 0, SliceCounts(1, 1, 0, 0))
 
 
@@ -158,11 +165,61 @@ def test_an_offset_moved_by_another_tool_has_no_topic_id_to_compare() -> None:
 
 
 def test_a_slice_names_one_transactional_id_for_its_partitions() -> None:
-    assert plan_slice([facts(0)], policy(), run_id="r", slice_id="s").transactional_id == "kpipe.a.t.3"
+    assert plan_slice([facts(0)], policy(), run_id="r", slice_id="s").transactional_id == "kpipe.a/t/3"
     both = [OffsetRange("t", 0, 0, 1), OffsetRange("t", 1, 0, 1)]
-    assert transactional_id("kpipe.a", both) == "kpipe.a.t.all"
+    assert transactional_id("kpipe.a", both) == "kpipe.a/t/all"
     joined = [OffsetRange("t", 2, 0, 1), OffsetRange("s", 2, 0, 1)]
-    assert transactional_id("kpipe.a", joined) == "kpipe.a.s.2"
+    assert transactional_id("kpipe.a", joined) == "kpipe.a/s/2"
+
+
+def ids_of(stream: tuple[list[str], str, int, int]) -> set[str]:
+    """Every transactional id that a stream may use."""
+    parts, topic, partition, lane = stream
+    source = KafkaSource(connection=KafkaConnection(bootstrap_servers="127.0.0.1:1"))
+    ranges = (PlannedRange(OffsetRange(topic, partition, 0, 1), "id", 0, 1, None),)
+    whole = Slice(source.group(dg.AssetKey(parts)), "r", "s", ranges)
+    each = replace(whole, lane=lane)
+    return {each.transactional_id, each.probe_id}
+
+
+STREAMS = st.tuples(
+    st.lists(st.text("ab/0_-", min_size=1, max_size=3) | st.just("lane-1") | st.just("all"), min_size=1, max_size=3),
+    st.text("ab.0_-", min_size=1, max_size=5),
+    st.integers(0, 11),
+    st.integers(0, 2),
+)
+
+
+@given(STREAMS, STREAMS)
+@example((["orders"], "eu.pay", 0, 0), (["orders", "eu"], "pay", 0, 0))
+@example((["a", "b"], "t", 0, 0), (["a"], "b.t", 0, 0))
+@example((["a"], "b.t", 1, 0), (["a"], "b", 1, 1))
+def test_no_two_streams_share_a_transactional_id(
+    one: tuple[list[str], str, int, int], other: tuple[list[str], str, int, int]
+) -> None:
+    assert one == other or ids_of(one).isdisjoint(ids_of(other))
+
+
+def test_a_part_of_a_key_with_a_dot_would_share_a_group() -> None:
+    source = KafkaSource(connection=KafkaConnection(bootstrap_servers="127.0.0.1:1"))
+    with pytest.raises(ConfigError, match=r"key=\['a', 'b', 'c'\], same group"):
+        source.group(dg.AssetKey(["a.b", "c"]))
+    assert source.group(dg.AssetKey(["a", "b", "c"])) == "kpipe.a.b.c"
+
+
+def test_an_id_of_an_earlier_version_stays_so_that_its_runs_are_fenced() -> None:
+    """Two runs of one partition under two ids could both pass the compare, and both commit."""
+    before = PartitionFacts(
+        "t", 3, "id-1", Watermarks(0, 100), CommittedOffset(5, stored_by("id-1", unit="kpipe.a.t.3"))
+    )
+    planned = plan_slice([before], policy(), run_id="r", slice_id="s")
+    assert (planned.transactional_id, planned.fence) == ("kpipe.a.t.3", ())
+    assert planned.rest([7], [6]).transactional_id == "kpipe.a.t.3"
+    assert replace(planned, lane=1).probe_id == "kpipe.a.t.3.lane-1.probe"
+    # That of another stream does not.
+    other = replace(before, committed=CommittedOffset(5, stored_by("id-1", unit="kpipe.b.t.3")))
+    planned = plan_slice([other], policy(), run_id="r", slice_id="s")
+    assert (planned.transactional_id, planned.fence) == ("kpipe.a/t/3", ("kpipe.b.t.3",))
 
 
 def test_a_layout_change_fences_who_committed_before() -> None:
