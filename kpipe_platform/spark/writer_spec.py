@@ -48,8 +48,6 @@ class WriterSpec:
         limit: The largest share of failed records.
         codecs: (key, value) codec of each range of the slice, to say why a record does not decode.
         rejected: Records not to write again, with the reason; their dead letters are written instead.
-        only_rejected: Write nothing but these dead letters: a second pass at least once, after a first that wrote
-            everything else.
         stamp_source: Add the header ``kpipe.source`` to outputs whose source is known.
         stamps: Further headers of these outputs, the same for all: who wrote them. They take the place of those that
             a record brought from an earlier hop.
@@ -76,7 +74,6 @@ class WriterSpec:
     codecs: tuple[tuple[Codec, Codec], ...]
     isolation: str
     rejected: dict[Rejected, Fault] = field(default_factory=dict)
-    only_rejected: bool = False
     limit: DeadLetterLimit = NO_LIMIT
     stamp_source: bool = True
     stamps: tuple[tuple[str, bytes], ...] = ()
@@ -135,15 +132,16 @@ class Outcome:
     Args:
         status: ``committed``; ``committed_earlier`` (an earlier attempt of this slice did it); ``written`` (acked,
             offsets not moved by this task); ``faults`` (records failed and the action is to stop); ``rejected``
-            (the destination will not take ``rejected``); ``broker_rejected`` (the brokers refused a batch, so the
-            culprits must be found); ``disordered`` (the rows came in another order than theirs); ``over_limit`` (more
-            records failed than the limit allows); ``counted`` (nothing was sent); ``error``.
+            (the destination will not take ``rejected``, which this pass could not dead-letter); ``broker_rejected``
+            (the brokers refused a batch, so the culprits must be found); ``disordered`` (the rows came in another order
+            than theirs); ``over_limit`` (more records failed than the limit allows); ``counted`` (nothing was sent);
+            ``error``.
         counts: Counted records by range of the slice.
         faults: Number of failed records seen.
         samples: The first of them.
         reasons: Number of dead letters by reason.
         rules: What each rule found, by name.
-        rejected: Records that the destination will not take.
+        rejected: Records that the destination will not take, and that this pass did not dead-letter.
         error: What went wrong, with status ``error``.
         steps_s: Seconds by step.
     """

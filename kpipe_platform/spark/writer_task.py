@@ -23,6 +23,8 @@ from kpipe_platform.errors import DeadLetterError, EngineUnavailableError, Kpipe
 from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, not_delivered, translate
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.transactions import SliceTransaction
+from kpipe_platform.policies.components import stops
+from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.outputs import OutputChecks, OutputRows, Row, by_range
 from kpipe_platform.spark.probe import find_refused
 from kpipe_platform.spark.sink import GiveUpError, Sink
@@ -36,6 +38,7 @@ from kpipe_platform.spark.writer_spec import (
     NO_OUTPUT,
     Outcome,
     PreviewRow,
+    Rejected,
     WriterSpec,
 )
 
@@ -95,6 +98,8 @@ class WriterTask:
         self.steps: dict[str, float] = {"open": 0.0, "write": 0.0, "commit": 0.0}
         self.written: Counter[int] = Counter()
         self.read: Counter[int] = Counter()
+        # What the destination will not take, and this pass dead-letters.
+        self.refused: dict[Rejected, Fault] = {}
         self.ended = False
         self.last_order = -1
 
@@ -261,7 +266,7 @@ class WriterTask:
             began = time.monotonic()
             self._note_segments()
             outputs, without, others = parted(batch)
-            if without is not None and not self.spec.only_rejected:
+            if without is not None:
                 self.read.update(by_range(without))
             for aside in others:
                 for topic, row in self._dead_letters(aside):
@@ -280,8 +285,6 @@ class WriterTask:
         kind = note["kind"]
         if kind == KIND_END:
             self.ended = True
-        if self.spec.only_rejected:
-            return
         if "records" in note:
             self.read[note["src"]] += note["records"]
         if kind == KIND_RULE:
@@ -302,18 +305,14 @@ class WriterTask:
     def _write_outputs(self, part: pa.RecordBatch, sink: Sink, transaction: SliceTransaction | None) -> None:
         spec = self.spec
         rows = OutputRows(part, spec)
-        if spec.only_rejected:
-            for row in rows.rows():
-                self._is_rejected(row, sink)
-            return
         counted = by_range(part)
         if spec.per_record:
             self.read.update(counted)
-        self.outcome.rejected.update(self.checks.rejected(rows))
+        self._note_refused(self.checks.rejected(rows))
         if self.stopped() and spec.mode == "transactional":
             return
         self._begin(transaction)
-        if not spec.rejected and not self.outcome.rejected:
+        if not (spec.rejected or self.refused or self.outcome.rejected):
             sink.send_all(spec.output_topic, rows.messages())
             self.written.update(counted)
         else:
@@ -322,8 +321,23 @@ class WriterTask:
             self.written.update(row.src or 0 for row in kept)
         self._note_preview(rows)
 
+    def _note_refused(self, found: dict[Rejected, Fault]) -> None:
+        """Have refused outputs dead-lettered in this pass, or by the driver's decision in another one.
+
+        Outputs of one record go or stay together. In a transaction some of them may have been sent before, so it takes
+        another pass to keep them back; at least once they are in the topic already.
+        """
+        spec = self.spec
+        together = spec.mode == "transactional" and not spec.per_record
+        if stops(spec.policies.action(Component.DESTINATION)) or (
+            together and any(isinstance(identity, tuple) for identity in found)
+        ):
+            self.outcome.rejected.update(found)
+        else:
+            self.refused.update(found)
+
     def _is_rejected(self, row: Row, sink: Sink) -> bool:
-        fault = self.spec.rejected.get(row.identity)
+        fault = self.spec.rejected.get(row.identity) or self.refused.get(row.identity)
         if fault is None:
             return row.identity in self.outcome.rejected
         for topic, letter in self.faults.rejected_output(row, fault):
