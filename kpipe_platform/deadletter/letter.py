@@ -41,8 +41,8 @@ class DeadLetter:
         key: The original key.
         value: The envelope, or the original value.
         headers: The record's own headers in their order, then the error headers.
-        timestamp_ms: The original timestamp in raw form, as Kafka Connect keeps it; the time of
-            dead-lettering for an envelope, so that the topic's retention counts from there.
+        timestamp_ms: The original timestamp in raw form, as Kafka Connect keeps it, if the topic takes it; the time
+            of dead-lettering for an envelope, so that the topic's retention counts from there.
     """
 
     topic: str
@@ -81,12 +81,15 @@ def raw_letters(failure: Failure) -> Iterator[DeadLetter]:
     if envelope.redacted and REDACTED_MARK not in own:
         own = (*own, REDACTED_MARK)
     origin: Headers = ()
-    if envelope.origin_range is not None or _looks_dead_lettered(record):
+    timestamp_ms, kept_ms = record.timestamp_ms, None
+    if timestamp_ms is not None and timestamp_ms not in context.limits.times_ms(envelope.dead_lettered_ms):
+        timestamp_ms, kept_ms = envelope.dead_lettered_ms, timestamp_ms
+    if envelope.origin_range is not None or kept_ms is not None or _looks_dead_lettered(record):
         # Without it a reader would take what the record brings, or a rejected output's source, at its word.
-        origin = (Origin(record.topic, record.partition, record.offset, len(record.headers)).to_header(),)
+        origin = (Origin(record.topic, record.partition, record.offset, len(record.headers), kept_ms).to_header(),)
 
     def letter(errors: list[tuple[str, bytes | None]]) -> DeadLetter:
-        return DeadLetter(context.topic, record.key, record.value, (*own, *errors, *origin), record.timestamp_ms)
+        return DeadLetter(context.topic, record.key, record.value, (*own, *errors, *origin), timestamp_ms)
 
     for less, _ in _shrunk(fault):
         yield letter(failure.errors(record, less))

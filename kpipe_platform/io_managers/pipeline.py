@@ -125,8 +125,13 @@ class Pipeline:
             clients=clients,
         )
 
-    def read(self, slice_: Slice, topic: KafkaTopic) -> SliceFrames:
+    def read(self, slice_: Slice, topic: KafkaTopic, *, by_client: bool = False) -> SliceFrames:
         """Read and decode one topic's part of a slice, lazily.
+
+        Args:
+            slice_: The slice.
+            topic: The topic.
+            by_client: Read by kpipe's own client, because Spark's source fails on a record's timestamp.
 
         Raises:
             KpipeError: The session cannot be had, or lacks the Kafka connector.
@@ -145,6 +150,7 @@ class Pipeline:
                 topic=topic.name,
                 isolation=self.source.isolation,
                 parallelism=max(tasks // slice_.lanes, 1),
+                by_client=by_client,
             )
         except Exception as error:
             if is_sparks(error):
@@ -375,6 +381,7 @@ class Pipeline:
             correlation_header=self.dead_letter.correlation_header,
             redact=self.dead_letter.redact,
             max_record_bytes=limits.max_message_bytes,
+            limits=limits,
             asset=step.asset_key.to_user_string(),
             run_id=step.run_id,
             attempt=step.attempt,

@@ -78,6 +78,14 @@ class TopicLimits:
     before_max_ms: int | None = None
     after_max_ms: int | None = None
 
+    def times_ms(self, now_ms: int) -> range:
+        """The timestamps that a record may be sent with."""
+        if not self.create_time:
+            return range(-(2**63), 2**63)
+        # librdkafka takes 0 for "now", so 1970-01-01T00:00:00.000Z is a time that cannot be sent.
+        first = 1 if self.before_max_ms is None else max(1, now_ms - self.before_max_ms)
+        return range(first, 2**63 if self.after_max_ms is None else now_ms + self.after_max_ms + 1)
+
 
 _NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 

@@ -239,18 +239,8 @@ class OutputChecks:
         timestamps = rows.column("timestamp_ms")
         if timestamps is None or timestamps.null_count == len(timestamps):
             return False
-        earliest, latest = self._bounds()
-        low, high = pc.min(timestamps).as_py(), pc.max(timestamps).as_py()
-        return bool(low < earliest or high > latest)
-
-    def _bounds(self) -> tuple[int, int]:
-        now = int(time.time() * 1000)
-        limits = self._limits
-        if not limits.create_time:
-            return 0, 2**63 - 1
-        earliest = 0 if limits.before_max_ms is None else max(0, now - limits.before_max_ms)
-        latest = 2**63 - 1 if limits.after_max_ms is None else now + limits.after_max_ms
-        return earliest, latest
+        times = self._limits.times_ms(int(time.time() * 1000))
+        return pc.min(timestamps).as_py() not in times or pc.max(timestamps).as_py() not in times
 
     def _reason(self, row: Row) -> tuple[str, str] | None:
         topic = self._spec.topic
@@ -263,10 +253,10 @@ class OutputChecks:
         if self._limits.compacted and row.key is None:
             return "null_key", f"the output record has no key, and topic {topic!r} is compacted"
         if row.timestamp_ms is not None:
-            earliest, latest = self._bounds()
-            if not earliest <= row.timestamp_ms <= latest:
+            times = self._limits.times_ms(int(time.time() * 1000))
+            if row.timestamp_ms not in times:
                 return "timestamp", (
                     f"the output record's timestamp {row.timestamp_ms} ms is outside of what topic {topic!r} takes: "
-                    f"{earliest} to {latest} ms"
+                    f"{times.start} to {times.stop - 1} ms"
                 )
         return None

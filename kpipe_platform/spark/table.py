@@ -10,8 +10,10 @@ from kpipe_platform.errors import RecordFaultError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, watermarks
 from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.policies.faults import Component
+from kpipe_platform.spark.client_reader import is_beyond_spark
 from kpipe_platform.spark.frames import SliceFrames, TopicCodecs, decode_rows
-from kpipe_platform.spark.reader import empty_rows, read_ranges
+from kpipe_platform.spark.reader import empty_rows, read_by_client, read_ranges
 
 
 def latest_by_key(
@@ -48,8 +50,11 @@ def latest_by_key(
     count = describe_topics(clients, [topic])[topic].partitions
     marks = watermarks(clients, [(topic, n) for n in range(count)], isolation)
     ranges = [OffsetRange(topic, n, marks[(topic, n)].log_start, marks[(topic, n)].end) for n in range(count)]
+    by_client = False
     if all(r.is_empty for r in ranges):
         rows = empty_rows(session)
+    elif by_client := is_beyond_spark(clients, ranges, isolation):
+        rows = read_by_client(session, clients.settings, ranges, isolation=isolation, group=group)
     else:
         rows = read_ranges(
             session, clients.settings, ranges, isolation=isolation, group=group, parts=max(count, parallelism)
@@ -62,7 +67,7 @@ def latest_by_key(
         .where("_nth = 1 and value is not null")
         .drop("_nth")
     )
-    frames = decode_rows(latest, codecs, src=F.lit(0))
+    frames = decode_rows(latest, codecs, src=F.lit(0), lacks_times=by_client)
     frames.keep()
     try:
         _refuse_undecoded(frames, topic, codecs.value, hide_messages=hide_messages)
@@ -75,9 +80,16 @@ def latest_by_key(
 def _refuse_undecoded(frames: SliceFrames, topic: str, codec: Codec, *, hide_messages: bool) -> None:
     if not frames.can_fault:
         return
-    bad = frames.decoded.where("bad is not null").select("_kafka.partition", "bad.offset", "bad.value").head(1)
+    bad = (
+        frames.decoded.where("bad is not null")
+        .select("_kafka.partition", "bad.offset", "bad.value", "bad.component")
+        .head(1)
+    )
     if bad:
-        found = codec.explain(bytes(bad[0]["value"] or b""))
-        why = found.kind if hide_messages else found.message
+        if bad[0]["component"] == Component.SOURCE.value:
+            why = "its timestamp is outside of what Spark can hold"
+        else:
+            found = codec.explain(bytes(bad[0]["value"] or b""))
+            why = found.kind if hide_messages else found.message
         msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {why}"
         raise RecordFaultError(msg, fix="mend the record: write the key again", topic=topic)
