@@ -43,6 +43,8 @@ class DeadLetterContext:
         redact: Hook that takes out of record and fault what must not be kept, ``package.module:function``; see
             `kpipe_platform.deadletter.redaction`. None: everything is kept.
         limits: What the dead-letter topic takes, for the timestamps of dead letters in raw form.
+        compression: How the batches are compressed whose size the dead-letter topic's brokers judge: ``none``,
+            ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
     """
 
     topic: str
@@ -60,3 +62,4 @@ class DeadLetterContext:
     oversized: Literal["reference", "raw"] = "reference"
     redact: str | None = None
     limits: TopicLimits = field(default_factory=TopicLimits)
+    compression: str = "none"

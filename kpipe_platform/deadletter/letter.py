@@ -25,8 +25,11 @@ from kpipe_platform.deadletter.headers import coordinate_headers, error_headers
 from kpipe_platform.deadletter.json_body import read_json_body
 from kpipe_platform.deadletter.parts import PayloadReference
 from kpipe_platform.kafka.records import Headers, KafkaRecord
-from kpipe_platform.kafka.sizes import record_size
+from kpipe_platform.kafka.sizes import compressed_size, record_size
 from kpipe_platform.policies.faults import Fault, bounded
+
+# How full a topic's largest record may be by what a compressed one is expected to take.
+_SURE = 0.9
 
 SHORT_MESSAGE_CHARS = 200
 """What is left of a fault's message when the dead letter would not fit otherwise."""
@@ -53,8 +56,15 @@ class DeadLetter:
 
     @property
     def size_bytes(self) -> int:
-        """Upper bound of what the broker counts against ``max.message.bytes``."""
+        """Upper bound of what the broker counts against ``max.message.bytes`` without compression."""
         return record_size(self.key, self.value, self.headers)
+
+    def fits(self, context: DeadLetterContext) -> bool:
+        """Whether its topic surely takes it: a dead letter that is refused stops the run."""
+        limit = context.max_record_bytes
+        if self.size_bytes <= limit or context.compression == "none":
+            return self.size_bytes <= limit
+        return compressed_size(context.compression, self.key, self.value, self.headers) <= limit * _SURE
 
 
 class Failure(NamedTuple):

@@ -43,7 +43,7 @@ from kpipe_platform.spark.reader import read_slice
 from kpipe_platform.spark.stage_notes import StageNotes
 from kpipe_platform.spark.writer import evaluate, write_slice
 from kpipe_platform.spark.writer_rows import WriterRows, output_rows
-from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
+from kpipe_platform.spark.writer_spec import DEFAULT_COMPRESSION, Outcome, WriterSpec
 
 # Offsets below which another lane costs more than it saves: a task and a transaction, about 100 ms.
 _OFFSETS_A_LANE = 1_000
@@ -373,6 +373,7 @@ class Pipeline:
             return None
         topic, limits = found
         step = self.step
+        compression = DEFAULT_COMPRESSION if self.destination is None else self.destination.compression
         return DeadLetterContext(
             topic=topic,
             form=self.dead_letter.form,
@@ -382,6 +383,7 @@ class Pipeline:
             redact=self.dead_letter.redact,
             max_record_bytes=limits.max_message_bytes,
             limits=limits,
+            compression="none" if limits.uncompressed else compression,
             asset=step.asset_key.to_user_string(),
             run_id=step.run_id,
             attempt=step.attempt,

@@ -70,6 +70,7 @@ class TopicLimits:
         create_time: True where the producer's timestamp is kept (``message.timestamp.type``).
         before_max_ms: How far before now a timestamp may lie; None: any.
         after_max_ms: How far after now a timestamp may lie; None: any.
+        uncompressed: True where batches are stored, and judged, without compression (``compression.type``).
     """
 
     max_message_bytes: int = 1_048_588
@@ -77,6 +78,7 @@ class TopicLimits:
     create_time: bool = True
     before_max_ms: int | None = None
     after_max_ms: int | None = None
+    uncompressed: bool = False
 
     def times_ms(self, now_ms: int) -> range:
         """The timestamps that a record may be sent with."""
@@ -170,6 +172,7 @@ def limits_from_config(config: Mapping[str, str | None]) -> TopicLimits:
         create_time=(config.get("message.timestamp.type") or "CreateTime") == "CreateTime",
         before_max_ms=bound("message.timestamp.before.max.ms"),
         after_max_ms=bound("message.timestamp.after.max.ms"),
+        uncompressed=config.get("compression.type") == "uncompressed",
     )
 
 

@@ -24,6 +24,9 @@ KIND_FAULT, KIND_COUNT, KIND_NOTED, KIND_RULE, KIND_END = 1, 2, 3, 4, 5
 """Kinds of rows that are no outputs: a record that does not decode, with its bytes; records read, a row a range; a
 record that the stage set aside, by its coordinates; what one rule found; that nothing comes after it."""
 
+DEFAULT_COMPRESSION = "lz4"
+"""Compression of dead letters where no output goes to Kafka."""
+
 Rejected = tuple[int, int] | str
 """What the destination will not take: (index of the range, offset) of the source record, or, where the stage
 dropped ``_kafka``, a digest of the output record."""
@@ -94,6 +97,11 @@ class WriterSpec:
             msg = f"{self.slice}: there are outputs, and no topic to write them to"
             raise ConfigError(msg)
         return self.topic
+
+    @property
+    def compression(self) -> str:
+        """How batches of outputs are compressed: ``none``, or librdkafka's name."""
+        return str(self.producer.get("compression.type", "none"))
 
     @property
     def record_limits(self) -> list[int]:

@@ -31,6 +31,7 @@ from kpipe_platform.spark.sink import GiveUpError, Sink
 from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.task_faults import FaultRows
 from kpipe_platform.spark.writer_spec import (
+    DEFAULT_COMPRESSION,
     KIND_END,
     KIND_FAULT,
     KIND_NOTED,
@@ -48,6 +49,8 @@ _ARROW_OUTCOME = pa.schema([("outcome", pa.binary())])
 # Enough for a whole JSON record of usual size, which is then shown field by field.
 _PREVIEW_CHARACTERS = 2_000
 _BATCH_BYTES = 1_000_000
+# What librdkafka takes of a record, whatever its topic does; more than its queue holds would wait there for ever.
+_UNCOMPRESSED_BYTES = 100_000_000
 
 
 def run_writer(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -111,7 +114,7 @@ class WriterTask:
         largest_batch = max(min([_BATCH_BYTES, *limits]) - 512, 1_024)
         return {
             "linger.ms": 20,
-            "compression.type": "lz4",
+            "compression.type": DEFAULT_COMPRESSION,
             "queue.buffering.max.messages": 500_000,
             # 128 MiB bounds the worker's memory; the writer waits when the queue is full.
             "queue.buffering.max.kbytes": 131_072,
@@ -119,7 +122,8 @@ class WriterTask:
             "partitioner": "murmur2_random",
             **self.spec.producer,
             "batch.size": min(int(self.spec.producer.get("batch.size", _BATCH_BYTES)), largest_batch),
-            "message.max.bytes": min(max(*limits, 1_000), 1_000_000_000),
+            # It judges records before they are compressed, and what is too large then is found before sending.
+            "message.max.bytes": min(max(*limits, _UNCOMPRESSED_BYTES), 1_000_000_000),
             "message.timeout.ms": int(self.spec.delivery_timeout_s * 1000),
             "delivery.report.only.error": True,
             "enable.idempotence": True,
