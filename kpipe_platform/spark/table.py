@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pyspark.sql import SparkSession, Window
+from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
 from kpipe_platform.codecs import Codec
@@ -28,6 +28,9 @@ def latest_by_key(
     hide_messages: bool = False,
 ) -> SliceFrames:
     """The latest value of each key, tombstoned keys removed, records without a key left out.
+
+    Tombstones of a key that lies in several partitions remove it for as long as the topic keeps them
+    (``delete.retention.ms``): compaction works on each partition by itself.
 
     Args:
         session: The Spark session.
@@ -59,14 +62,7 @@ def latest_by_key(
         rows = read_ranges(
             session, clients.settings, ranges, isolation=isolation, group=group, parts=max(count, parallelism)
         )
-    newest = Window.partitionBy("key").orderBy(F.col("offset").desc())
-    latest = (
-        rows.where("key is not null")
-        # A key always lands in one partition, so the offset orders its records.
-        .withColumn("_nth", F.row_number().over(newest))
-        .where("_nth = 1 and value is not null")
-        .drop("_nth")
-    )
+    latest = _newest(rows.where("key is not null")).where("value is not null")
     frames = decode_rows(latest, codecs, src=F.lit(0), lacks_times=by_client)
     frames.keep()
     try:
@@ -75,6 +71,22 @@ def latest_by_key(
         frames.release()
         raise
     return frames
+
+
+def _newest(rows: DataFrame) -> DataFrame:
+    """The last record of each key, tombstones too.
+
+    Offsets order the records of one partition. A topic that was given more partitions, or has producers with different
+    partitioners, has a key in several: there the timestamps decide, and of equal ones the higher partition, where
+    partitions that were added are.
+    """
+    last = Window.partitionBy("key", "partition").orderBy(F.col("offset").desc())
+    newest = Window.partitionBy("key").orderBy(F.col("timestamp").desc(), F.col("partition").desc())
+    # One shuffle serves both.
+    found = rows.repartition("key")
+    for window in (last, newest):
+        found = found.withColumn("_nth", F.row_number().over(window)).where("_nth = 1").drop("_nth")
+    return found
 
 
 def _refuse_undecoded(frames: SliceFrames, topic: str, codec: Codec, *, hide_messages: bool) -> None:
