@@ -25,7 +25,8 @@ class KafkaTopic:
     Args:
         name: Topic name.
         key: Column of the stage's output that becomes the record key; None: the column ``key`` of a raw or text
-            output, else the source record's key where the stage keeps ``_kafka``, else no key.
+            output, else the source record's key where the stage keeps ``_kafka``, else no key. A tombstone, which has
+            no columns, keeps its record's key.
         value: Codec of the values.
         key_codec: Codec of the keys when the topic is read: RawCodec or TextCodec.
         timestamp: Column of the stage's output that becomes the record timestamp: a timestamp, a date, or a bigint

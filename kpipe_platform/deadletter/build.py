@@ -121,7 +121,7 @@ def build_dead_letter(
     size = 0
     for letter in letters(Failure(envelope, context)):
         size = letter.size_bytes
-        if size <= context.max_record_bytes:
+        if letter.fits(context):
             return letter
     limit = context.max_record_bytes
     msg = f"the dead letter of {record.coordinates} takes {size:,} bytes at least; {context.topic!r} takes {limit:,}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from kpipe_platform.deadletter.parts import Distribution, Retry, Segment
 from kpipe_platform.kafka.sizes import DEFAULT_MAX_RECORD_BYTES
+from kpipe_platform.kafka.topics import TopicLimits
 
 Form: TypeAlias = Literal["envelope", "raw"]
 """``envelope``: documented JSON around the original bytes. ``raw``: the original bytes and headers."""
@@ -41,6 +42,9 @@ class DeadLetterContext:
             reference.
         redact: Hook that takes out of record and fault what must not be kept, ``package.module:function``; see
             `kpipe_platform.deadletter.redaction`. None: everything is kept.
+        limits: What the dead-letter topic takes, for the timestamps of dead letters in raw form.
+        compression: How the batches are compressed whose size the dead-letter topic's brokers judge: ``none``,
+            ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
     """
 
     topic: str
@@ -57,3 +61,5 @@ class DeadLetterContext:
     retries: tuple[Retry, ...] = ()
     oversized: Literal["reference", "raw"] = "reference"
     redact: str | None = None
+    limits: TopicLimits = field(default_factory=TopicLimits)
+    compression: str = "none"

@@ -195,13 +195,9 @@ def _checked(decision: Decision, topic_of: Callable[[str], TargetTopic], now_ms:
     limits = topic.limits
     if limits.compacted and record.key is None:
         return kept(found, "null_key", f"it has no key, and topic {record.topic!r} is compacted")
-    if limits.create_time and record.timestamp_ms is not None:
-        earliest = 1 if limits.before_max_ms is None else max(1, now_ms - limits.before_max_ms)
-        latest = None if limits.after_max_ms is None else now_ms + limits.after_max_ms
-        # librdkafka takes 0 for "now", so 1970-01-01T00:00:00.000Z is the one time that cannot be sent.
-        if record.timestamp_ms < earliest or (latest is not None and record.timestamp_ms > latest):
-            detail = f"its timestamp {record.timestamp_ms} ms is outside of what topic {record.topic!r} takes"
-            return kept(found, "timestamp", detail)
+    if record.timestamp_ms is not None and record.timestamp_ms not in limits.times_ms(now_ms):
+        detail = f"its timestamp {record.timestamp_ms} ms is outside of what topic {record.topic!r} takes"
+        return kept(found, "timestamp", detail)
     notes = []
     is_old = (
         topic.retention_ms is not None

@@ -119,7 +119,13 @@ def _read_own(record: KafkaRecord, origin: Origin, hops: Hops | None) -> FoundDe
     """The raw form of kpipe, where the error headers alone would not say where the record belongs."""
     own = record.headers[: origin.header_count]
     original = replace(
-        record, topic=origin.topic, partition=origin.partition, offset=origin.offset, timestamp_type=None, headers=own
+        record,
+        topic=origin.topic,
+        partition=origin.partition,
+        offset=origin.offset,
+        timestamp_ms=record.timestamp_ms if origin.timestamp_ms is None else origin.timestamp_ms,
+        timestamp_type=None,
+        headers=own,
     )
     if hops is None:
         about = FoundDeadLetter(record, "kpipe", original, redacted=REDACTED_MARK in record.headers)

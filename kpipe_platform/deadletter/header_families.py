@@ -53,12 +53,14 @@ class Origin:
         partition: Its partition; None for a rejected output.
         offset: Its offset; likewise.
         header_count: Headers that the record has; they are the first ones.
+        timestamp_ms: Its timestamp, where the dead-letter topic does not take it, and the dead letter has another.
     """
 
     topic: str | None
     partition: int | None
     offset: int | None
     header_count: int
+    timestamp_ms: int | None = None
 
     def to_header(self) -> tuple[str, bytes]:
         """The header, as JSON."""
@@ -68,6 +70,8 @@ class Origin:
             "offset": self.offset,
             "header_count": self.header_count,
         }
+        if self.timestamp_ms is not None:
+            document["timestamp_ms"] = self.timestamp_ms
         return ORIGIN_HEADER, json.dumps(document, separators=(",", ":")).encode()
 
     @classmethod
@@ -81,12 +85,15 @@ class Origin:
         try:
             document = json.loads(headers[-1][1] or b"")
             topic, *numbers = (document[name] for name in ("topic", "partition", "offset", "header_count"))
+            timestamp_ms = document.get("timestamp_ms")
         except (ValueError, KeyError, TypeError):
             return None
         are_numbers = all(isinstance(n, int) and n >= 0 for n in numbers if n is not None)
         if not (isinstance(topic, str) and are_numbers and numbers[-1] is not None):
             return None
-        return cls(topic, *numbers)
+        partition, offset, header_count = numbers
+        timestamp_ms = timestamp_ms if isinstance(timestamp_ms, int) else None
+        return cls(topic, partition, offset, header_count, timestamp_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,11 @@ from kpipe_platform.deadletter.headers import coordinate_headers, error_headers
 from kpipe_platform.deadletter.json_body import read_json_body
 from kpipe_platform.deadletter.parts import PayloadReference
 from kpipe_platform.kafka.records import Headers, KafkaRecord
-from kpipe_platform.kafka.sizes import record_size
+from kpipe_platform.kafka.sizes import compressed_size, record_size
 from kpipe_platform.policies.faults import Fault, bounded
+
+# How full a topic's largest record may be by what a compressed one is expected to take.
+_SURE = 0.9
 
 SHORT_MESSAGE_CHARS = 200
 """What is left of a fault's message when the dead letter would not fit otherwise."""
@@ -41,8 +44,8 @@ class DeadLetter:
         key: The original key.
         value: The envelope, or the original value.
         headers: The record's own headers in their order, then the error headers.
-        timestamp_ms: The original timestamp in raw form, as Kafka Connect keeps it; the time of
-            dead-lettering for an envelope, so that the topic's retention counts from there.
+        timestamp_ms: The original timestamp in raw form, as Kafka Connect keeps it, if the topic takes it; the time
+            of dead-lettering for an envelope, so that the topic's retention counts from there.
     """
 
     topic: str
@@ -53,8 +56,15 @@ class DeadLetter:
 
     @property
     def size_bytes(self) -> int:
-        """Upper bound of what the broker counts against ``max.message.bytes``."""
+        """Upper bound of what the broker counts against ``max.message.bytes`` without compression."""
         return record_size(self.key, self.value, self.headers)
+
+    def fits(self, context: DeadLetterContext) -> bool:
+        """Whether its topic surely takes it: a dead letter that is refused stops the run."""
+        limit = context.max_record_bytes
+        if self.size_bytes <= limit or context.compression == "none":
+            return self.size_bytes <= limit
+        return compressed_size(context.compression, self.key, self.value, self.headers) <= limit * _SURE
 
 
 class Failure(NamedTuple):
@@ -81,12 +91,15 @@ def raw_letters(failure: Failure) -> Iterator[DeadLetter]:
     if envelope.redacted and REDACTED_MARK not in own:
         own = (*own, REDACTED_MARK)
     origin: Headers = ()
-    if envelope.origin_range is not None or _looks_dead_lettered(record):
+    timestamp_ms, kept_ms = record.timestamp_ms, None
+    if timestamp_ms is not None and timestamp_ms not in context.limits.times_ms(envelope.dead_lettered_ms):
+        timestamp_ms, kept_ms = envelope.dead_lettered_ms, timestamp_ms
+    if envelope.origin_range is not None or kept_ms is not None or _looks_dead_lettered(record):
         # Without it a reader would take what the record brings, or a rejected output's source, at its word.
-        origin = (Origin(record.topic, record.partition, record.offset, len(record.headers)).to_header(),)
+        origin = (Origin(record.topic, record.partition, record.offset, len(record.headers), kept_ms).to_header(),)
 
     def letter(errors: list[tuple[str, bytes | None]]) -> DeadLetter:
-        return DeadLetter(context.topic, record.key, record.value, (*own, *errors, *origin), record.timestamp_ms)
+        return DeadLetter(context.topic, record.key, record.value, (*own, *errors, *origin), timestamp_ms)
 
     for less, _ in _shrunk(fault):
         yield letter(failure.errors(record, less))

@@ -18,13 +18,16 @@ from kpipe_platform.kafka.settings import ConnectionSettings
 _BATCH = 500
 
 
-def read_range(settings: ConnectionSettings, group: str, wanted: OffsetRange) -> Iterator[KafkaRecord]:
-    """The committed records of a range, in order.
+def read_range(
+    settings: ConnectionSettings, group: str, wanted: OffsetRange, isolation: str = "read_committed"
+) -> Iterator[KafkaRecord]:
+    """The records of a range, in order.
 
     Args:
         settings: The connection.
         group: Group id for the client; nothing is joined and nothing is committed.
         wanted: The range. Its end must not lie behind the last stable offset.
+        isolation: ``read_committed`` or ``read_uncommitted``.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
@@ -36,7 +39,7 @@ def read_range(settings: ConnectionSettings, group: str, wanted: OffsetRange) ->
     topic, partition = wanted.topic, wanted.partition
     what = f"read {topic}/{partition}"
     config = {
-        **reader_config(settings, group, "read_committed"),
+        **reader_config(settings, group, isolation),
         # Only the event for a partition's end tells that nothing but transaction markers is left.
         "enable.partition.eof": True,
         "fetch.wait.max.ms": 50,

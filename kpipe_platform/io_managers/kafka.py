@@ -38,6 +38,7 @@ from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import SparkEngine
+from kpipe_platform.spark.client_reader import is_beyond_spark
 from kpipe_platform.spark.convert import requested_form, to_form
 from kpipe_platform.spark.frames import TopicCodecs
 from kpipe_platform.spark.reader import empty_slice
@@ -129,7 +130,10 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
                 ledger.note_read(step.id, ledger.OpenRead(pipeline, slice_, topic, None, events, watch))
                 good = empty_slice(self.spark.spark_session, TopicCodecs(topic.key_codec, topic.value)).good
                 return to_form(good, form, topic.value)
-            frames = pipeline.read(slice_, topic)
+            with self.source.clients() as clients:
+                # The asset is called once, so what Spark's source fails on must be known before.
+                by_client = is_beyond_spark(clients, [p.range for p in slice_.ranges], self.source.isolation)
+            frames = pipeline.read(slice_, topic, by_client=by_client)
             ledger.note_read(step.id, ledger.OpenRead(pipeline, slice_, topic, frames, events, watch))
             return to_form(frames.good, form, topic.value)
         except BaseException as error:

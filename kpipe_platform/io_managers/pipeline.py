@@ -46,7 +46,7 @@ from kpipe_platform.spark.reader import read_slice
 from kpipe_platform.spark.stage_notes import StageNotes
 from kpipe_platform.spark.writer import evaluate, write_slice
 from kpipe_platform.spark.writer_rows import WriterRows, output_rows
-from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
+from kpipe_platform.spark.writer_spec import DEFAULT_COMPRESSION, Outcome, WriterSpec
 
 logger = logging.getLogger(__name__)
 
@@ -133,8 +133,13 @@ class Pipeline:
             clients=clients,
         )
 
-    def read(self, slice_: Slice, topic: KafkaTopic) -> SliceFrames:
+    def read(self, slice_: Slice, topic: KafkaTopic, *, by_client: bool = False) -> SliceFrames:
         """Read and decode one topic's part of a slice, lazily.
+
+        Args:
+            slice_: The slice.
+            topic: The topic.
+            by_client: Read by kpipe's own client, because Spark's source fails on a record's timestamp.
 
         Raises:
             KpipeError: The session cannot be had, or lacks the Kafka connector.
@@ -153,6 +158,7 @@ class Pipeline:
                 topic=topic.name,
                 isolation=self.source.isolation,
                 parallelism=max(tasks // slice_.lanes, 1),
+                by_client=by_client,
             )
         except Exception as error:
             if is_sparks(error):
@@ -410,6 +416,7 @@ class Pipeline:
             return None
         topic, limits = found
         step = self.step
+        compression = DEFAULT_COMPRESSION if self.destination is None else self.destination.compression
         return DeadLetterContext(
             topic=topic,
             form=self.dead_letter.form,
@@ -418,6 +425,8 @@ class Pipeline:
             correlation_header=self.dead_letter.correlation_header,
             redact=self.dead_letter.redact,
             max_record_bytes=limits.max_message_bytes,
+            limits=limits,
+            compression="none" if limits.uncompressed else compression,
             asset=step.asset_key.to_user_string(),
             run_id=step.run_id,
             attempt=step.attempt,

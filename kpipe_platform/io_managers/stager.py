@@ -28,7 +28,7 @@ from kpipe_platform.policies.components import stops
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.policies.retry import try_again
 from kpipe_platform.spark.convert import to_form
-from kpipe_platform.spark.failures import classify, is_classified, is_sparks
+from kpipe_platform.spark.failures import classify, is_classified, is_sparks, may_be_timestamp
 from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.stage_notes import RowFault, fault_frame, noting, retry_of
 from kpipe_platform.spark.stops import too_many_faults
@@ -96,31 +96,42 @@ class Stager:
         Raises:
             KpipeError: Anything that went wrong; what was not told of is unmoved.
         """
-        pipeline = self._pipeline
-        lanes = 1 if self._store is not None else pipeline.lanes_of(slice_)
+        lanes = 1 if self._store is not None else self._pipeline.lanes_of(slice_)
         if lanes > 1:
             rest = self._take_lanes(slice_, lanes, done)
             if rest is None:
                 return
             slice_ = rest
-        reads = self._read(slice_)
+        try:
+            report = self._take_whole(slice_, by_client=False)
+        except StageFailedError as error:
+            if not may_be_timestamp(error):
+                raise
+            logger.info("%s: perhaps Spark cannot read it, so kpipe's own client does: %s", slice_, self._shown(error))
+            report = self._take_whole(slice_, by_client=True)
+        done(report)
+
+    def _take_whole(self, slice_: Slice, *, by_client: bool) -> SliceReport:
+        """Write the slice at once, without the records that the stage fails on."""
+        reads = self._read(slice_, by_client=by_client)
         try:
             try:
-                report = self._write(pipeline, slice_, reads)
+                return self._write(self._pipeline, slice_, reads)
             except StageFailedError as error:
-                if not self._isolates or not error.isolable:
+                if not self._isolates or not error.isolable or (may_be_timestamp(error) and not by_client):
                     raise
                 for _, frames in reads.values():
                     # Also a small slice: it is read many times now.
                     frames.cache.keep()
-                report = self._isolate(slice_, reads, error)
-            done(report)
+                return self._isolate(slice_, reads, error)
         finally:
             _release(reads)
 
-    def _read(self, slice_: Slice) -> Reads:
-        feeds = self._staged.feeds
-        return {name: (feed.topic, self._pipeline.read(slice_, feed.topic)) for name, feed in feeds.items()}
+    def _read(self, slice_: Slice, *, by_client: bool = False) -> Reads:
+        pipeline, feeds = self._pipeline, self._staged.feeds
+        return {
+            name: (feed.topic, pipeline.read(slice_, feed.topic, by_client=by_client)) for name, feed in feeds.items()
+        }
 
     def _take_lanes(self, slice_: Slice, lanes: int, done: Callable[[SliceReport], None]) -> Slice | None:
         """Write the slice in lanes.
@@ -135,7 +146,7 @@ class Stager:
             staged.extend(self._stage(lane, read) for lane, read in zip(parts, reads, strict=True))
             found = self._pipeline.write_lanes(slice_, staged, self._target)
         except StageFailedError as error:
-            if not self._isolates or not error.isolable:
+            if not may_be_timestamp(error) and not (self._isolates and error.isolable):
                 raise
             return slice_
         finally:

@@ -70,6 +70,7 @@ class TopicLimits:
         create_time: True where the producer's timestamp is kept (``message.timestamp.type``).
         before_max_ms: How far before now a timestamp may lie; None: any.
         after_max_ms: How far after now a timestamp may lie; None: any.
+        uncompressed: True where batches are stored, and judged, without compression (``compression.type``).
     """
 
     max_message_bytes: int = 1_048_588
@@ -77,6 +78,15 @@ class TopicLimits:
     create_time: bool = True
     before_max_ms: int | None = None
     after_max_ms: int | None = None
+    uncompressed: bool = False
+
+    def times_ms(self, now_ms: int) -> range:
+        """The timestamps that a record may be sent with."""
+        if not self.create_time:
+            return range(-(2**63), 2**63)
+        # librdkafka takes 0 for "now", so 1970-01-01T00:00:00.000Z is a time that cannot be sent.
+        first = 1 if self.before_max_ms is None else max(1, now_ms - self.before_max_ms)
+        return range(first, 2**63 if self.after_max_ms is None else now_ms + self.after_max_ms + 1)
 
 
 _NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
@@ -162,6 +172,7 @@ def limits_from_config(config: Mapping[str, str | None]) -> TopicLimits:
         create_time=(config.get("message.timestamp.type") or "CreateTime") == "CreateTime",
         before_max_ms=bound("message.timestamp.before.max.ms"),
         after_max_ms=bound("message.timestamp.after.max.ms"),
+        uncompressed=config.get("compression.type") == "uncompressed",
     )
 
 

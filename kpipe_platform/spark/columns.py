@@ -348,11 +348,7 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
         ]
         encoded = F.to_json(F.struct(*columns), options).cast("binary")
         if "_kafka" in output.names:
-            # A tombstone has no value to decode; all its value columns are null, and it must leave as a tombstone.
-            all_null = F.lit(True)
-            for name in names:
-                all_null = all_null & F.col(_quoted(name)).isNull()
-            encoded = F.when(F.col("_kafka.tombstone") & all_null, F.lit(None)).otherwise(encoded)
+            encoded = F.when(passed_tombstone(codec, output), F.lit(None)).otherwise(encoded)
         return encoded
     unknown = [name for name in names if name not in SINK_COLUMNS]
     if unknown or "value" not in names:
@@ -366,6 +362,16 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
         msg = f"column 'value' is {kind.simpleString()}; codec {codec.name!r} writes binary or string"
         raise ConfigError(msg, fix="cast it, or use JsonCodec()", column="value")
     return F.col("value").cast("binary")
+
+
+def passed_tombstone(codec: Codec, output: T.StructType) -> Column:
+    """True for a tombstone that the stage let pass unchanged, which must leave as one; the output has ``_kafka``.
+
+    A tombstone has no value to decode, so that all its value columns are null.
+    """
+    names = [name for name in output.names if name != "_kafka"] if isinstance(codec, JsonCodec) else ["value"]
+    nulls = (F.col(_quoted(name)).isNull() for name in names)
+    return reduce(Column.__and__, nulls, F.col("_kafka.tombstone"))
 
 
 def as_key(column: Column, kind: T.DataType) -> Column:

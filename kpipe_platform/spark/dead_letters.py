@@ -22,8 +22,9 @@ from kpipe_platform.deadletter.parts import SCHEMA
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, watermarks
 from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.spark.client_reader import is_beyond_spark
 from kpipe_platform.spark.columns import HEADERS_TYPE
-from kpipe_platform.spark.reader import empty_rows, read_ranges
+from kpipe_platform.spark.reader import empty_rows, read_by_client, read_ranges
 
 # The envelope of version 1. Times stay text until they are cast one by one: one that no calendar has would make a null
 # of everything around it.
@@ -96,7 +97,10 @@ def dead_letter_frame(
     if not wanted:
         return dead_letter_columns(empty_rows(session))
     settings = clients.settings
-    rows = read_ranges(session, settings, wanted, isolation=isolation, group=group, parts=max(parts, len(wanted)))
+    if is_beyond_spark(clients, wanted, isolation):
+        rows = read_by_client(session, settings, wanted, isolation=isolation, group=group)
+    else:
+        rows = read_ranges(session, settings, wanted, isolation=isolation, group=group, parts=max(parts, len(wanted)))
     return dead_letter_columns(rows)
 
 
@@ -188,6 +192,7 @@ def _of_headers() -> dict[str, Column]:
     origin = _Origin(F.col("headers"))
     mark_name, mark = REDACTED_MARK
     timestamp = F.coalesce(_from_ms(_big_endian(f"{SPRING_PREFIX}original-timestamp")), F.col("dlq_timestamp"))
+    timestamp = F.when(origin.timestamp_ms.isNull(), timestamp).otherwise(_from_ms(origin.timestamp_ms))
     writer = _last(f"{CONNECT_PREFIX}class.name")
     return {
         "payload": F.lit("embedded"),
@@ -228,9 +233,11 @@ class _Origin:
     def __init__(self, headers: Column) -> None:
         last = F.get(headers, F.size(headers) - 1)
         text = F.when(last["key"] == ORIGIN_HEADER, last["value"].cast("string"))
-        self.topic, partition, offset, count = (
-            F.get_json_object(text, f"$.{name}") for name in ("topic", "partition", "offset", "header_count")
+        self.topic, partition, offset, count, timestamp = (
+            F.get_json_object(text, f"$.{name}")
+            for name in ("topic", "partition", "offset", "header_count", "timestamp_ms")
         )
+        self.timestamp_ms = timestamp.try_cast("bigint")
         self.partition, self.offset = partition.try_cast("int"), offset.try_cast("bigint")
         self.header_count = count.try_cast("int")
         self.is_known = F.coalesce(self.topic.isNotNull() & (self.header_count >= 0), F.lit(False))

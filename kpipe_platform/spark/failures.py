@@ -70,6 +70,10 @@ _AWAY = re.compile(
     r"Connection\w*Error|NewConnectionError|MaxRetryError|RemoteDisconnected|URLError|gaierror|ServiceUnavailable|"
     r"TransientError|BrokerUnavailableError|CommitUnknownError|DeliveryError|EngineUnavailableError)$"
 )
+# A stage can overflow too, and of stages that fail at the same time Spark does not say why.
+_TIMESTAMP = re.compile(
+    r"that overflows when converting to Spark|^\S* long overflow$|STAGE_MATERIALIZATION_MULTIPLE_FAILURES"
+)
 _EXHAUSTED = re.compile(r"(^|\.)MemoryError$|No space left on device|\[Errno 28\]|Too many open files|\[Errno 24\]")
 # A mistake in the code fails on every record.
 _MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "PicklingError")
@@ -173,9 +177,15 @@ def _is_isolable(cause: Cause) -> bool:
     return cause.condition is None or (cause.sql_state or "").startswith(_DATA_STATES)
 
 
+def may_be_timestamp(error: StageFailedError) -> bool:
+    """Whether the failure may be that of Spark's Kafka source on a timestamp that it cannot convert."""
+    cause = error.attributes.get("source")
+    return isinstance(cause, Cause) and _TIMESTAMP.search(f"{cause.condition} {cause.message}") is not None
+
+
 def root_cause(error: BaseException) -> str:
     """One line: the innermost cause that Spark's text names, not Spark's wrapper."""
     return str(cause_of(error))
 
 
-__all__ = ["classify", "is_away", "is_sparks", "java_lost", "root_cause"]
+__all__ = ["classify", "is_away", "is_sparks", "java_lost", "may_be_timestamp", "root_cause"]

@@ -144,6 +144,7 @@ def decode_rows(
     only_range: int | None = None,
     small: bool = False,
     one_task: bool = False,
+    lacks_times: bool = False,
 ) -> SliceFrames:
     """Decode rows of Spark's Kafka source.
 
@@ -154,8 +155,9 @@ def decode_rows(
         only_range: As in ``SliceFrames``.
         small: As in ``SliceFrames``.
         one_task: As in ``SliceFrames``.
+        lacks_times: Whether a row without a timestamp is a record whose timestamp Spark cannot hold: a fault.
     """
-    how = _decoding(codecs.key, codecs.value)
+    how = _decoding(codecs.key, codecs.value, lacks_times)
     staged = rows.select(src.cast("int").alias("src"), *how.staged)
     flat = staged.withColumn("fault", how.fault).select(*how.flat)
     decoded = flat.select(*how.decoded)
@@ -184,7 +186,7 @@ class _Decoding:
 
 
 @reused
-def _decoding(key: Codec, value: Codec) -> _Decoding:
+def _decoding(key: Codec, value: Codec, lacks_times: bool) -> _Decoding:
     bad_key = is_fault(key, F.col("key_bytes"), F.col("key"))
     bad_value = is_fault(value, F.col("data"), F.col("parsed"))
     fault = F.lit(None).cast("string")
@@ -192,6 +194,8 @@ def _decoding(key: Codec, value: Codec) -> _Decoding:
         fault = F.when(bad_value, F.lit(Component.DECODE_VALUE.value)).otherwise(fault)
     if bad_key is not None:
         fault = F.when(bad_key, F.lit(Component.DECODE_KEY.value)).otherwise(fault)
+    if lacks_times:
+        fault = F.when(F.col("timestamp").isNull(), F.lit(Component.SOURCE.value)).otherwise(fault)
     # One struct that is null in good rows, so that the search for dead letters need read no other cached column. A
     # text key that does not decode must still leave as its original bytes.
     letter = F.struct(
@@ -224,5 +228,5 @@ def _decoding(key: Codec, value: Codec) -> _Decoding:
         ],
         decoded=[F.col("src"), F.struct(*_KAFKA).alias("_kafka"), F.col("v"), F.col("bad")],
         good=[*value_columns(value, F.col("v")), F.col("_kafka")],
-        can_fault=bad_key is not None or bad_value is not None,
+        can_fault=lacks_times or bad_key is not None or bad_value is not None,
     )

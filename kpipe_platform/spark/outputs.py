@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kpipe_platform.kafka.sizes import record_size
+from kpipe_platform.kafka.sizes import compressed_size, record_size
 from kpipe_platform.kafka.whereabouts import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.writer_spec import Rejected, WriterSpec
@@ -24,6 +24,9 @@ SOURCE_HEADER = "kpipe.source"
 STAMP_HEADERS = frozenset([SOURCE_HEADER, INSTANCE_HEADER, WORKER_HEADER, LEASE_HEADER])
 """Headers of which an output has those of the last hop only; the hop before is in the record there."""
 
+
+# How much smaller than expected a compressed record may turn out.
+_UNSURE = 1.1
 
 ANY_PARTITION, NOW = -1, 0
 """What ``produce`` takes where a record has no partition or no timestamp of its own."""
@@ -207,6 +210,8 @@ class OutputChecks:
     def __init__(self, spec: WriterSpec) -> None:
         self._spec = spec
         self._limits = spec.limits
+        # Brokers judge a batch as it comes, and once more as they store it.
+        self._compresses = spec.compression != "none" and not spec.limits.uncompressed
         # The record's own overhead, and the headers that `OutputRows.rows` adds.
         topic = max((len(p.range.topic) for p in spec.slice.ranges), default=0)
         self._added_bytes = 200 + 2 * topic + len(SOURCE_HEADER) + len((spec.correlation_header or "").encode())
@@ -239,34 +244,29 @@ class OutputChecks:
         timestamps = rows.column("timestamp_ms")
         if timestamps is None or timestamps.null_count == len(timestamps):
             return False
-        earliest, latest = self._bounds()
-        low, high = pc.min(timestamps).as_py(), pc.max(timestamps).as_py()
-        return bool(low < earliest or high > latest)
-
-    def _bounds(self) -> tuple[int, int]:
-        now = int(time.time() * 1000)
-        limits = self._limits
-        if not limits.create_time:
-            return 0, 2**63 - 1
-        earliest = 0 if limits.before_max_ms is None else max(0, now - limits.before_max_ms)
-        latest = 2**63 - 1 if limits.after_max_ms is None else now + limits.after_max_ms
-        return earliest, latest
+        times = self._limits.times_ms(int(time.time() * 1000))
+        return pc.min(timestamps).as_py() not in times or pc.max(timestamps).as_py() not in times
 
     def _reason(self, row: Row) -> tuple[str, str] | None:
         topic = self._spec.topic
-        size = record_size(row.key, row.value, row.headers)
-        if size > self._limits.max_message_bytes:
-            return "too_large", (
-                f"the output record takes {size:,} bytes; topic {topic!r} takes at most "
-                f"{self._limits.max_message_bytes:,} (max.message.bytes)"
-            )
+        size, limit = record_size(row.key, row.value, row.headers), self._limits.max_message_bytes
+        if size > limit:
+            takes = f"{size:,} bytes"
+            if self._compresses:
+                size = compressed_size(self._spec.compression, row.key, row.value, row.headers)
+                takes += f", and about {size:,} compressed ({self._spec.compression})"
+            # Where it is not sure, the brokers decide.
+            if size > limit * (_UNSURE if self._compresses else 1):
+                return "too_large", (
+                    f"the output record takes {takes}; topic {topic!r} takes at most {limit:,} (max.message.bytes)"
+                )
         if self._limits.compacted and row.key is None:
             return "null_key", f"the output record has no key, and topic {topic!r} is compacted"
         if row.timestamp_ms is not None:
-            earliest, latest = self._bounds()
-            if not earliest <= row.timestamp_ms <= latest:
+            times = self._limits.times_ms(int(time.time() * 1000))
+            if row.timestamp_ms not in times:
                 return "timestamp", (
                     f"the output record's timestamp {row.timestamp_ms} ms is outside of what topic {topic!r} takes: "
-                    f"{earliest} to {latest} ms"
+                    f"{times.start} to {times.stop - 1} ms"
                 )
         return None

@@ -17,6 +17,7 @@ from pyspark.sql.utils import is_remote
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.spark.client_reader import reading
 from kpipe_platform.spark.columns import HEADERS_TYPE
 from kpipe_platform.spark.frames import SliceFrames, TopicCodecs, decode_rows, is_small
 from kpipe_platform.spark.plans import frame_of
@@ -112,6 +113,7 @@ def read_slice(
     topic: str,
     isolation: str,
     parallelism: int,
+    by_client: bool = False,
 ) -> SliceFrames:
     """Read and decode one topic's ranges of a slice; nothing runs yet.
 
@@ -123,18 +125,23 @@ def read_slice(
         topic: Which of the slice's topics.
         isolation: The plan's isolation.
         parallelism: Tasks that the engine runs at once.
+        by_client: Read by kpipe's own client, because Spark's source fails on a record's timestamp.
     """
     indexed = [(i, p.range) for i, p in enumerate(slice_.ranges) if p.range.topic == topic]
     ranges = [r for _, r in indexed]
     span = sum(r.span for r in ranges)
     parts = parallel_parts(span, len(ranges), parallelism)
-    rows = read_ranges(session, settings, ranges, isolation=isolation, group=slice_.group, parts=parts)
+    if by_client:
+        rows = read_by_client(session, settings, ranges, isolation=isolation, group=slice_.group)
+    else:
+        rows = read_ranges(session, settings, ranges, isolation=isolation, group=slice_.group, parts=parts)
     only = indexed[0][0] if len(indexed) == 1 else None
     small = is_small(span)
     # Of more offsets there are several parts; where one task has to read them all, it would hold the transaction open
     # while the stage is at work.
     one_task = small or (only is not None and span < 2 * _OFFSETS_A_PART)
-    frames = decode_rows(rows, codecs, src=_range_index(indexed), only_range=only, small=small, one_task=one_task)
+    src = _range_index(indexed)
+    frames = decode_rows(rows, codecs, src=src, only_range=only, small=small, one_task=one_task, lacks_times=by_client)
     if frames.can_fault:
         # The search for faults needs them beside the stage.
         frames.keep()
@@ -152,6 +159,18 @@ _SOURCE_COLUMNS = (
     "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp, timestampType int, "
     f"headers {HEADERS_TYPE}"
 )
+
+
+def read_by_client(
+    session: SparkSession, settings: ConnectionSettings, ranges: Iterable[OffsetRange], *, isolation: str, group: str
+) -> DataFrame:
+    """Rows as of Spark's Kafka source for the ranges that are not empty; a partition is read by one task.
+
+    A timestamp that Spark cannot hold is null.
+    """
+    places = [(r.topic, r.partition, r.start, r.end) for r in ranges if not r.is_empty]
+    wanted = session.createDataFrame(places, "topic string, partition int, start bigint, end bigint")
+    return wanted.mapInArrow(reading(settings, group, isolation), _SOURCE_COLUMNS)
 
 
 def empty_rows(session: SparkSession) -> DataFrame:

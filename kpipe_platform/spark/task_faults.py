@@ -64,6 +64,11 @@ class FaultRows:
             value: Its value.
         """
         planned = self._spec.slice.ranges[note["src"]].range
+        if note["component"] == Component.SOURCE.value:
+            # Its timestamp is lost: Spark cannot hold it.
+            original = self._fetched(note["src"], note["offset"])
+            yield from self._take(note["src"], RowFault(_source_fault(original)), original)
+            return
         record = KafkaRecord(
             topic=planned.topic,
             partition=planned.partition,
@@ -188,6 +193,11 @@ class FaultRows:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _source_fault(record: KafkaRecord) -> Fault:
+    message = f"its timestamp {record.timestamp_ms} ms is outside of what Spark can hold"
+    return Fault(Component.SOURCE, "timestamp", "DecodeFault", message, int(time.time() * 1000))
 
 
 def _bytes(text: str | None) -> bytes | None:

@@ -22,7 +22,7 @@ from kpipe_platform.spark.failures import classify
 from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.outcome_json import outcome_of_json
 from kpipe_platform.spark.stage_notes import RuleCount, StageNotes
-from kpipe_platform.spark.stops import over_limit, reasons_of, rejected_records, stopped_by_faults, too_many_faults
+from kpipe_platform.spark.stops import over_limit, reasons_of, rejected_records, stopped_by_faults
 from kpipe_platform.spark.writer_rows import WriterRows, slice_rows, with_end
 from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
 from kpipe_platform.spark.writer_task import OUTCOME_SCHEMA, run_writer
@@ -73,13 +73,12 @@ def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
     try:
         # All tasks at once make the rows, and one then has them in order without a sort.
         made = computed(rows, str(spec.slice))
-        return _write_in_passes(replace(made, one_task=True), replace(spec, started_ms=started_ms))
+        return _write_in_passes(replace(made, one_task=True), replace(spec, started_ms=started_ms), are_kept=True)
     finally:
         cache.drop()
 
 
-def _write_in_passes(rows: WriterRows, spec: WriterSpec) -> Outcome:
-    first: Outcome | None = None
+def _write_in_passes(rows: WriterRows, spec: WriterSpec, *, are_kept: bool = False) -> Outcome:
     for _ in range(_MAX_PASSES):
         outcome = run_pass(rows, spec)
         outcome.raise_error()
@@ -92,22 +91,23 @@ def _write_in_passes(rows: WriterRows, spec: WriterSpec) -> Outcome:
             raise stopped_by_faults(spec, outcome)
         if outcome.status == "over_limit":
             raise over_limit(spec, outcome)
+        if outcome.status not in ("rejected", "broker_rejected"):
+            return _within_limit(spec, outcome)
+        if outcome.status == "rejected" and stops(spec.policies.action(Component.DESTINATION)):
+            raise rejected_records(spec, outcome.rejected)
+        if not are_kept:
+            # Computed again, rows may differ (the time, a UUID, an order), and what one pass refused would not be in
+            # the next. From here on all passes have the same rows. A cache would not do: Spark finds it by the plan,
+            # and `union` takes a plan of unions apart.
+            with _told_as_ours(str(spec.slice)):
+                rows, are_kept = replace(rows, frame=rows.frame.localCheckpoint()), True
+            if outcome.status == "rejected":
+                continue
         if outcome.status == "broker_rejected":
             logger.info("%s: the brokers refused a batch; looking for the records", spec.slice)
             outcome = run_pass(rows, replace(spec, mode="probe"))
             outcome.raise_error()
-            spec = _without(spec, outcome)
-        elif outcome.status == "rejected":
-            spec = _without(spec, outcome)
-            if spec.mode == "idempotent":
-                # Everything else is written already.
-                first, spec = outcome, replace(spec, only_rejected=True)
-        else:
-            return (
-                outcome
-                if first is None
-                else merged(first, replace(outcome, counts=_only_dead(outcome)), outcome.status)
-            )
+        spec = _without(spec, outcome)
     msg = f"{spec.slice}: the destination still refuses records after {_MAX_PASSES} passes"
     raise DestinationRejectedError(msg, fix="see the reasons in the log", reasons=reasons_of(spec.rejected))
 
@@ -235,9 +235,12 @@ def _both_rules(one: dict[str, RuleCount], other: dict[str, RuleCount]) -> dict[
     return {**one, **other, **together}
 
 
-def _only_dead(outcome: Outcome) -> dict[int, SliceCounts]:
-    """The counts of a second pass that wrote dead letters only: the first one counted what was read."""
-    return {src: replace(counts, read=0) for src, counts in outcome.counts.items()}
+def _within_limit(spec: WriterSpec, outcome: Outcome) -> Outcome:
+    """The outcome, unless more records failed than the limit allows: each parallel writer knows only of its own."""
+    total = outcome.total
+    if spec.mode == "idempotent" and not spec.limit.allows(total.dead_lettered + total.skipped, total.read):
+        raise over_limit(spec, outcome)
+    return outcome
 
 
 def _without(spec: WriterSpec, outcome: Outcome) -> WriterSpec:
@@ -245,9 +248,4 @@ def _without(spec: WriterSpec, outcome: Outcome) -> WriterSpec:
     everything = {**spec.rejected, **outcome.rejected}
     if stops(spec.policies.action(Component.DESTINATION)) or len(everything) > _MAX_REJECTED:
         raise rejected_records(spec, everything)
-    total = outcome.total
-    failed = total.dead_lettered + total.skipped + len(everything)
-    # In a transaction the next pass counts them itself, before it commits.
-    if spec.mode == "idempotent" and not spec.limit.allows(failed, total.read):
-        raise too_many_faults(str(spec.slice), spec.limit, failed, total.read, reasons_of(everything))
     return replace(spec, rejected=everything)

@@ -79,7 +79,8 @@ def _wrote(task: WriterTask, transaction: LaneTransaction, batches: Iterable[pa.
     sink = Sink(transaction.producer)
     try:
         task.consume(batches, sink, transaction)
-        if task.stopped():
+        # The limit of dead letters is the whole slice's, so a lane has no refused outputs dead-lettered.
+        if task.stopped() or task.refused:
             return False
         task.require_end()
         task.await_acks(sink, transaction)

@@ -18,6 +18,7 @@ from kpipe_platform.spark.columns import (
     as_timestamp_ms,
     column_at,
     encoded_value,
+    passed_tombstone,
 )
 from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.plans import copied_columns, reads_only
@@ -101,11 +102,15 @@ def output_rows(
     kept = "_kafka" in schema.names
     own = set(schema.names) if isinstance(codec, RawCodec | TextCodec) else set()
     value = encoded_value(codec, schema)
-    key = key or ("key" if "key" in own else "_kafka.key" if kept else None)
+    declared, key = key, key or ("key" if "key" in own else "_kafka.key" if kept else None)
     timestamp = timestamp or ("timestamp" if "timestamp" in own else None)
     null = F.lit(None)
     row_id = F.monotonically_increasing_id()
     key_bytes = as_key(*column_at(schema, key)) if key else null.cast("binary")
+    if declared and kept:
+        # A tombstone has no columns to make a key of.
+        own_key = as_key(*column_at(schema, "_kafka.key"))
+        key_bytes = F.coalesce(key_bytes, F.when(passed_tombstone(codec, schema), own_key))
     note = null.cast("binary")
     if made is not None and made.can_lack:
         key_bytes, value, note = _beside_faults(key_bytes, value)

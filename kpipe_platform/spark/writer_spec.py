@@ -24,6 +24,9 @@ KIND_FAULT, KIND_COUNT, KIND_NOTED, KIND_RULE, KIND_END = 1, 2, 3, 4, 5
 """Kinds of rows that are no outputs: a record that does not decode, with its bytes; records read, a row a range; a
 record that the stage set aside, by its coordinates; what one rule found; that nothing comes after it."""
 
+DEFAULT_COMPRESSION = "lz4"
+"""Compression of dead letters where no output goes to Kafka."""
+
 Rejected = tuple[int, int] | str
 """What the destination will not take: (index of the range, offset) of the source record, or, where the stage
 dropped ``_kafka``, a digest of the output record."""
@@ -48,8 +51,6 @@ class WriterSpec:
         limit: The largest share of failed records.
         codecs: (key, value) codec of each range of the slice, to say why a record does not decode.
         rejected: Records not to write again, with the reason; their dead letters are written instead.
-        only_rejected: Write nothing but these dead letters: a second pass at least once, after a first that wrote
-            everything else.
         stamp_source: Add the header ``kpipe.source`` to outputs whose source is known.
         stamps: Further headers of these outputs, the same for all: who wrote them. They take the place of those that
             a record brought from an earlier hop.
@@ -76,7 +77,6 @@ class WriterSpec:
     codecs: tuple[tuple[Codec, Codec], ...]
     isolation: str
     rejected: dict[Rejected, Fault] = field(default_factory=dict)
-    only_rejected: bool = False
     limit: DeadLetterLimit = NO_LIMIT
     stamp_source: bool = True
     stamps: tuple[tuple[str, bytes], ...] = ()
@@ -97,6 +97,11 @@ class WriterSpec:
             msg = f"{self.slice}: there are outputs, and no topic to write them to"
             raise ConfigError(msg)
         return self.topic
+
+    @property
+    def compression(self) -> str:
+        """How batches of outputs are compressed: ``none``, or librdkafka's name."""
+        return str(self.producer.get("compression.type", "none"))
 
     @property
     def record_limits(self) -> list[int]:
@@ -135,15 +140,16 @@ class Outcome:
     Args:
         status: ``committed``; ``committed_earlier`` (an earlier attempt of this slice did it); ``written`` (acked,
             offsets not moved by this task); ``faults`` (records failed and the action is to stop); ``rejected``
-            (the destination will not take ``rejected``); ``broker_rejected`` (the brokers refused a batch, so the
-            culprits must be found); ``disordered`` (the rows came in another order than theirs); ``over_limit`` (more
-            records failed than the limit allows); ``counted`` (nothing was sent); ``error``.
+            (the destination will not take ``rejected``, which this pass could not dead-letter); ``broker_rejected``
+            (the brokers refused a batch, so the culprits must be found); ``disordered`` (the rows came in another order
+            than theirs); ``over_limit`` (more records failed than the limit allows); ``counted`` (nothing was sent);
+            ``error``.
         counts: Counted records by range of the slice.
         faults: Number of failed records seen.
         samples: The first of them.
         reasons: Number of dead letters by reason.
         rules: What each rule found, by name.
-        rejected: Records that the destination will not take.
+        rejected: Records that the destination will not take, and that this pass did not dead-letter.
         error: What went wrong, with status ``error``.
         steps_s: Seconds by step.
     """

@@ -23,6 +23,8 @@ from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, not_delivere
 from kpipe_platform.kafka.clients import new_client
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.transactions import SliceTransaction
+from kpipe_platform.policies.components import stops
+from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.outcome_json import outcome_to_json
 from kpipe_platform.spark.outputs import OutputChecks, OutputRows, Row, by_range
 from kpipe_platform.spark.probe import find_refused
@@ -30,6 +32,7 @@ from kpipe_platform.spark.sink import GiveUpError, Sink
 from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.task_faults import FaultRows
 from kpipe_platform.spark.writer_spec import (
+    DEFAULT_COMPRESSION,
     KIND_END,
     KIND_FAULT,
     KIND_NOTED,
@@ -37,6 +40,7 @@ from kpipe_platform.spark.writer_spec import (
     NO_OUTPUT,
     Outcome,
     PreviewRow,
+    Rejected,
     WriterSpec,
 )
 
@@ -46,6 +50,8 @@ _ARROW_OUTCOME = pa.schema([("outcome", pa.string())])
 # Enough for a whole JSON record of usual size, which is then shown field by field.
 _PREVIEW_CHARACTERS = 2_000
 _BATCH_BYTES = 1_000_000
+# What librdkafka takes of a record, whatever its topic does; more than its queue holds would wait there for ever.
+_UNCOMPRESSED_BYTES = 100_000_000
 
 
 def run_writer(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -102,6 +108,8 @@ class WriterTask:
         self.steps: dict[str, float] = {"open": 0.0, "write": 0.0, "commit": 0.0}
         self.written: Counter[int] = Counter()
         self.read: Counter[int] = Counter()
+        # What the destination will not take, and this pass dead-letters.
+        self.refused: dict[Rejected, Fault] = {}
         self.ended = False
         self.last_order = -1
 
@@ -113,7 +121,7 @@ class WriterTask:
         largest_batch = max(min([_BATCH_BYTES, *limits]) - 512, 1_024)
         return {
             "linger.ms": 20,
-            "compression.type": "lz4",
+            "compression.type": DEFAULT_COMPRESSION,
             "queue.buffering.max.messages": 500_000,
             # 128 MiB bounds the worker's memory; the writer waits when the queue is full.
             "queue.buffering.max.kbytes": 131_072,
@@ -121,7 +129,8 @@ class WriterTask:
             "partitioner": "murmur2_random",
             **self.spec.producer,
             "batch.size": min(int(self.spec.producer.get("batch.size", _BATCH_BYTES)), largest_batch),
-            "message.max.bytes": min(max(*limits, 1_000), 1_000_000_000),
+            # It judges records before they are compressed, and what is too large then is found before sending.
+            "message.max.bytes": min(max(*limits, _UNCOMPRESSED_BYTES), 1_000_000_000),
             "message.timeout.ms": int(self.spec.delivery_timeout_s * 1000),
             "delivery.report.only.error": True,
             "enable.idempotence": True,
@@ -268,7 +277,7 @@ class WriterTask:
             began = time.monotonic()
             self._note_segments()
             outputs, without, others = parted(batch)
-            if without is not None and not self.spec.only_rejected:
+            if without is not None:
                 self.read.update(by_range(without))
             for aside in others:
                 for topic, row in self._dead_letters(aside):
@@ -287,8 +296,6 @@ class WriterTask:
         kind = note["kind"]
         if kind == KIND_END:
             self.ended = True
-        if self.spec.only_rejected:
-            return
         if "records" in note:
             self.read[note["src"]] += note["records"]
         if kind == KIND_RULE:
@@ -309,18 +316,14 @@ class WriterTask:
     def _write_outputs(self, part: pa.RecordBatch, sink: Sink, transaction: SliceTransaction | None) -> None:
         spec = self.spec
         rows = OutputRows(part, spec)
-        if spec.only_rejected:
-            for row in rows.rows():
-                self._is_rejected(row, sink)
-            return
         counted = by_range(part)
         if spec.per_record:
             self.read.update(counted)
-        self.outcome.rejected.update(self.checks.rejected(rows))
+        self._note_refused(self.checks.rejected(rows))
         if self.stopped() and spec.mode == "transactional":
             return
         self._begin(transaction)
-        if not spec.rejected and not self.outcome.rejected:
+        if not (spec.rejected or self.refused or self.outcome.rejected):
             sink.send_all(spec.output_topic, rows.messages())
             self.written.update(counted)
         else:
@@ -329,8 +332,23 @@ class WriterTask:
             self.written.update(row.src or 0 for row in kept)
         self._note_preview(rows)
 
+    def _note_refused(self, found: dict[Rejected, Fault]) -> None:
+        """Have refused outputs dead-lettered in this pass, or by the driver's decision in another one.
+
+        Outputs of one record go or stay together. In a transaction some of them may have been sent before, so it takes
+        another pass to keep them back; at least once they are in the topic already.
+        """
+        spec = self.spec
+        together = spec.mode == "transactional" and not spec.per_record
+        if stops(spec.policies.action(Component.DESTINATION)) or (
+            together and any(isinstance(identity, tuple) for identity in found)
+        ):
+            self.outcome.rejected.update(found)
+        else:
+            self.refused.update(found)
+
     def _is_rejected(self, row: Row, sink: Sink) -> bool:
-        fault = self.spec.rejected.get(row.identity)
+        fault = self.spec.rejected.get(row.identity) or self.refused.get(row.identity)
         if fault is None:
             return row.identity in self.outcome.rejected
         for topic, letter in self.faults.rejected_output(row, fault):

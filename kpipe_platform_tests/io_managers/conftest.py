@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import random
+import string
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,6 +39,11 @@ def order(number: int, **changes: Any) -> dict[str, Any]:
     """A record of the orders topic."""
     value = {"id": number, "amount": number * 1.5, "note": f"n{number}"}
     return {"key": f"k{number}", "value": json.dumps({**value, **changes.pop("value", {})}).encode(), **changes}
+
+
+def incompressible(characters: int) -> str:
+    """A text that lz4 makes no shorter, the same each time."""
+    return "".join(random.Random(characters).choices(string.ascii_letters + string.digits, k=characters))
 
 
 BAD = {"key": "bad", "value": b'{"id": "seven"}'}
@@ -199,4 +206,4 @@ def orders(make_orders: Callable[..., Orders]) -> Orders:
     return make_orders()
 
 
-__all__ = ["BAD", "ORDER", "Orders", "TopicSpec", "manager_at", "order"]
+__all__ = ["BAD", "ORDER", "Orders", "TopicSpec", "incompressible", "manager_at", "order"]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -32,6 +32,7 @@ from kpipe_platform import (
 )
 from kpipe_platform.errors import EngineUnavailableError
 from kpipe_platform.jvm.ports import free_port
+from kpipe_platform.kafka.topics import TopicLimits
 from kpipe_platform.spark.connect_server import ConnectServer
 from kpipe_platform.spark.connect_sessions import detach
 from kpipe_platform.spark.session import EngineSettings, get_session
@@ -41,6 +42,7 @@ from kpipe_platform_tests.spark import plan_cases
 
 from .conftest import BAD, Orders, order
 from .killing import FAULTS, INTERRUPTED, alive, fault, foreign_job, terminated
+from .test_destinations_e2e import SMALL, long_note
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -108,6 +110,34 @@ def test_a_stage_that_fails_on_a_record_is_isolated(orders: Orders) -> None:
     assert orders.ids() == [0, 1, 2, 4, 5]
     (letter,) = orders.letters()
     assert letter.json()["fault"]["message"] == "poison 3"
+
+
+def test_what_is_refused_is_dead_lettered_though_its_rows_differ_each_time(
+    make_orders: Callable[..., Orders], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stage(orders: DataFrame) -> DataFrame:
+        return orders.drop("_kafka").withColumn("uuid", F.expr("uuid()")).withColumn("at", F.current_timestamp())
+
+    for _ in ("checked before", "refused by the brokers"):
+        orders = make_orders(target=SMALL)
+        orders.send(*(order(n) for n in range(40)), long_note(40, 20_000))
+        found = orders.metadata(orders.run(orders.asset(stage)))
+        assert (found["records_written"], found["dead_letters"]) == (40, 1)
+        assert orders.ids() == list(range(40))
+        assert len(orders.letters()) == 1
+        monkeypatch.setattr(
+            "kpipe_platform.io_managers.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
+        )
+
+
+def test_a_timestamp_that_sparks_source_cannot_convert(make_orders: Callable[..., Orders]) -> None:
+    orders = make_orders(config={"message.timestamp.after.max.ms": str(2**63 - 1)})
+    orders.send(order(0), order(1, timestamp=10**18), order(2))
+    found = orders.metadata(orders.run(orders.asset()))
+    assert (found["records_written"], found["dead_letters"]) == (2, 1)
+    assert orders.ids() == [0, 2]
+    (letter,) = orders.letters()
+    assert letter.json()["fault"]["component"] == "source"
 
 
 def test_parts_of_a_slice_are_written_at_once(orders: Orders) -> None:

@@ -396,6 +396,38 @@ class TestOtherStores:
         assert seen == [3, 3]
         assert orders.committed() is None
 
+    @pytest.mark.parametrize("config", [{}, {"message.timestamp.type": "LogAppendTime"}], ids=["create", "append"])
+    def test_a_key_in_several_partitions_of_a_table(
+        self, make_orders: Callable[..., Orders], config: dict[str, str]
+    ) -> None:
+        """Offsets of several partitions say nothing of each other; within one, only offsets count."""
+        orders = make_orders(3, config={"cleanup.policy": "compact", **config})
+
+        def at(seconds: int, partition: int, key: str, number: int | None) -> None:
+            value = None if number is None else order(number)["value"]
+            timestamp = 1_767_225_600_000 + 1_000 * seconds
+            orders.send({"key": key, "value": value, "partition": partition, "timestamp": timestamp})
+
+        for second in range(5):
+            at(second, 0, "changed", second)
+            at(second, 0, "deleted", second)
+            at(second, 2, "back", None)
+        at(5, 1, "changed", 100)
+        at(5, 1, "deleted", None)
+        at(6, 1, "back", 200)
+        if not config:
+            # The later of two records has the earlier time, as two producers' clocks may have it.
+            at(9, 1, "late", 300)
+            at(8, 1, "late", 301)
+        seen = []
+
+        @dg.asset(ins={"orders": table_input()})
+        def enriched(orders: DataFrame) -> None:
+            seen.extend(row["id"] for row in orders.collect())
+
+        orders.run(enriched, None)
+        assert sorted(seen) == ([100, 200] if config else [100, 200, 301])
+
     def test_the_rows_of_a_table_are_let_go_at_the_end_of_the_run(
         self, make_orders: Callable[..., Orders], spark: SparkSession, spark_remote: str | None
     ) -> None:

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from kpipe_platform import FaultAction, KafkaDestination, KafkaIOManager, KafkaTopic, RawCodec, kafka_topic_asset
 from kpipe_platform.testing.messages import ConsumedRecord
 
-from .conftest import CACHED, ENDS, Orders
+from .conftest import CACHED, ENDS, Orders, incompressible
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -107,7 +107,7 @@ def test_a_frame_that_is_returned_as_it_is_keeps_its_source(make_raw: MakeOrders
 def test_a_record_that_the_topic_refuses_is_dead_lettered_and_counted(make_raw: MakeOrders) -> None:
     orders = make_raw(2, target={"config": {"max.message.bytes": "2000"}})
     sent(orders, 2, CACHED // 2)
-    orders.send({"key": b"big", "value": b"1:" + b"x" * 3_000, "partition": 1})
+    orders.send({"key": b"big", "value": b"1:" + incompressible(3_000).encode(), "partition": 1})
     found = orders.metadata(orders.run(orders.asset(untouched, partitioned=False, **raw(orders)), None))
     total = 2 * (CACHED // 2) + 2
     assert (found["records_read"], found["records_written"], found["dead_letters"]) == (total, total - 1, 1)

@@ -6,12 +6,13 @@ import base64
 import hashlib
 import json
 import logging
+import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kpipe_platform import (
@@ -25,11 +26,12 @@ from kpipe_platform import (
 )
 from kpipe_platform.errors import ConfigError, DeadLetterError, DestinationRejectedError, RecordFaultError
 from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.topics import TopicLimits
 from kpipe_platform.policies.faults import Fault
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import TopicFactory
 
-from .conftest import BAD, Orders, order
+from .conftest import BAD, Orders, incompressible, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -46,7 +48,7 @@ def with_destination(manager: KafkaIOManager, **changes: Any) -> KafkaIOManager:
 
 
 def long_note(number: int, characters: int) -> dict[str, Any]:
-    return order(number, value={"note": "x" * characters})
+    return order(number, value={"note": incompressible(characters)})
 
 
 class TestTooLarge:
@@ -68,7 +70,7 @@ class TestTooLarge:
         assert "at most 10,000" in envelope["fault"]["message"]
         assert envelope["original"]["offset"] == 301
         original = json.loads(base64.b64decode(envelope["original"]["value_base64"]))
-        assert original["note"] == "x" * 20_000
+        assert original["note"] == incompressible(20_000)
 
     def test_stop_names_the_record_and_moves_nothing(self, small: Orders) -> None:
         with pytest.raises(DestinationRejectedError, match="offset 301") as caught:
@@ -103,6 +105,114 @@ class TestTooLarge:
         assert len(small.letters()) == 1
 
 
+def fresh() -> Column:
+    """Another text each time that it is computed."""
+    return F.udf(lambda _: uuid.uuid4().hex, "string").asNondeterministic()("id")
+
+
+def with_the_time(orders: DataFrame) -> DataFrame:
+    return orders.drop("_kafka").withColumn("at", F.current_timestamp())
+
+
+def with_a_uuid(orders: DataFrame) -> DataFrame:
+    return orders.drop("_kafka").withColumn("uuid", fresh())
+
+
+def without_order(orders: DataFrame) -> DataFrame:
+    """An aggregate of rows that are in another order each time."""
+    groups = orders.withColumn("note", F.concat(fresh(), "note")).groupBy((F.col("id") > 20).cast("int").alias("id"))
+    return groups.agg(F.array_join(F.collect_list("note"), "").alias("notes"))
+
+
+def of_any_record(orders: DataFrame) -> DataFrame:
+    """Two outputs, each with the coordinates of one of its records, and of another one each time."""
+    groups = orders.withColumn("at", fresh()).groupBy((F.col("id") > 20).cast("int").alias("id"))
+    return groups.agg(F.array_join(F.collect_list("note"), "").alias("notes"), F.max_by("_kafka", "at").alias("_kafka"))
+
+
+@pytest.mark.parametrize("known_before", [True, False], ids=["checked", "by the brokers"])
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("stage", [with_the_time, with_a_uuid, without_order, of_any_record])
+def test_what_is_refused_is_dead_lettered_though_its_rows_differ_each_time(
+    make_orders: Callable[..., Orders],
+    monkeypatch: pytest.MonkeyPatch,
+    stage: Callable[[DataFrame], DataFrame],
+    delivery: str,
+    known_before: bool,
+) -> None:
+    orders = make_orders(target=SMALL)
+    if not known_before:
+        monkeypatch.setattr(
+            "kpipe_platform.io_managers.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
+        )
+    orders.send(*(order(n) for n in range(40)), long_note(40, 20_000))
+    manager = with_destination(orders.manager, delivery=delivery)
+    found = orders.metadata(orders.run(orders.asset(stage), manager=manager))
+    rows = 2 if stage in (without_order, of_any_record) else 41
+    assert (found["records_read"], found["records_written"], found["dead_letters"]) == (41, rows - 1, 1)
+    assert {record.json()["id"] for record in orders.outputs()} == set(range(rows - 1))
+    [letter] = orders.letters()
+    envelope = letter.json()
+    original = json.loads(base64.b64decode(envelope["original"]["value_base64"]))
+    if stage is of_any_record:
+        assert original["id"] == envelope["original"]["offset"] > 20
+    else:
+        assert original["id"] == rows - 1
+        assert incompressible(20_000) in str(original)
+    assert orders.committed() == 41
+
+
+class TestCompression:
+    """A topic takes 1 MB by default, of the batch as it comes: a record of 3 MB that compresses well, and others."""
+
+    @pytest.fixture
+    def large(self, orders: Orders) -> Orders:
+        client = {"bootstrap.servers": orders.manager.source.connection.bootstrap_servers, "compression.type": "lz4"}
+        orders.send(order(0), order(1, value={"note": "x" * 3_000_000}), order(2), client=client)
+        return orders
+
+    @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+    @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
+    def test_what_a_topic_holds_can_be_copied(self, large: Orders, delivery: str, compression: str) -> None:
+        manager = with_destination(large.manager, delivery=delivery, compression=compression)
+        found = large.metadata(large.run(large.asset(), manager=manager))
+        assert (found["records_written"], found["dead_letters"]) == (3, 0)
+        assert large.ids() == [0, 1, 2]
+
+    def test_without_compression_it_is_dead_lettered(self, large: Orders) -> None:
+        large.run(large.asset(), manager=with_destination(large.manager, compression="none"))
+        assert large.ids() == [0, 2]
+        [letter] = large.letters()
+        assert letter.json()["fault"]["kind"] == "too_large"
+        assert letter.json()["payload"] == "reference"
+
+    def test_a_topic_that_stores_without_compression(self, make_orders: Callable[..., Orders]) -> None:
+        orders = make_orders(target={"config": {"compression.type": "uncompressed", "max.message.bytes": "10000"}})
+        orders.send(order(0), order(1, value={"note": "x" * 20_000}), order(2))
+        orders.run(orders.asset())
+        assert orders.ids() == [0, 2]
+        [letter] = orders.letters()
+        assert letter.json()["fault"]["kind"] == "too_large"
+
+    def test_its_dead_letter_holds_it_whole(self, large: Orders) -> None:
+        client = {"bootstrap.servers": large.manager.source.connection.bootstrap_servers, "compression.type": "lz4"}
+        large.send({"value": b"no" * 1_500_000}, client=client)
+        large.run(large.asset())
+        [letter] = large.letters()
+        assert letter.json()["payload"] == "embedded"
+        assert base64.b64decode(letter.json()["original"]["value_base64"]) == b"no" * 1_500_000
+
+    def test_a_record_of_which_nobody_is_sure_is_for_the_brokers(self, make_orders: Callable[..., Orders]) -> None:
+        """Of random letters zstd and lz4 leave about as much; a few percent decide."""
+        orders = make_orders(target=SMALL)
+        sizes = range(9_600, 11_600, 50)
+        orders.send(*(long_note(size, size) for size in sizes))
+        found = orders.metadata(orders.run(orders.asset()))
+        assert found["records_written"] + found["dead_letters"] == len(sizes)
+        assert found["records_written"] >= 4
+        assert orders.committed() == len(sizes)
+
+
 def test_a_null_key_for_a_compacted_topic(make_orders: Callable[..., Orders]) -> None:
     orders = make_orders(target={"config": {"cleanup.policy": "compact"}})
     orders.send(order(1), {"key": None, "value": order(2)["value"]}, order(3))
@@ -126,8 +236,6 @@ def test_what_only_the_brokers_know_is_found_by_halving(
     make_orders: Callable[..., Orders], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the checks before sending out of the way, the broker refuses whole batches for one record in them."""
-    from kpipe_platform.kafka.topics import TopicLimits
-
     orders = make_orders(target={"config": {"cleanup.policy": "compact"}})
     monkeypatch.setattr(
         "kpipe_platform.io_managers.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
@@ -223,7 +331,7 @@ class TestDeadLetters:
             dead_letter=KafkaDeadLetterDestination(connection=connection, topic=small),
             spark=orders.manager.spark,
         )
-        payload = b"not json " * 4_000
+        payload = incompressible(36_000).encode()
         orders.send({"key": "k", "value": payload})
         orders.run(orders.asset(), manager=manager)
         [letter] = orders.consume(small)

@@ -27,7 +27,7 @@ from kpipe_platform import (
 from kpipe_platform.errors import ConfigError, DeadLetterLimitError, EngineUnavailableError, RecordFaultError
 from kpipe_platform.kafka.commit_metadata import CommitMetadata
 
-from .conftest import BAD, Orders, order
+from .conftest import BAD, Orders, incompressible, order
 from .killing import writers_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -120,7 +120,7 @@ def test_a_record_that_stops_the_run_leaves_the_parts_before_it_committed(orders
 def test_a_record_that_the_destination_refuses_is_dead_lettered(make_orders: Callable[..., Orders]) -> None:
     orders = make_orders(target={"config": {"max.message.bytes": "20000"}})
     good = [order(n) for n in range(3000)]
-    orders.send(*good[:500], order(-1, value={"note": "x" * 30_000}), *good[500:])
+    orders.send(*good[:500], order(-1, value={"note": incompressible(30_000)}), *good[500:])
     found = orders.metadata(orders.run(orders.asset(scaling=RELAXED)))
     assert (found["records_read"], found["records_written"], found["dead_letters"]) == (3001, 3000, 1)
     assert sorted(orders.ids()) == list(range(3000))

@@ -22,7 +22,7 @@ from kpipe_platform.spark.writer_rows import WriterRows
 from kpipe_platform.spark.writer_spec import WriterSpec
 from kpipe_platform.testing.plugin import Consume
 
-from .conftest import BAD, CACHED, ENDS, Orders, order
+from .conftest import BAD, CACHED, ENDS, Orders, incompressible, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -155,7 +155,7 @@ def test_at_least_once(make_orders: MakeOrders) -> None:
 def test_a_record_that_the_topic_refuses_is_dead_lettered(make_orders: MakeOrders, partitions: int) -> None:
     orders = make_orders(partitions, target={"config": {"max.message.bytes": "2000"}})
     count = partitions * sent(orders, partitions)
-    refused = {**order(CACHED, value={"note": "x" * 3_000}), "partition": partitions - 1}
+    refused = {**order(CACHED, value={"note": incompressible(3_000)}), "partition": partitions - 1}
     orders.send(refused, {**order(CACHED + 1), "partition": partitions - 1})
     found = orders.metadata(orders.run(orders.asset(doubled, partitioned=False), None))
     bad = partitions * (CACHED // partitions // EVERY)

@@ -14,18 +14,22 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kpipe_platform import (
+    FaultAction,
     JsonCodec,
     KafkaDestination,
     KafkaIOManager,
     KafkaRecord,
     KafkaTopic,
+    RawCodec,
+    TextCodec,
     kafka_topic_asset,
     table_input,
 )
+from kpipe_platform.codecs import Codec
 from kpipe_platform.deadletter import Envelope
 from kpipe_platform.errors import ConfigError, RecordFaultError
 
-from .conftest import Orders
+from .conftest import ORDER, Orders, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -116,6 +120,21 @@ def test_a_key_column_with_a_dot_in_its_name(orders: Orders, key: str, expected:
 
     orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, key=key, value=JsonCodec())))
     assert [record.key for record in orders.outputs()] == [expected]
+
+
+@pytest.mark.parametrize("source_key", [RawCodec(), TextCodec()], ids=["bytes", "text"])
+@pytest.mark.parametrize("stage", [as_spark, in_order, as_pandas, as_arrow, as_polars])
+def test_a_tombstone_keeps_its_records_key(
+    make_orders: Callable[..., Orders], stage: Callable[..., Any], source_key: Codec
+) -> None:
+    orders = make_orders(target={"config": {"cleanup.policy": "compact"}})
+    orders.topic_asset = kafka_topic_asset(
+        orders.source, value=JsonCodec(ORDER), key=source_key, partitions=1, name="orders"
+    )
+    orders.send(order(1), {"key": "k1", "value": None})
+    topic = KafkaTopic(orders.target, key="id", value=JsonCodec())
+    orders.run(orders.asset(stage, topic=topic, on_fault=FaultAction.STOP))
+    assert {(record.key, record.value is None) for record in orders.outputs()} == {(b"1", False), (b"k1", True)}
 
 
 def test_an_output_of_another_nested_type_is_refused(orders: Orders) -> None:

@@ -23,6 +23,7 @@ from kpipe_platform.deadletter import (
 )
 from kpipe_platform.deadletter.families import read_dead_letter
 from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.topics import TopicLimits
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.dead_letter_counts import DeadLetterCounts, ReasonCount, count_dead_letters
 from kpipe_platform.spark.dead_letters import dead_letter_columns
@@ -215,6 +216,15 @@ def test_kpipes_raw_form_is_read_by_its_connect_headers(table: Table, families: 
     assert (row["exception_type"], row["message"], row["stacktrace"]) == ("ValueError", "m" * 1_000, "s" * 3_000)
     assert (row["asset"], row["run_id"], row["dead_lettered_at"]) == ("flights_enriched", "7f3e", None)
     assert row["source_timestamp"] == row["created_at"] == row["dlq_timestamp"] == moment(1_357_017_420_005)
+
+
+def test_a_timestamp_that_the_topic_of_a_raw_dead_letter_does_not_take(table: Table) -> None:
+    context = replace(RAW, limits=TopicLimits(before_max_ms=1_000))
+    (row,) = table(build_dead_letter(RECORD, FAULT, context, NOW_MS))
+    assert row["source_timestamp"] == row["created_at"] == moment(1_357_017_420_005)
+    assert row["dlq_timestamp"] == moment(NOW_MS)
+    assert (row["source_topic"], row["source_offset"]) == ("flights", 42)
+    assert pairs(row["headers"]) == RECORD.headers
 
 
 @pytest.mark.parametrize("component", [Component.STAGE, Component.DECODE_KEY])
