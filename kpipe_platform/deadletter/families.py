@@ -117,7 +117,7 @@ def _read_body(record: KafkaRecord, body: JsonBody) -> FoundDeadLetter:
 
 def _read_own(record: KafkaRecord, origin: Origin, hops: Hops | None) -> FoundDeadLetter:
     """The raw form of kpipe, where the error headers alone would not say where the record belongs."""
-    own = record.headers[: origin.header_count]
+    own, added = record.headers[: origin.header_count], record.headers[origin.header_count :]
     original = replace(
         record,
         topic=origin.topic,
@@ -127,15 +127,13 @@ def _read_own(record: KafkaRecord, origin: Origin, hops: Hops | None) -> FoundDe
         timestamp_type=None,
         headers=own,
     )
-    if hops is None:
-        about = FoundDeadLetter(record, "kpipe", original, redacted=REDACTED_MARK in record.headers)
-    else:
-        about = _read_headers(record, hops)
+    about = FoundDeadLetter(record, "kpipe", original) if hops is None else _read_headers(record, hops)
     return replace(
         about,
         family="kpipe",
         original=original,
         attempts=attempts_of(own) or 0,
+        redacted=REDACTED_MARK in added,
         from_source=None,
         problem=None,
         topics=(),

@@ -88,7 +88,8 @@ def raw_letters(failure: Failure) -> Iterator[DeadLetter]:
     envelope, context = failure
     record, fault = envelope.original, envelope.fault
     own: Headers = record.headers
-    if envelope.redacted and REDACTED_MARK not in own:
+    if envelope.redacted:
+        # Behind a mark that the record brought itself, which says nothing of this dead letter.
         own = (*own, REDACTED_MARK)
     origin: Headers = ()
     timestamp_ms, kept_ms = record.timestamp_ms, None

@@ -191,6 +191,9 @@ def _of_headers() -> dict[str, Column]:
     """
     origin = _Origin(F.col("headers"))
     mark_name, mark = REDACTED_MARK
+    # A mark among the record's own headers says nothing of this dead letter.
+    behind_own = F.slice(F.col("headers"), origin.header_count + 1, F.size("headers"))
+    added = F.when(origin.is_known, behind_own).otherwise(F.col("headers"))
     timestamp = F.coalesce(_from_ms(_big_endian(f"{SPRING_PREFIX}original-timestamp")), F.col("dlq_timestamp"))
     timestamp = F.when(origin.timestamp_ms.isNull(), timestamp).otherwise(_from_ms(origin.timestamp_ms))
     writer = _last(f"{CONNECT_PREFIX}class.name")
@@ -221,7 +224,7 @@ def _of_headers() -> dict[str, Column]:
         "group": _last(f"{SPRING_PREFIX}original-consumer-group"),
         **{name: F.array().cast(kind) for name, kind in _ARRAYS.items()},
         "redacted": F.coalesce(
-            F.exists("headers", lambda header: (header["key"] == mark_name) & (header["value"] == F.lit(mark))),
+            F.exists(added, lambda header: (header["key"] == mark_name) & (header["value"] == F.lit(mark))),
             F.lit(False),
         ),
     }

@@ -444,15 +444,15 @@ def test_an_origin_that_cannot_be_read_is_none(value: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("families", [(), ("connect",), ("spring", "connect")])
-@pytest.mark.parametrize("brought", [(), spring(topic=b"payments")])
+@pytest.mark.parametrize("brought", [(), spring(topic=b"payments"), (("kpipe.redacted", b"true"),)])
 @pytest.mark.parametrize("form", ["envelope", "raw"])
 def test_a_redacted_record_is_known_as_such_in_either_form(form: Any, brought: Headers, families: Any) -> None:
     record = replace(source(), headers=(*OWN, *brought))
-    hook = f"{unredacted.__module__}:{unredacted.__qualname__}"
-    context = replace(CONTEXT, form=form, header_families=families, redact=hook)
-    found = read_dead_letter(in_log(build_dead_letter(record, FAULT, context, TIME + 5)))
-    assert found.redacted
-    assert found.original.headers == record.headers
+    for hook in (None, f"{unredacted.__module__}:{unredacted.__qualname__}"):
+        context = replace(CONTEXT, form=form, header_families=families, redact=hook)
+        found = read_dead_letter(in_log(build_dead_letter(record, FAULT, context, TIME + 5)))
+        assert found.redacted == (hook is not None)
+        assert found.original.headers == record.headers
 
 
 def unredacted(record: KafkaRecord, _: Fault) -> KafkaRecord:

@@ -43,6 +43,7 @@ CHANGED = {
     b'{"id":4,"price":1.239}': "wrong_type",
     b'{"id":5,"code":"longer"}': "wrong_type",
     b'{"id":6,"at":1767225600000000}': "wrong_type",
+    b'{"id":6,"price":1e600000000}': "wrong_type",
     b'{"id":7,"code":"\\ud800"}': "not_json",
     b'{"id":8}],"v":[{"id":9}': "not_json",
     b'{"id":8}]} x': "not_json",

@@ -299,7 +299,7 @@ def test_both_readers_say_the_same_of_what_is_written(table: Table, context: Dea
     hook = f"{unredacted.__module__}:{unredacted.__qualname__}"
     letters = [
         build_dead_letter(replace(RECORD, headers=headers), FAULT, replace(context, redact=redact), NOW_MS)
-        for headers in (RECORD.headers, (*RECORD.headers, *left_over), ())
+        for headers in (RECORD.headers, (*RECORD.headers, *left_over), (("kpipe.redacted", b"true"),), ())
         for redact in (None, hook)
     ]
     # A record of a dead-letter topic that failed again.
