@@ -51,6 +51,7 @@ class Step:
         partition_keys: Dagster partitions of the asset in this run; None for an unpartitioned asset.
         instance: Dagster instance, for earlier materialisations.
         tags: The run's tags, which name the deployment that asked for it.
+        known_keys: All of the asset's Dagster partitions; None for an unpartitioned asset.
     """
 
     asset_key: dg.AssetKey
@@ -61,6 +62,7 @@ class Step:
     partition_keys: tuple[str, ...] | None
     instance: dg.DagsterInstance
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
+    known_keys: frozenset[str] | None = None
 
     @property
     def id(self) -> StepId:
@@ -105,27 +107,31 @@ def step_of(step_context: StepExecutionContext, group_of: Callable[[dg.AssetKey]
             fix="read a Kafka topic in an asset of its own: its offsets move with one output",
             step=step_context.step.key,
         )
+    taken, known = _partition_keys(step_context)
     return Step(
         asset_key=keys[0],
         group=group_of(keys[0]),
         run_id=step_context.run_id,
         step_key=step_context.step.key,
         attempt=step_context.previous_attempt_count + 1,
-        partition_keys=_partition_keys(step_context),
+        partition_keys=taken,
         instance=step_context.instance,
         tags=step_context.run_tags,
+        known_keys=known,
     )
 
 
-def _partition_keys(step_context: StepExecutionContext) -> tuple[str, ...] | None:
+def _partition_keys(step_context: StepExecutionContext) -> tuple[tuple[str, ...] | None, frozenset[str] | None]:
+    """The Dagster partitions that the step takes, and all that the asset has; None for an unpartitioned asset."""
     definition = step_context.entity_partitions_def
     if definition is None:
-        return None
+        return None, None
     if not step_context.has_partitions:
         msg = f"step {step_context.step.key!r} materialises a partitioned asset without naming a partition"
         raise ConfigError(msg, fix='name one, for example dg.materialize(..., partition_key="0")')
     with partition_loading_context(dynamic_partitions_store=step_context.instance):
-        return tuple(definition.get_partition_keys_in_range(step_context.partition_key_range))
+        taken = tuple(definition.get_partition_keys_in_range(step_context.partition_key_range))
+        return taken, frozenset(definition.get_partition_keys())
 
 
 def kafka_partitions_of(step: Step, numbers: Callable[[], list[int]]) -> list[int]:
