@@ -54,6 +54,9 @@ def find_target(
 ) -> Target:
     """Check, and create where declared, the topics that the step writes.
 
+    What is written must be another topic than what is read, and dead letters another than outputs: an asset would read
+    what it has written.
+
     Args:
         pipeline: The step's resources.
         clients: Clients of the source's cluster.
@@ -78,9 +81,10 @@ def find_target(
     try:
         if topic is not None:
             found = _ensure(writing, topic.name, topic.create)
+            _refuse_source(pipeline, "destination topic", found, described)
             if found is not None and topic.create is not None:
                 require_spec(writing, found, topic.create)
-        letters = _dead_letter_topics(pipeline, writing, described)
+        letters = _dead_letter_topics(pipeline, writing, described, topic)
         limits = topic_limits(writing, [*([topic.name] if topic else []), *letters.values()])
     finally:
         if writing is not clients:
@@ -155,7 +159,7 @@ def _writing_clients(pipeline: Pipeline, clients: Clients) -> Clients:
 
 
 def _dead_letter_topics(
-    pipeline: Pipeline, writing: Clients, sources: Mapping[str, TopicDescription]
+    pipeline: Pipeline, writing: Clients, sources: Mapping[str, TopicDescription], topic: KafkaTopic | None
 ) -> dict[str, str]:
     if pipeline.dead_letter is None:
         return {}
@@ -163,8 +167,12 @@ def _dead_letter_topics(
     letters = {source: pipeline.dead_letter.topic_for(source) for source in sources}
     for source, letter in list(letters.items()):
         spec = TopicSpec(sources[source].partitions) if pipeline.dead_letter.create_topic else None
+        if topic is not None and letter == topic.name:
+            asset = pipeline.step.asset_key.to_user_string()
+            msg = f"asset {asset} writes its dead letters to its destination topic {letter!r}"
+            raise ConfigError(msg, fix='give them a topic of their own: KafkaDeadLetterDestination(topic="...")')
         try:
-            _ensure(writing, letter, spec)
+            _refuse_source(pipeline, "dead-letter topic", _ensure(writing, letter, spec), sources)
         except TopicNotFoundError as error:
             if not needed:
                 # Only a rule or a row function of the stage could ask for it, and then the run fails.
@@ -177,6 +185,16 @@ def _dead_letter_topics(
                 topic=letter,
             ) from error
     return letters
+
+
+def _refuse_source(
+    pipeline: Pipeline, what: str, found: TopicDescription | None, sources: Mapping[str, TopicDescription]
+) -> None:
+    """Refuse a topic that the asset reads. By its id: another cluster may have one of that name."""
+    if found is not None and found.topic_id in {source.topic_id for source in sources.values()}:
+        asset = pipeline.step.asset_key.to_user_string()
+        msg = f"the {what} of asset {asset} is {found.name!r}, which the asset reads"
+        raise ConfigError(msg, fix="write to another topic: the asset would read what it has written, without end")
 
 
 def _ensure(clients: Clients, name: str, spec: TopicSpec | None) -> TopicDescription | None:
