@@ -209,6 +209,8 @@ def _check(
     if io_manager_def is not None and not isinstance(io_manager_def, StoresOffsets):
         msg = f"@kafka_asset's io_manager_def is {type(io_manager_def).__name__}, which does not store offsets"
         raise OffsetsNotStoredError(msg, fix="wrap it: OffsetCommittingIOManager(inner=...)")
+    if isinstance(io_manager_def, StoresOffsets) and topic is not None:
+        io_manager_def.check_asset(f"of @kafka_asset(topic={topic.name!r})", topic.as_metadata())
 
 
 def _partitions(sources: Sequence[Source]) -> dg.PartitionsDefinition[str] | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -49,6 +49,17 @@ if TYPE_CHECKING:
 
 class StoresOffsets:
     """Marks the IO managers that move the offsets of what a step read."""
+
+    def check_asset(self, asset: str, metadata: Mapping[str, Any]) -> None:
+        """Refuse, before any work, an asset whose output cannot be stored.
+
+        Args:
+            asset: The asset, for a message.
+            metadata: What it declares.
+
+        Raises:
+            ConfigError: It cannot.
+        """
 
 
 class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
@@ -197,6 +208,7 @@ def _refuse_unstored(step_context: StepExecutionContext, topic_asset: dg.AssetKe
     """Refuse, before any work, a step whose outputs no IO manager of ours stores.
 
     Raises:
+        ConfigError: One of ours cannot store such an asset.
         OffsetsNotStoredError: The offsets would stay where they are, and every run would read the same slice.
     """
     from dagster._core.execution.plan.outputs import StepOutputHandle
@@ -206,7 +218,8 @@ def _refuse_unstored(step_context: StepExecutionContext, topic_asset: dg.AssetKe
             continue
         handle = StepOutputHandle(step_context.step.key, output.name)
         stored = not output.dagster_type_key.startswith("Nothing")
-        if not stored or not isinstance(step_context.get_io_manager(handle), StoresOffsets):
+        manager = step_context.get_io_manager(handle)
+        if not stored or not isinstance(manager, StoresOffsets):
             definition = step_context.op_def.output_def_named(output.name)
             msg = (
                 f"{step_context.step.key} reads topic asset {topic_asset.to_user_string()}, and its IO manager "
@@ -217,6 +230,9 @@ def _refuse_unstored(step_context: StepExecutionContext, topic_asset: dg.AssetKe
                 fix="write to Kafka (KafkaIOManager), or wrap the IO manager: OffsetCommittingIOManager(inner=...)",
                 step=step_context.step.key,
             )
+        key = output.properties.asset_key
+        if key is not None:
+            manager.check_asset(key.to_user_string(), _asset_metadata(step_context, key))
 
 
 def _refuse_untyped(step_context: StepExecutionContext, topic_asset: dg.AssetKey) -> None:
