@@ -15,7 +15,18 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
 from kpipe_platform.io_managers.feed import RunLimits, StagedFeeds, TopicFeed
 from kpipe_platform.io_managers.kafka import StoresOffsets
-from kpipe_platform.io_managers.step import FORM, LIMIT, ON_FAULT, READ, READ_FEED, SCALING, topic_of
+from kpipe_platform.io_managers.step import (
+    ASSET_METADATA,
+    FORM,
+    LIMIT,
+    ON_FAULT,
+    READ,
+    READ_FEED,
+    SCALING,
+    read_of,
+    refuse_unknown,
+    topic_of,
+)
 from kpipe_platform.partitions import kafka_partitions, unequal
 from kpipe_platform.partitions.pools import kafka_pool
 from kpipe_platform.policies.components import FaultPolicies
@@ -93,6 +104,7 @@ def kafka_asset(
     _check(sources, topic, io_manager_key, io_manager_def)
     feeds = _parameters(sources)
     _check_ins(ins or {}, feeds)
+    refuse_unknown(metadata, ASSET_METADATA, "@kafka_asset")
     partitions = _partitions(sources) if partitioned else None
     limits = _limits(max_slices, max_duration_s, linger_s)
     if isolate and len(sources) > 1:
@@ -309,6 +321,7 @@ def _check_ins(ins: Mapping[str, dg.AssetIn], feeds: Mapping[str, Source]) -> No
     """Refuse an input that has the name of a source, or reads the same asset, of which Dagster has one input only."""
     keys = {source.key for source in feeds.values()}
     for name, given in ins.items():
+        read_of(given.metadata, f"@kafka_asset(ins=...): input {name!r}")
         key = given.key or dg.AssetKey([*(given.key_prefix or []), name])
         if name in feeds:
             msg = f"@kafka_asset(ins=...) has {name!r}, the parameter of source {feeds[name].key.to_user_string()}"

@@ -19,15 +19,17 @@ from kpipe_platform.io_managers.outputs import emit_feeds, emit_plain
 from kpipe_platform.io_managers.partition_events import StepEvents
 from kpipe_platform.io_managers.pipeline import Pipeline
 from kpipe_platform.io_managers.step import (
+    ASSET_METADATA,
     FORM,
     READ,
     READ_FEED,
-    READ_SLICE,
     READ_TABLE,
     Step,
     kafka_partitions_of,
     limit_of,
     policies_of,
+    read_of,
+    refuse_unknown,
     scaling_of,
     step_of,
     topic_of,
@@ -104,11 +106,11 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
             KpipeError: One of the plan's refusals.
         """
         topic = topic_of(_upstream_metadata(context), context.asset_key)
+        how = read_of(context.definition_metadata, f"input {context.name!r} of {context.step_context.step.key}")
         form = context.definition_metadata.get(FORM) or requested_form(context.dagster_type.typing_type)
         dead_letters = DeadLetterTable.of(_upstream_metadata(context))
         if dead_letters is not None and READ not in context.definition_metadata:
             return load_dead_letters(self, dead_letters, context.asset_key, form)
-        how = context.definition_metadata.get(READ, READ_SLICE)
         if how == READ_TABLE:
             return self._load_table(context, topic, form)
         pipeline = self.pipeline(context.step_context)
@@ -183,6 +185,7 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
         """The resources of a step, with what its asset declares."""
         step: Step = step_of(step_context, self.source.group, type(self).__name__)
         metadata = _asset_metadata(step_context, step.asset_key)
+        refuse_unknown(metadata, ASSET_METADATA, f"asset {step.asset_key.to_user_string()}")
         return Pipeline(
             step=step,
             source=self.source,

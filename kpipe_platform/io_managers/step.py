@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,10 @@ FORM = "kpipe/form"
 DEAD_LETTERS = "kpipe/dead_letters"
 
 READ_SLICE, READ_FEED, READ_TABLE = "slice", "feed", "table"
+
+_PREFIX = "kpipe/"
+ASSET_METADATA = (TOPIC, ON_FAULT, LIMIT, SCALING, DEAD_LETTERS)
+INPUT_METADATA = (READ, FORM)
 
 
 StepId = tuple[str, str, int]
@@ -176,6 +180,43 @@ def limit_of(metadata: Mapping[str, Any] | None, default: DeadLetterLimit) -> De
     """
     declared = _plain(metadata, LIMIT) or {}
     return replace(default, **{name: value for name, value in declared.items() if value is not None})
+
+
+def read_of(metadata: Mapping[str, Any] | None, whose: str) -> str:
+    """How an input is read.
+
+    Args:
+        metadata: The input's metadata.
+        whose: The input, for a message.
+
+    Raises:
+        ConfigError: It is to be read in a way that there is not, or has metadata of kpipe's that there is not.
+    """
+    refuse_unknown(metadata, INPUT_METADATA, whose)
+    how = _plain(metadata, READ)
+    if how is None:
+        return READ_SLICE
+    if how not in (READ_SLICE, READ_FEED, READ_TABLE):
+        msg = f"{whose} has the metadata {READ}: {how!r}"
+        raise ConfigError(msg, fix=f"use {READ_TABLE!r} for the whole topic, or leave it out for the next slice")
+    return str(how)
+
+
+def refuse_unknown(metadata: Mapping[str, Any] | None, known: Sequence[str], whose: str) -> None:
+    """Refuse metadata of kpipe's that there is not: it would be ignored.
+
+    Args:
+        metadata: What is declared.
+        known: The names that there are.
+        whose: The asset or input, for a message.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    for name in metadata or {}:
+        if name.startswith(_PREFIX) and name not in known:
+            msg = f"{whose} has the metadata {name!r}, which kpipe does not know"
+            raise ConfigError(msg, fix=f"use one of {', '.join(known)}, or a name that does not begin with {_PREFIX}")
 
 
 def _plain(metadata: Mapping[str, Any] | None, name: str) -> Any:

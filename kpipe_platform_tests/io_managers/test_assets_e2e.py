@@ -135,6 +135,23 @@ class TestPlainAssets:
                 orders.run(plain(orders, enriched, io_manager_key=key, metadata=metadata), resources=resources)
         assert called == []
 
+    @pytest.mark.parametrize("name", ["kpipe/onfault", "kpipe/read"])
+    def test_metadata_that_would_be_ignored_is_refused_before_work(self, orders: Orders, name: str) -> None:
+        """An input read as "Table" would be taken as a slice, and move offsets."""
+
+        def enriched(orders: DataFrame) -> DataFrame:
+            raise AssertionError("work began")
+
+        orders.send(order(1))
+        topic = KafkaTopic(orders.target).as_metadata()
+        if name == "kpipe/read":
+            asset = plain(orders, enriched, ins={"orders": dg.AssetIn(metadata={name: "Table"})})
+        else:
+            asset = plain(orders, enriched, metadata={**topic, name: "skip"})
+        with pytest.raises(ConfigError, match=f"has the metadata '?{name}"):
+            orders.run(asset)
+        assert orders.committed() is None
+
     def test_a_result_has_a_value(self, orders: Orders, tmp_path: Path) -> None:
         def enriched(orders: DataFrame) -> dg.MaterializeResult[DataFrame]:
             return dg.MaterializeResult(metadata={"mine": 1})
