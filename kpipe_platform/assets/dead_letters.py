@@ -11,7 +11,7 @@ from kpipe_platform.deadletter.times import to_iso
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable, OpenTable, open_table
 from kpipe_platform.io_managers.kafka import KafkaIOManager
-from kpipe_platform.io_managers.step import topic_of
+from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown, topic_of
 from kpipe_platform.spark.checks import columns_of
 from kpipe_platform.spark.dead_letter_counts import DeadLetterCounts, ReasonCount
 
@@ -65,6 +65,7 @@ def dead_letter_asset(
     if max_records is not None and max_records < 1:
         msg = f"dead_letter_asset(max_records={max_records})"
         raise ConfigError(msg, fix="set it to 1 or more; None reads every dead letter")
+    refuse_unknown(metadata, ASSET_METADATA, "dead_letter_asset(...)")
     source_topic = topic_of(_metadata_of(source), source.key).name
     declared = DeadLetterTable(source_topic, topic.replace("{source_topic}", source_topic), max_records)
     prefix, own = source.key.path[:-1], source.key.path[-1]

@@ -15,7 +15,19 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
 from kpipe_platform.io_managers.feed import RunLimits, StagedFeeds, TopicFeed
 from kpipe_platform.io_managers.kafka import StoresOffsets
-from kpipe_platform.io_managers.step import FORM, LIMIT, ON_FAULT, READ, READ_FEED, SCALING
+from kpipe_platform.io_managers.step import (
+    ASSET_METADATA,
+    FORM,
+    LIMIT,
+    ON_FAULT,
+    READ,
+    READ_FEED,
+    SCALING,
+    read_of,
+    refuse_unknown,
+    topic_of,
+)
+from kpipe_platform.partitions import kafka_partitions, unequal
 from kpipe_platform.partitions.pools import kafka_pool
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
@@ -56,8 +68,8 @@ def kafka_asset(
     Args:
         source: The topic asset(s) to read: of ``kafka_topic_asset``, or a Kafka asset. The function has a parameter
             named like the last part of each key (where two keys end alike, like all parts, joined by ``_``); its
-            annotation decides the form (Spark, pandas, pyarrow, polars, list[KafkaRecord]). Several sources must
-            share their partitions; their offsets move together.
+            annotation decides the form (Spark, pandas, pyarrow, polars, list[KafkaRecord]). The partitions are those
+            of the (first) topic that is read. Several sources must have the same number; their offsets move together.
         topic: Destination topic. None: ``io_manager_key`` or ``io_manager_def`` stores the output.
         on_fault: What happens to a record that fails: an action, or ``FaultPolicies`` by part of the pipeline with
             what is tried again before; None: the IO manager's own setting, STOP by default.
@@ -92,6 +104,8 @@ def kafka_asset(
     _check(sources, topic, io_manager_key, io_manager_def)
     feeds = _parameters(sources)
     _check_ins(ins or {}, feeds)
+    refuse_unknown(metadata, ASSET_METADATA, "@kafka_asset")
+    partitions = _partitions(sources) if partitioned else None
     limits = _limits(max_slices, max_duration_s, linger_s)
     if isolate and len(sources) > 1:
         msg = "@kafka_asset(isolate=True) has several sources, and parts of them do not belong together"
@@ -107,11 +121,16 @@ def kafka_asset(
         parameters = list(inspect.signature(stage).parameters.values())
         _check_parameters(stage, feeds, parameters)
         inputs = dict(ins or {})
+        # A copy for each stage: one decorator may be applied to several.
+        arguments = dict(asset_kwargs)
+        if partitioned:
+            arguments.setdefault("partitions_def", partitions)
         for parameter, asset in feeds.items():
             inputs[parameter] = dg.AssetIn(
                 key=asset.key,
                 metadata={READ: READ_FEED, FORM: requested_form(hints.get(parameter))},
                 dagster_type=dg.Any,
+                partition_mapping=_mapping(asset, arguments.get("partitions_def")),
             )
         extra: dict[str, Any] = topic.as_metadata() if topic is not None else {}
         if on_fault is not None:
@@ -120,14 +139,10 @@ def kafka_asset(
             extra[LIMIT] = bounds
         if scaling is not None:
             extra[SCALING] = scaling.model_dump(mode="json")
-        # A copy for each stage: one decorator may be applied to several.
-        arguments = dict(asset_kwargs)
         if io_manager_def is not None:
             arguments["io_manager_def"] = io_manager_def
         else:
             arguments["io_manager_key"] = io_manager_key or "kafka_io_manager"
-        if partitioned:
-            arguments.setdefault("partitions_def", sources[0].partitions_def)
         own_name = name or str(getattr(stage, "__name__", "stage"))
         prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
         made: dg.AssetsDefinition = dg.asset(
@@ -206,6 +221,46 @@ def _check(
     if io_manager_def is not None and not isinstance(io_manager_def, StoresOffsets):
         msg = f"@kafka_asset's io_manager_def is {type(io_manager_def).__name__}, which does not store offsets"
         raise OffsetsNotStoredError(msg, fix="wrap it: OffsetCommittingIOManager(inner=...)")
+    if isinstance(io_manager_def, StoresOffsets) and topic is not None:
+        io_manager_def.check_asset(f"of @kafka_asset(topic={topic.name!r})", topic.as_metadata())
+
+
+def _partitions(sources: Sequence[Source]) -> dg.PartitionsDefinition[str] | None:
+    """The partitions of the topics that are read: those of the first.
+
+    Raises:
+        ConfigError: Sources with fixed partitions have different numbers of them.
+    """
+    found = [_partitions_of(source) for source in sources]
+    counts = {
+        source.key.to_user_string(): len(each.get_partition_keys())
+        for source, each in zip(sources, found, strict=True)
+        if isinstance(each, dg.StaticPartitionsDefinition)
+    }
+    if len(set(counts.values())) > 1:
+        raise unequal("@kafka_asset(source=...)", counts)
+    return found[0]
+
+
+def _partitions_of(source: Source) -> dg.PartitionsDefinition[str] | None:
+    """The partitions of a source's topic. A Kafka asset has those of the topic that it reads, not of what it writes."""
+    own: dg.PartitionsDefinition[str] | None = source.partitions_def
+    if isinstance(source, dg.SourceAsset):
+        return own
+    topic = topic_of(source.metadata_by_key.get(source.key), source.key)
+    if isinstance(own, dg.DynamicPartitionsDefinition):
+        return kafka_partitions(topic.name)
+    if isinstance(own, dg.StaticPartitionsDefinition) and topic.create is not None:
+        return kafka_partitions(topic.name, topic.create.partitions)
+    return own
+
+
+def _mapping(source: Source, own: dg.PartitionsDefinition[str] | None) -> dg.PartitionMapping | None:
+    """How Dagster relates the partitions; None: as it does by itself, one to one."""
+    if own is None or isinstance(source, dg.SourceAsset) or own == source.partitions_def:
+        return None
+    # What a Kafka asset writes of one partition may lie in any partition of its topic.
+    return dg.AllPartitionMapping()
 
 
 def _limits(max_slices: int | None, max_duration_s: float | None, linger_s: float | None) -> RunLimits:
@@ -266,6 +321,7 @@ def _check_ins(ins: Mapping[str, dg.AssetIn], feeds: Mapping[str, Source]) -> No
     """Refuse an input that has the name of a source, or reads the same asset, of which Dagster has one input only."""
     keys = {source.key for source in feeds.values()}
     for name, given in ins.items():
+        read_of(given.metadata, f"@kafka_asset(ins=...): input {name!r}")
         key = given.key or dg.AssetKey([*(given.key_prefix or []), name])
         if name in feeds:
             msg = f"@kafka_asset(ins=...) has {name!r}, the parameter of source {feeds[name].key.to_user_string()}"

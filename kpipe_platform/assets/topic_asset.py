@@ -14,6 +14,7 @@ from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.kafka import KafkaIOManager
+from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown
 from kpipe_platform.partitions import kafka_partitions, partition_number, register_kafka_partitions
 
 
@@ -60,6 +61,7 @@ def kafka_topic_asset(
     """
     declared = KafkaTopic(topic, value=value, key_codec=key or RawCodec())
     declared.require_readable()
+    refuse_unknown(metadata, ASSET_METADATA, f"kafka_topic_asset({topic!r})")
     definition = kafka_partitions(topic, partitions)
     name = name or "".join(c if c.isalnum() and c.isascii() else "_" for c in topic)
     prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or [])

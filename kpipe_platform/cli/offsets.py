@@ -267,7 +267,18 @@ def _as_slice(group: str, topic: str, topic_id: str, standings: list[_Standing],
         offset = targets[standing.partition]
         here = OffsetRange(topic, standing.partition, offset, offset)
         marks = standing.marks
-        ranges.append(PlannedRange(here, topic_id, marks.log_start, marks.end, standing.offset))
+        stored = standing.committed.metadata if standing.committed else None
+        ranges.append(
+            PlannedRange(
+                here,
+                topic_id,
+                marks.log_start,
+                marks.end,
+                standing.offset,
+                # Of another topic of that name it says nothing.
+                partitions=stored.partitions if stored is not None and stored.topic_id == topic_id else None,
+            )
+        )
     own = transactional_id(group, [planned.range for planned in ranges])
     # Whoever may be at work on these partitions: under one id each, under one for all, or as was committed last.
     each = [[planned.range] for planned in ranges]

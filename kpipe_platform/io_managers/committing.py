@@ -1,13 +1,15 @@
-"""Offsets stored after any other IO manager has stored its output."""
+"""Offsets stored after another IO manager has stored its output."""
 
 # No postponed annotations here: Dagster reads the type of a resource dependency when the class is made.
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
+from dagster._core.storage.db_io_manager import DbIOManager
 
+from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers import ledger
 from kpipe_platform.io_managers.feed import StagedFeeds
@@ -22,6 +24,11 @@ class OffsetCommittingIOManager(dg.ConfigurableIOManager, StoresOffsets):
     At least once: when the run dies between the inner store and the offsets, the slice is taken again. An inner IO
     manager that names its output after ``current_slice()`` overwrites what was left, and so stores each record once.
 
+    The inner IO manager is called once a slice, each time with that slice's rows, and has to keep those of earlier
+    slices. Dagster's own (``FilesystemIOManager``, those of object stores and databases) replace a partition's output
+    instead: with one of them each run warns that only the last slice is kept, and ``max_slices`` other than 1 is
+    refused.
+
     Args:
         inner: The IO manager that stores and loads the asset.
     """
@@ -32,17 +39,41 @@ class OffsetCommittingIOManager(dg.ConfigurableIOManager, StoresOffsets):
         """Load by the inner IO manager."""
         return self.inner.load_input(context)
 
+    def check_asset(self, asset: str, metadata: Mapping[str, Any]) -> None:
+        """Refuse an inner IO manager that is one of kpipe's, and an asset that declares a topic to write."""
+        if isinstance(self.inner, StoresOffsets):
+            msg = f"asset {asset}: the inner IO manager is {type(self.inner).__name__}, which stores offsets itself"
+            raise ConfigError(msg, fix="use it without OffsetCommittingIOManager")
+        if TOPIC in metadata:
+            msg = f"asset {asset} declares a topic to write, and {type(self).__name__} stores its output elsewhere"
+            raise ConfigError(msg, fix="leave topic= out, or use a KafkaIOManager")
+
     def handle_output(self, context: dg.OutputContext, obj: Any) -> Iterator[Any]:  # type: ignore[override]
         """Store by the inner IO manager, then dead letters, then offsets.
 
         Raises:
-            ConfigError: The step read no Kafka topic.
+            ConfigError: The step read no Kafka topic, or takes several slices that the inner IO manager would not keep.
             Exception: Whatever the inner IO manager raises; offsets are unmoved.
         """
 
         def store(output: Any) -> None:
             _drain(self.inner.handle_output(context, output))
 
+        if _replaces(self.inner):
+            name = type(self.inner).__name__
+            if isinstance(obj, StagedFeeds) and obj.limits.max_slices != 1:
+                msg = (
+                    f"asset {context.asset_key.to_user_string()} takes several slices in a run, of which {name} would "
+                    "keep the last only: it replaces what it has stored of a partition"
+                )
+                raise ConfigError(
+                    msg, fix="max_slices=1, or an inner IO manager that names its output after current_slice()"
+                )
+            context.log.warning(
+                "%s replaces what it has stored of a partition: of %s only the slice of this run is kept",
+                name,
+                context.asset_key.to_user_string(),
+            )
         if isinstance(obj, StagedFeeds):
             yield from emit_feeds(context, obj, topic=None, store=store)
             return
@@ -51,6 +82,16 @@ class OffsetCommittingIOManager(dg.ConfigurableIOManager, StoresOffsets):
             msg = f"asset {context.asset_key.to_user_string()} read no Kafka topic, so there are no offsets to store"
             raise ConfigError(msg, fix="use the inner IO manager itself for this asset")
         yield from emit_plain(context, obj, pipelines[0], topic=None, store=store)
+
+
+def _replaces(inner: dg.IOManager) -> bool:
+    """Whether it is known to replace what it has stored of a partition: those of Dagster and its integrations.
+
+    A subclass of somebody else may name its files after the slice.
+    """
+    if isinstance(inner, dg.UPathIOManager):
+        return type(inner).__module__.startswith("dagster")
+    return isinstance(inner, DbIOManager | dg.InMemoryIOManager)
 
 
 def _drain(result: Any) -> None:

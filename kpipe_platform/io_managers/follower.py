@@ -111,6 +111,7 @@ class Follower:
                 topic_id=planned.topic_id,
                 marks=marks[place],
                 committed=CommittedOffset(planned.range.end),
+                partitions=planned.partitions,
             )
             for planned, place in zip(done.ranges, places, strict=True)
         ]

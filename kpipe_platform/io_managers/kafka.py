@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -19,15 +19,17 @@ from kpipe_platform.io_managers.outputs import emit_feeds, emit_plain
 from kpipe_platform.io_managers.partition_events import StepEvents
 from kpipe_platform.io_managers.pipeline import Pipeline
 from kpipe_platform.io_managers.step import (
+    ASSET_METADATA,
     FORM,
     READ,
     READ_FEED,
-    READ_SLICE,
     READ_TABLE,
     Step,
     kafka_partitions_of,
     limit_of,
     policies_of,
+    read_of,
+    refuse_unknown,
     scaling_of,
     step_of,
     topic_of,
@@ -50,6 +52,17 @@ if TYPE_CHECKING:
 
 class StoresOffsets:
     """Marks the IO managers that move the offsets of what a step read."""
+
+    def check_asset(self, asset: str, metadata: Mapping[str, Any]) -> None:
+        """Refuse, before any work, an asset whose output cannot be stored.
+
+        Args:
+            asset: The asset, for a message.
+            metadata: What it declares.
+
+        Raises:
+            ConfigError: It cannot.
+        """
 
 
 class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
@@ -94,11 +107,11 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
             KpipeError: One of the plan's refusals.
         """
         topic = topic_of(_upstream_metadata(context), context.asset_key)
+        how = read_of(context.definition_metadata, f"input {context.name!r} of {context.step_context.step.key}")
         form = context.definition_metadata.get(FORM) or requested_form(context.dagster_type.typing_type)
         dead_letters = DeadLetterTable.of(_upstream_metadata(context))
         if dead_letters is not None and READ not in context.definition_metadata:
             return load_dead_letters(self, dead_letters, context.asset_key, form)
-        how = context.definition_metadata.get(READ, READ_SLICE)
         if how == READ_TABLE:
             return self._load_table(context, topic, form)
         pipeline = self.pipeline(context.step_context)
@@ -176,6 +189,7 @@ class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
         """The resources of a step, with what its asset declares."""
         step: Step = step_of(step_context, self.source.group, type(self).__name__)
         metadata = _asset_metadata(step_context, step.asset_key)
+        refuse_unknown(metadata, ASSET_METADATA, f"asset {step.asset_key.to_user_string()}")
         return Pipeline(
             step=step,
             source=self.source,
@@ -201,6 +215,7 @@ def _refuse_unstored(step_context: StepExecutionContext, topic_asset: dg.AssetKe
     """Refuse, before any work, a step whose outputs no IO manager of ours stores.
 
     Raises:
+        ConfigError: One of ours cannot store such an asset.
         OffsetsNotStoredError: The offsets would stay where they are, and every run would read the same slice.
     """
     from dagster._core.execution.plan.outputs import StepOutputHandle
@@ -210,7 +225,8 @@ def _refuse_unstored(step_context: StepExecutionContext, topic_asset: dg.AssetKe
             continue
         handle = StepOutputHandle(step_context.step.key, output.name)
         stored = not output.dagster_type_key.startswith("Nothing")
-        if not stored or not isinstance(step_context.get_io_manager(handle), StoresOffsets):
+        manager = step_context.get_io_manager(handle)
+        if not stored or not isinstance(manager, StoresOffsets):
             definition = step_context.op_def.output_def_named(output.name)
             msg = (
                 f"{step_context.step.key} reads topic asset {topic_asset.to_user_string()}, and its IO manager "
@@ -221,6 +237,9 @@ def _refuse_unstored(step_context: StepExecutionContext, topic_asset: dg.AssetKe
                 fix="write to Kafka (KafkaIOManager), or wrap the IO manager: OffsetCommittingIOManager(inner=...)",
                 step=step_context.step.key,
             )
+        key = output.properties.asset_key
+        if key is not None:
+            manager.check_asset(key.to_user_string(), _asset_metadata(step_context, key))
 
 
 def _refuse_untyped(step_context: StepExecutionContext, topic_asset: dg.AssetKey) -> None:

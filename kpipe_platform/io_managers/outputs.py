@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -23,7 +24,7 @@ from kpipe_platform.io_managers.stager import store_output
 from kpipe_platform.io_managers.step import kafka_partitions_of
 from kpipe_platform.io_managers.taken import partitions_failed
 from kpipe_platform.io_managers.tally import Tally
-from kpipe_platform.io_managers.target import find_target
+from kpipe_platform.io_managers.target import Target, find_target
 from kpipe_platform.kafka.slices import Slice, resumption_of, transactional_id
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.spark.failures import classify, is_sparks
@@ -46,7 +47,7 @@ def emit_feeds(
     pipeline = next(iter(staged.feeds.values())).pipeline
     topics = [feed.topic.name for feed in staged.feeds.values()]
     events = StepEvents.of(pipeline, topics, context.log_event)
-    runner = FeedRunner(staged, pipeline, events, topic=topic, store=store)
+    runner = FeedRunner(staged, pipeline, events, topic=topic, store=store, found=partial(_warn, context, pipeline))
     _note_metadata(dg.AssetExecutionContext.get().op_execution_context)
     try:
         yield from _emit_taken(context, runner, pipeline)
@@ -142,7 +143,8 @@ def emit_plain(
 
         def work() -> None:
             with interruptible.at_work(_joined(pipeline, reads)):
-                reports.append(_store_plain(output, pipeline, reads, topic, store))
+                warn = partial(_warn, context, pipeline)
+                reports.append(_store_plain(output, pipeline, reads, topic, store, warn))
 
         interruptible.run(work)
     except KpipeError as error:
@@ -188,10 +190,12 @@ def _store_plain(
     reads: Sequence[ledger.OpenRead],
     topic: KafkaTopic | None,
     store: Store | None,
+    found: Callable[[Target], None],
 ) -> SliceReport:
     slice_ = _joined(pipeline, reads)
     with pipeline.source.clients() as clients:
         target = find_target(pipeline, clients, [read.topic for read in reads], topic, plain=True)
+    found(target)
     if reads and slice_.is_empty:
         return pipeline.store_start(slice_)
     sources = {read.topic.name: (read.topic, read.frames) for read in reads if read.frames is not None}
@@ -227,6 +231,19 @@ def _materialisation(
     metadata = metadata_of(tally, pipeline.distribution)
     event = dg.AssetMaterialization(asset_key=context.asset_key, partition=partition, metadata=metadata)
     return DagsterEvent.asset_materialization(context.step_context, event)
+
+
+def _warn(context: dg.OutputContext, pipeline: Pipeline, target: Target) -> None:
+    """Name the partitions that nobody reads, in each run: the records in them are in no count."""
+    for topic, numbers in target.left_out.items():
+        context.log.warning(
+            "topic %s has partition(s) %s, of which %s has no Dagster partition: no run reads them. Partition the "
+            "asset by kafka_partitions(%r); if it is, observe the topic's asset, or run a sensor, which registers them",
+            topic,
+            ", ".join(map(str, numbers)),
+            pipeline.step.asset_key.to_user_string(),
+            topic,
+        )
 
 
 def _log(context: dg.OutputContext, tally: Tally) -> None:

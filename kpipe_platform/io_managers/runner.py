@@ -61,6 +61,7 @@ class FeedRunner:
         events: Told of the partitions that are worked on.
         topic: Destination topic; None where ``store`` takes the output.
         store: The inner IO manager's store; None where the output goes to Kafka.
+        found: Called with the target when it is found, before any slice is taken.
         clock: Monotonic seconds; injected for tests.
         sleep: Waits for seconds; by default no longer than until the run is terminated. Injected for tests.
     """
@@ -73,6 +74,7 @@ class FeedRunner:
         *,
         topic: KafkaTopic | None,
         store: Store | None = None,
+        found: Callable[[Target], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] | None = None,
     ) -> None:
@@ -82,6 +84,7 @@ class FeedRunner:
         self._topics = [feed.topic for feed in staged.feeds.values()]
         self._topic = topic
         self._store = store
+        self._found = found
         self._clock = clock
         self._taken: dict[int | None, Taken] = {}
         self._interruptible = pipeline.interruptible()
@@ -127,6 +130,7 @@ class FeedRunner:
         clients = self._pipeline.source.clients()
         try:
             target = find_target(self._pipeline, clients, self._topics, self._topic)
+            self._found(target)
             lookout = Lookout(clients, self._pipeline.source.isolation, clock=self._clock)
             yield _Shared(clients, target, lookout, Turns(at_once))
         finally:

@@ -333,9 +333,12 @@ def store_output(pipeline: Pipeline, staged: Staged, target: Target, store: Stor
     """Write what a stage returned, to Kafka or to the inner store.
 
     Raises:
-        ConfigError: It is not rows but one of Dagster's results, which a store would take for the output.
+        ConfigError: It is not rows but None, or one of Dagster's results, which a store would take for the output.
     """
     output = staged.output
+    if output is None:
+        msg = f"asset {pipeline.step.asset_key.to_user_string()} returned None, not rows to store"
+        raise ConfigError(msg, fix="return the rows; a `return` may be missing. For no rows return an empty DataFrame")
     if output is NoValueSentinel or isinstance(output, dg.MaterializeResult | dg.ObserveResult | dg.Output):
         name = dg.MaterializeResult.__name__ if output is NoValueSentinel else type(output).__name__
         msg = f"asset {pipeline.step.asset_key.to_user_string()} returned a {name} without rows to store"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +33,10 @@ DEAD_LETTERS = "kpipe/dead_letters"
 
 READ_SLICE, READ_FEED, READ_TABLE = "slice", "feed", "table"
 
+_PREFIX = "kpipe/"
+ASSET_METADATA = (TOPIC, ON_FAULT, LIMIT, SCALING, DEAD_LETTERS)
+INPUT_METADATA = (READ, FORM)
+
 
 StepId = tuple[str, str, int]
 """Run, step and attempt."""
@@ -51,6 +55,7 @@ class Step:
         partition_keys: Dagster partitions of the asset in this run; None for an unpartitioned asset.
         instance: Dagster instance, for earlier materialisations.
         tags: The run's tags, which name the deployment that asked for it.
+        known_keys: All of the asset's Dagster partitions; None for an unpartitioned asset.
     """
 
     asset_key: dg.AssetKey
@@ -61,6 +66,7 @@ class Step:
     partition_keys: tuple[str, ...] | None
     instance: dg.DagsterInstance
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
+    known_keys: frozenset[str] | None = None
 
     @property
     def id(self) -> StepId:
@@ -100,27 +106,31 @@ def step_of(step_context: StepExecutionContext, group_of: Callable[[dg.AssetKey]
             fix="read a Kafka topic in an asset of its own: its offsets move with one output",
             step=step_context.step.key,
         )
+    taken, known = _partition_keys(step_context)
     return Step(
         asset_key=keys[0],
         group=group_of(keys[0]),
         run_id=step_context.run_id,
         step_key=step_context.step.key,
         attempt=step_context.previous_attempt_count + 1,
-        partition_keys=_partition_keys(step_context),
+        partition_keys=taken,
         instance=step_context.instance,
         tags=step_context.run_tags,
+        known_keys=known,
     )
 
 
-def _partition_keys(step_context: StepExecutionContext) -> tuple[str, ...] | None:
+def _partition_keys(step_context: StepExecutionContext) -> tuple[tuple[str, ...] | None, frozenset[str] | None]:
+    """The Dagster partitions that the step takes, and all that the asset has; None for an unpartitioned asset."""
     definition = step_context.entity_partitions_def
     if definition is None:
-        return None
+        return None, None
     if not step_context.has_partitions:
         msg = f"step {step_context.step.key!r} materialises a partitioned asset without naming a partition"
         raise ConfigError(msg, fix='name one, for example dg.materialize(..., partition_key="0")')
     with partition_loading_context(dynamic_partitions_store=step_context.instance):
-        return tuple(definition.get_partition_keys_in_range(step_context.partition_key_range))
+        taken = tuple(definition.get_partition_keys_in_range(step_context.partition_key_range))
+        return taken, frozenset(definition.get_partition_keys())
 
 
 def kafka_partitions_of(step: Step, numbers: Callable[[], list[int]]) -> list[int]:
@@ -165,6 +175,43 @@ def limit_of(metadata: Mapping[str, Any] | None, default: DeadLetterLimit) -> De
     """
     declared = _plain(metadata, LIMIT) or {}
     return replace(default, **{name: value for name, value in declared.items() if value is not None})
+
+
+def read_of(metadata: Mapping[str, Any] | None, whose: str) -> str:
+    """How an input is read.
+
+    Args:
+        metadata: The input's metadata.
+        whose: The input, for a message.
+
+    Raises:
+        ConfigError: It is to be read in a way that there is not, or has metadata of kpipe's that there is not.
+    """
+    refuse_unknown(metadata, INPUT_METADATA, whose)
+    how = _plain(metadata, READ)
+    if how is None:
+        return READ_SLICE
+    if how not in (READ_SLICE, READ_FEED, READ_TABLE):
+        msg = f"{whose} has the metadata {READ}: {how!r}"
+        raise ConfigError(msg, fix=f"use {READ_TABLE!r} for the whole topic, or leave it out for the next slice")
+    return str(how)
+
+
+def refuse_unknown(metadata: Mapping[str, Any] | None, known: Sequence[str], whose: str) -> None:
+    """Refuse metadata of kpipe's that there is not: it would be ignored.
+
+    Args:
+        metadata: What is declared.
+        known: The names that there are.
+        whose: The asset or input, for a message.
+
+    Raises:
+        ConfigError: There is one.
+    """
+    for name in metadata or {}:
+        if name.startswith(_PREFIX) and name not in known:
+            msg = f"{whose} has the metadata {name!r}, which kpipe does not know"
+            raise ConfigError(msg, fix=f"use one of {', '.join(known)}, or a name that does not begin with {_PREFIX}")
 
 
 def _plain(metadata: Mapping[str, Any] | None, name: str) -> Any:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kpipe_platform.codecs.topic import KafkaTopic
@@ -18,6 +18,7 @@ from kpipe_platform.kafka.topics import (
     require_spec,
     topic_limits,
 )
+from kpipe_platform.partitions import unequal
 from kpipe_platform.policies.faults import FaultAction
 
 if TYPE_CHECKING:
@@ -33,11 +34,14 @@ class Target:
         limits: What the destination topic takes.
         dead_letter_topics: Dead-letter topic and its limits, by source topic; without those that do not exist, where
             no policy asks for them.
+        left_out: Partitions of each source topic that no Dagster partition of the asset takes; only topics that have
+            some.
     """
 
     topic: KafkaTopic | None
     limits: TopicLimits
     dead_letter_topics: Mapping[str, tuple[str, TopicLimits]]
+    left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
 
 def find_target(
@@ -49,6 +53,9 @@ def find_target(
     plain: bool = False,
 ) -> Target:
     """Check, and create where declared, the topics that the step writes.
+
+    What is written must be another topic than what is read, and dead letters another than outputs: an asset would read
+    what it has written.
 
     Args:
         pipeline: The step's resources.
@@ -67,14 +74,17 @@ def find_target(
     _check_resources(pipeline, topic)
     names = [source.name for source in sources]
     _check_lanes(pipeline, topic, names, plain=plain)
+    # Before a topic is created: a mistyped source is not to leave a new topic behind.
+    described = describe_topics(clients, names) if names else {}
+    left_out = _left_out(pipeline, described)
     writing = _writing_clients(pipeline, clients)
     try:
         if topic is not None:
-            # Sources first: a mistyped one is not to leave a new topic behind.
-            found = _ensure(writing, topic.name, topic.create, lambda: names and describe_topics(clients, names))
+            found = _ensure(writing, topic.name, topic.create)
+            _refuse_source(pipeline, "destination topic", found, described)
             if found is not None and topic.create is not None:
                 require_spec(writing, found, topic.create)
-        letters = _dead_letter_topics(pipeline, clients, writing, names)
+        letters = _dead_letter_topics(pipeline, writing, described, topic)
         limits = topic_limits(writing, [*([topic.name] if topic else []), *letters.values()])
     finally:
         if writing is not clients:
@@ -83,7 +93,24 @@ def find_target(
         topic,
         limits[topic.name] if topic else TopicLimits(),
         {source: (letter, limits[letter]) for source, letter in letters.items()},
+        left_out,
     )
+
+
+def _left_out(pipeline: Pipeline, sources: Mapping[str, TopicDescription]) -> dict[str, tuple[int, ...]]:
+    """Partitions of the source topics that no run of the asset takes.
+
+    Raises:
+        ConfigError: The topics differ in their number of partitions, and the runs take the same one of each.
+    """
+    known = pipeline.step.known_keys
+    if known is None:
+        return {}
+    counts = {name: found.partitions for name, found in sources.items()}
+    if len(set(counts.values())) > 1:
+        raise unequal(f"asset {pipeline.step.asset_key.to_user_string()}", counts)
+    absent = {name: tuple(n for n in range(count) if str(n) not in known) for name, count in counts.items()}
+    return {name: numbers for name, numbers in absent.items() if numbers}
 
 
 def _check_resources(pipeline: Pipeline, topic: KafkaTopic | None) -> None:
@@ -131,17 +158,21 @@ def _writing_clients(pipeline: Pipeline, clients: Clients) -> Clients:
     return Clients(where.connection.settings)
 
 
-def _dead_letter_topics(pipeline: Pipeline, clients: Clients, writing: Clients, sources: list[str]) -> dict[str, str]:
+def _dead_letter_topics(
+    pipeline: Pipeline, writing: Clients, sources: Mapping[str, TopicDescription], topic: KafkaTopic | None
+) -> dict[str, str]:
     if pipeline.dead_letter is None:
         return {}
     needed = pipeline.policies.may(FaultAction.DEAD_LETTER)
     letters = {source: pipeline.dead_letter.topic_for(source) for source in sources}
     for source, letter in list(letters.items()):
-        spec = None
-        if pipeline.dead_letter.create_topic:
-            spec = TopicSpec(describe_topics(clients, [source])[source].partitions)
+        spec = TopicSpec(sources[source].partitions) if pipeline.dead_letter.create_topic else None
+        if topic is not None and letter == topic.name:
+            asset = pipeline.step.asset_key.to_user_string()
+            msg = f"asset {asset} writes its dead letters to its destination topic {letter!r}"
+            raise ConfigError(msg, fix='give them a topic of their own: KafkaDeadLetterDestination(topic="...")')
         try:
-            _ensure(writing, letter, spec)
+            _refuse_source(pipeline, "dead-letter topic", _ensure(writing, letter, spec), sources)
         except TopicNotFoundError as error:
             if not needed:
                 # Only a rule or a row function of the stage could ask for it, and then the run fails.
@@ -156,14 +187,21 @@ def _dead_letter_topics(pipeline: Pipeline, clients: Clients, writing: Clients, 
     return letters
 
 
-def _ensure(
-    clients: Clients, name: str, spec: TopicSpec | None, before: Callable[[], object] = lambda: None
-) -> TopicDescription | None:
-    """Find a topic, or create it by its spec, after ``before`` was called; None where this call created it."""
+def _refuse_source(
+    pipeline: Pipeline, what: str, found: TopicDescription | None, sources: Mapping[str, TopicDescription]
+) -> None:
+    """Refuse a topic that the asset reads. By its id: another cluster may have one of that name."""
+    if found is not None and found.topic_id in {source.topic_id for source in sources.values()}:
+        asset = pipeline.step.asset_key.to_user_string()
+        msg = f"the {what} of asset {asset} is {found.name!r}, which the asset reads"
+        raise ConfigError(msg, fix="write to another topic: the asset would read what it has written, without end")
+
+
+def _ensure(clients: Clients, name: str, spec: TopicSpec | None) -> TopicDescription | None:
+    """Find a topic, or create it by its spec; None where this call created it."""
     try:
         return describe_topics(clients, [name])[name]
     except TopicNotFoundError:
         if spec is None:
             raise
-    before()
     return None if create_topic(clients, name, spec) else describe_topics(clients, [name])[name]

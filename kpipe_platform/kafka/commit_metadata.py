@@ -54,6 +54,8 @@ class CommitMetadata:
         lanes: Lanes that the slice has; 1 for a slice that is written whole.
         stopped: The lane that is next found that it cannot be written; those behind it end too.
         at_ms: When it was committed, milliseconds since the epoch; None: by a version that did not say so.
+        partitions: Partitions that the topic had when the group began in this one; None: by a version that did not say
+            so. A partition with a higher number was added to the topic later.
     """
 
     topic_id: str
@@ -66,6 +68,7 @@ class CommitMetadata:
     lanes: int = 1
     stopped: bool = False
     at_ms: int | None = None
+    partitions: int | None = None
 
     @property
     def is_whole(self) -> bool:

@@ -216,7 +216,9 @@ def settle(settings: ConnectionSettings, group: str, offsets: Offsets, *, run_id
         if found is None or found.metadata is None or found.metadata.is_whole:
             continue
         stored, at = found.metadata, found.offset
-        stands = PlannedRange(OffsetRange(topic, number, at, at), stored.topic_id, at, at, at)
+        stands = PlannedRange(
+            OffsetRange(topic, number, at, at), stored.topic_id, at, at, at, partitions=stored.partitions
+        )
         left.setdefault((stored.unit, stored.lanes), []).append(stands)
     for (unit, lanes), ranges in left.items():
         logger.info("taking over from %s, of whose %s lanes some may be at work", unit, lanes)

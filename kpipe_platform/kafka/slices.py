@@ -18,7 +18,14 @@ from kpipe_platform.errors import (
     TopicRecreatedError,
 )
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import CommittedOffset, GroupMember, Offsets, committed_offsets, group_members
+from kpipe_platform.kafka.groups import (
+    CommittedOffset,
+    GroupMember,
+    Offsets,
+    committed_offsets,
+    group_members,
+    stored_offsets,
+)
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, offsets_at, watermarks
 from kpipe_platform.kafka.topics import TopicDescription, describe_topics
 
@@ -79,6 +86,8 @@ class PartitionFacts:
         earlier: The last materialisation that Dagster holds; None where it holds none.
         log_end: End of the log with open transactions included (the high watermark); None: not asked, because the
             group's offset is not past the end in ``marks``; of Dagster's a run asks, and a tick leaves it to the run.
+        partitions: Partitions of the topic now; None: not known.
+        is_added: The partition was added to the topic after the group had begun in another one.
     """
 
     topic: str
@@ -89,6 +98,8 @@ class PartitionFacts:
     start_offset: int | None = None
     earlier: Materialised | None = None
     log_end: int | None = None
+    partitions: int | None = None
+    is_added: bool = False
 
     @property
     def place(self) -> str:
@@ -112,6 +123,7 @@ class PlannedRange:
         is_past_stable: The offset lies between the last stable offset and the log's end, where nothing can be read
             before open transactions end.
         renew: The group's offset is so old that it is stored again though nothing is read.
+        partitions: Partitions that the topic had when the group began in this one; None: not known.
     """
 
     range: OffsetRange
@@ -123,6 +135,7 @@ class PlannedRange:
     is_past_stable: bool = False
     renew: bool = False
     resumed: bool = False
+    partitions: int | None = None
 
     @property
     def backlog(self) -> int:
@@ -257,6 +270,7 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
         NoStartOffsetError: A new group and ``start="error"``.
         LostRangeError: The log begins after the stored offset, and the policy is ``"error"``.
     """
+    partitions = facts.partitions
     if facts.committed is None:
         begin, committed = _first_offset(facts, policy), None
         who = f"Dagster holds a materialisation up to offset {begin}"
@@ -264,6 +278,8 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
         begin = committed = facts.committed.offset
         who = f"group {policy.group} stores offset {begin}"
         stored = facts.committed.metadata
+        if stored is not None and stored.partitions is not None:
+            partitions = stored.partitions
         if stored is not None and stored.topic_id != facts.topic_id:
             raise _recreated(facts, policy, who, stored.topic_id)
     # The last stable offset stands still at an open transaction; an offset behind that waits for it to end.
@@ -303,6 +319,7 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
         lost=lost,
         is_past_stable=begin > facts.marks.end,
         resumed=facts.committed is None and facts.earlier is not None,
+        partitions=partitions,
     )
 
 
@@ -364,21 +381,24 @@ def _first_offset(facts: PartitionFacts, policy: PlanPolicy) -> int:
         raise NoStartOffsetError(
             msg, fix=f"set the first offset: {_set_command(facts, policy, 'earliest')}", **_ids(facts, policy)
         )
-    return start_of(policy.start, facts.marks, facts.start_offset)
+    return start_of(facts, policy.start)
 
 
-def start_of(start: str | int, marks: Watermarks, start_offset: int | None) -> int:
+def start_of(facts: PartitionFacts, start: str | int) -> int:
     """Where a group without an offset begins. Pure.
 
     Args:
+        facts: The partition. One that was added when the group had begun in others has nothing that the start policy
+            leaves out: all of it came later.
         start: The start policy; ``"error"`` is not refused here, and is the log's start.
-        marks: Log start and end.
-        start_offset: First offset at the policy's time; None where no record is that young.
     """
+    marks = facts.marks
+    if facts.is_added:
+        return marks.log_start
     if start == "latest":
         return marks.end
     if isinstance(start, int):
-        return marks.end if start_offset is None else min(start_offset, marks.end)
+        return marks.end if facts.start_offset is None else min(facts.start_offset, marks.end)
     return marks.log_start
 
 
@@ -508,12 +528,15 @@ def facts_of(
 ) -> list[PartitionFacts]:
     """The facts of the partitions whose offsets and watermarks are read.
 
-    One call more is made where a group begins at a time, and where its offset is past the last stable offset.
+    One call more is made where a group begins at a time, and where its offset is past the last stable offset; and one
+    where it has no offset in some of these partitions, to begin at the latest or at a time, if it is not asked about
+    all partitions of the topic.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
     """
     new = [place for place, stored in committed.items() if stored is None]
+    began = _began(clients, policy, described, committed) if new else {}
     starts: dict[Partition, int | None] = {}
     if new and isinstance(policy.start, int):
         starts = offsets_at(clients, new, policy.start, policy.isolation)
@@ -530,6 +553,30 @@ def facts_of(
             committed=stored,
             start_offset=starts.get((topic, number)),
             log_end=ends[(topic, number)].end if (topic, number) in ends else None,
+            partitions=described[topic].partitions,
+            is_added=stored is None and number >= began.get(topic, described[topic].partitions),
         )
         for (topic, number), stored in committed.items()
     ]
+
+
+def _began(
+    clients: Clients, policy: PlanPolicy, described: Mapping[str, TopicDescription], committed: Offsets
+) -> dict[str, int]:
+    """The fewest partitions that each topic had when the group began in one of them, where that is known.
+
+    Raises:
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    if policy.start in ("earliest", "error"):
+        return {}
+    topics = dict.fromkeys(topic for topic, _ in committed)
+    others = [(t, n) for t in topics for n in range(described[t].partitions) if (t, n) not in committed]
+    # Without waiting for open transactions: of a partition that the group is about to begin in, another one knows more.
+    known = {**committed, **(stored_offsets(clients, policy.group, others) if others else {})}
+    counts: dict[str, int] = {}
+    for (topic, _), stored in known.items():
+        metadata = None if stored is None else stored.metadata
+        if metadata is not None and metadata.partitions is not None and metadata.topic_id == described[topic].topic_id:
+            counts[topic] = min(metadata.partitions, counts.get(topic, metadata.partitions))
+    return counts

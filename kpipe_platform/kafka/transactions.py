@@ -200,6 +200,7 @@ class SliceTransaction:
                     slice_.lanes,
                     stopped,
                     at_ms,
+                    planned.partitions,
                 ).to_text(),
             )
             for planned, end, counted in zip(slice_.ranges, ends, counts, strict=True)

@@ -88,21 +88,8 @@ def gather_waiting(
             topic_id=facts.topic_id,
             marks=facts.marks,
             committed=facts.committed,
-            offset=next_offset(facts.committed, facts.marks, policy.start, facts.start_offset),
+            # Under start="error" everything waits.
+            offset=start_of(facts, policy.start) if facts.committed is None else facts.committed.offset,
         )
         for facts in found
     ]
-
-
-def next_offset(
-    committed: CommittedOffset | None, marks: Watermarks, start: str | int, start_offset: int | None = None
-) -> int:
-    """Where a group's next slice begins. Pure.
-
-    Args:
-        committed: The group's offset.
-        marks: Log start and end.
-        start: The start policy, for a group without an offset; under ``"error"`` everything waits.
-        start_offset: First offset at the policy's time.
-    """
-    return start_of(start, marks, start_offset) if committed is None else committed.offset

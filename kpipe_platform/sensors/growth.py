@@ -10,7 +10,7 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 from dagster._core.definitions.partitions.definition import PartitionsDefinition
 
 from kpipe_platform.errors import TopicRecreatedError
-from kpipe_platform.partitions import partition_number
+from kpipe_platform.partitions import dynamic_name, partition_number
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,11 @@ def known_keys(
     name = definition.name if isinstance(definition, dg.DynamicPartitionsDefinition) else None
     with partition_loading_context(dynamic_partitions_store=instance):
         return name, tuple(definition.get_partition_keys())
+
+
+def is_foreign(name: str | None, topics: Sequence[str]) -> bool:
+    """Whether dynamic partitions are those of another topic than the ones that are read."""
+    return name is not None and name.startswith(dynamic_name("")) and name not in map(dynamic_name, topics)
 
 
 def compare(name: str | None, keys: Sequence[str], count: int) -> Growth:

@@ -10,6 +10,7 @@ from kpipe_platform.io_managers.step import topic_of
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.partitions import kafka_partitions
 from kpipe_platform.sensors.deadline import Deadline
 from kpipe_platform.sensors.growth import compare, known_keys, shrunk
 from kpipe_platform.sensors.reading import tick_settings
@@ -29,7 +30,8 @@ def kafka_partition_sensor(
 ) -> dg.SensorDefinition:
     """A sensor that registers a topic's new partitions, for assets that something else asks for.
 
-    ``kafka_offset_sensor`` does so itself.
+    ``kafka_offset_sensor`` does so itself. Of a Kafka asset it registers the partitions of the topic that the asset
+    writes.
 
     Args:
         topic_asset: A topic asset, or a Kafka asset, with dynamic partitions.
@@ -53,6 +55,8 @@ def kafka_partition_sensor(
         msg = f"kafka_partition_sensor: the partitions of asset {shown} do not follow its topic"
         raise ConfigError(msg, fix="leave the count out of kafka_topic_asset(..., partitions=...)")
     topic = topic_of(metadata, topic_asset.key).name
+    # A Kafka asset's own partitions are those of the topic that it reads.
+    followed = kafka_partitions(topic)
     deadline = Deadline(deadline_s, f"describe topic {topic}")
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -64,7 +68,7 @@ def kafka_partition_sensor(
         except KpipeError as error:
             context.log.warning("tick on topic %s skipped: %s", topic, error)
             return dg.SensorResult(skip_reason=str(error))
-        growth = compare(*known_keys(definition, context.instance), count)
+        growth = compare(*known_keys(followed, context.instance), count)
         gone = [str(shrunk(topic, number, count, growth.name)) for number in growth.gone]
         if gone:
             context.log.warning("%s", counted(gone))

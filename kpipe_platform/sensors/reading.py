@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import dagster as dg
+
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import Offsets, stored_offsets
 from kpipe_platform.kafka.offsets import Partition, Watermarks, watermarks_around
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import PartitionFacts, PlanPolicy, facts_of
 from kpipe_platform.kafka.topics import TopicDescription, describe_topics
+from kpipe_platform.partitions import unequal
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,17 @@ class BrokerView:
     def partitions(self) -> int:
         """Partitions that all of the topics have: a run takes the same number of each."""
         return min(topic.partitions for topic in self.topics.values())
+
+
+def refuse_unequal(asset: dg.AssetKey, view: BrokerView) -> None:
+    """Refuse a partitioned asset over topics that differ in their number of partitions, as its runs do.
+
+    Raises:
+        ConfigError: They do.
+    """
+    counts = {name: topic.partitions for name, topic in view.topics.items()}
+    if len(set(counts.values())) > 1:
+        raise unequal(f"asset {asset.to_user_string()}", counts)
 
 
 def tick_settings(settings: ConnectionSettings, deadline_s: float) -> ConnectionSettings:

@@ -49,7 +49,7 @@ def problems_of(
     left_out = growth.left_out if growth is not None else ()
     for number in left_out:
         text = (
-            f"{target.topics[0]}/{number} has no Dagster partition: the asset's partitions are fixed\n"
+            f"{target.topics[0]}/{number} has no Dagster partition: the asset's partitions do not follow the topic\n"
             "  How to fix: set the count to the topic's, or follow it with kafka_partitions(topic)"
         )
         found.append(Problem(number, "left out", text))

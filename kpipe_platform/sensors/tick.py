@@ -27,10 +27,10 @@ from kpipe_platform.sensors.collector import seldom_collected
 from kpipe_platform.sensors.cursor import Cursor, Seen
 from kpipe_platform.sensors.deadline import Deadline
 from kpipe_platform.sensors.events import TickEvents
-from kpipe_platform.sensors.growth import Growth, compare, known_keys
+from kpipe_platform.sensors.growth import Growth, compare, is_foreign, known_keys
 from kpipe_platform.sensors.in_flight import RunInFlight, runs_in_flight
 from kpipe_platform.sensors.ownership import PartitionShare
-from kpipe_platform.sensors.reading import BrokerView, Downstream, read_brokers, tick_settings
+from kpipe_platform.sensors.reading import BrokerView, Downstream, read_brokers, refuse_unequal, tick_settings
 from kpipe_platform.sensors.report import Problem, problems_of, problems_of_runs, shown, summary_of, told, unreported
 from kpipe_platform.sensors.requests import run_request
 from kpipe_platform.sensors.resource import source_of
@@ -91,6 +91,10 @@ class OffsetTick:
         downstream = self._downstream(context, source)
         definition = self.asset.partitions_def
         name, keys = (None, ()) if definition is None else known_keys(definition, context.instance)
+        if is_foreign(name, target.topics):
+            # Those of another topic, which its own readers follow: registering in it would give them partitions that
+            # their topic does not have.
+            name = None
         # Before the offsets: a run that ends in between is taken to be at work still. The other way round its range
         # would be asked for again.
         running = runs_in_flight(context.instance, target.key, keys)
@@ -118,6 +122,8 @@ class OffsetTick:
         if is_shared and owned is None:
             reason = f"group {target.group}: it is not known yet which partitions this deployment owns"
             return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
+        if definition is not None:
+            refuse_unequal(self.asset.key, view)
         growth = None if definition is None else compare(name, keys, view.partitions)
         rules = self.rules(scaling.partitions_at_once)
         result = self._decide(context, target, view, growth, running, owned, rules)

@@ -6,7 +6,7 @@ import dagster as dg
 
 from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.io_managers.step import DEAD_LETTERS, READ, READ_FEED, READ_SLICE, topic_of
+from kpipe_platform.io_managers.step import DEAD_LETTERS, READ_FEED, READ_SLICE, read_of, topic_of
 
 
 def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition | None) -> tuple[str, ...]:
@@ -42,9 +42,8 @@ def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition 
     return tuple(topics)
 
 
-def _read_of(asset: dg.AssetsDefinition, parameter: str) -> object:
+def _read_of(asset: dg.AssetsDefinition, parameter: str) -> str:
     """How an input is read."""
     inputs = asset.node_def.input_dict
     metadata = inputs[parameter].metadata if parameter in inputs else {}
-    value = metadata.get(READ, READ_SLICE)
-    return value.value if isinstance(value, dg.MetadataValue) else value
+    return read_of(metadata, f"input {parameter!r} of {asset.key.to_user_string()}")

@@ -99,3 +99,19 @@ def test_one_decorator_for_two_functions() -> None:
         (spec,) = asset.specs
         assert (spec.description, spec.kinds) == ("ours", {"kafka"})
         assert asset.get_io_manager_key_for_asset_key(spec.key) == "own"
+
+
+@pytest.mark.parametrize("name", ["kpipe/onfault", "kpipe/read", "kpipe/ranges"])
+def test_metadata_of_kpipes_that_there_is_not(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"@kafka_asset has the metadata '{name}'.*\n.*use one of kpipe/topic"):
+        declared(["orders"], "orders", metadata={name: "skip"})
+    with pytest.raises(ConfigError, match=f"has the metadata '{name}'"):
+        kafka_topic_asset("t", value=JsonCodec("id BIGINT"), metadata={name: "skip"})
+    declared(["orders"], "orders", metadata={"kpipe/on_fault": "skip", "team": "kpipe"})
+
+
+@pytest.mark.parametrize("metadata", [{"kpipe/read": "Table"}, {"kpipe/reads": "table"}])
+def test_an_input_that_is_to_be_read_in_another_way(metadata: dict[str, str]) -> None:
+    given = dg.AssetIn("customers", metadata=metadata)
+    with pytest.raises(ConfigError, match="input 'customers' has the metadata"):
+        declared(["orders"], "orders", "customers", ins={"customers": given})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -129,9 +130,27 @@ class TestPlainAssets:
         orders.send(order(1))
         for key in ("kafka_io_manager", "committing"):
             resources = {"committing": OffsetCommittingIOManager(inner=FolderIOManager(folder="/nowhere"))}
+            metadata = {} if key == "committing" else KafkaTopic(orders.target).as_metadata()
             with pytest.raises(OffsetsNotStoredError, match="annotate what it returns"):
-                orders.run(plain(orders, enriched, io_manager_key=key), resources=resources)
+                orders.run(plain(orders, enriched, io_manager_key=key, metadata=metadata), resources=resources)
         assert called == []
+
+    @pytest.mark.parametrize("name", ["kpipe/onfault", "kpipe/read"])
+    def test_metadata_that_would_be_ignored_is_refused_before_work(self, orders: Orders, name: str) -> None:
+        """An input read as "Table" would be taken as a slice, and move offsets."""
+
+        def enriched(orders: DataFrame) -> DataFrame:
+            raise AssertionError("work began")
+
+        orders.send(order(1))
+        topic = KafkaTopic(orders.target).as_metadata()
+        if name == "kpipe/read":
+            asset = plain(orders, enriched, ins={"orders": dg.AssetIn(metadata={name: "Table"})})
+        else:
+            asset = plain(orders, enriched, metadata={**topic, name: "skip"})
+        with pytest.raises(ConfigError, match=f"has the metadata '?{name}"):
+            orders.run(asset)
+        assert orders.committed() is None
 
     def test_a_result_has_a_value(self, orders: Orders, tmp_path: Path) -> None:
         def enriched(orders: DataFrame) -> dg.MaterializeResult[DataFrame]:
@@ -318,6 +337,72 @@ class TestOtherStores:
             )
         with pytest.raises(ConfigError, match="return the rows themselves"):
             orders.run(orders.asset(lambda orders: result))
+        assert orders.committed() is None
+
+    @pytest.mark.parametrize("is_plain", [False, True])
+    @pytest.mark.parametrize("key", ["kafka_io_manager", "committing"])
+    def test_none_is_not_rows(self, orders: Orders, tmp_path: Path, key: str, is_plain: bool) -> None:
+        """As a stage returns whose `return` was forgotten."""
+
+        def enriched(orders: DataFrame) -> DataFrame | None:
+            return None
+
+        orders.send(order(1))
+        topic = KafkaTopic(orders.target) if key == "kafka_io_manager" else None
+        if is_plain:
+            asset = plain(orders, enriched, io_manager_key=key, metadata=topic.as_metadata() if topic else {})
+        else:
+            asset = orders.asset(enriched, topic=topic, io_manager_key=key)
+        inner = FolderIOManager(folder=str(tmp_path))
+        with pytest.raises(ConfigError, match="returned None, not rows"):
+            orders.run(asset, resources={"committing": OffsetCommittingIOManager(inner=inner)})
+        assert orders.committed() is None
+
+    @pytest.mark.parametrize("memory", [False, True])
+    def test_a_store_that_replaces_a_partition_keeps_one_slice(
+        self, orders: Orders, tmp_path: Path, memory: bool
+    ) -> None:
+        def stage(orders: pd.DataFrame) -> pd.DataFrame:
+            return orders[["id"]]
+
+        def asset(**how: Any) -> dg.AssetsDefinition:
+            how.setdefault("scaling", PartitionScaling(max_records=2))
+            return orders.asset(stage, topic=None, io_manager_key="committing", **how)
+
+        inner: Any = dg.InMemoryIOManager() if memory else dg.FilesystemIOManager(base_dir=str(tmp_path))
+        resources = {"committing": OffsetCommittingIOManager(inner=inner)}
+        orders.send(*(order(n) for n in range(6)))
+        for several in ({"max_slices": None}, {"max_slices": 2}, {"max_slices": None, "linger_s": 1.0}):
+            with pytest.raises(ConfigError, match="would keep the last only"):
+                orders.run(asset(**several), resources=resources)
+        assert orders.committed() is None
+        run = orders.run(asset(), resources=resources)
+        assert orders.committed() == 2
+        warnings = [e.user_message for e in orders.instance.all_logs(run.run_id) if e.level == logging.WARNING]
+        assert len(warnings) == 1
+        assert "only the slice of this run is kept" in warnings[0]
+
+    def test_a_topic_that_would_be_ignored_is_refused_before_work(self, orders: Orders, tmp_path: Path) -> None:
+        def enriched(orders: DataFrame) -> DataFrame:
+            raise AssertionError("work began")
+
+        committing = OffsetCommittingIOManager(inner=FolderIOManager(folder=str(tmp_path)))
+        orders.send(order(1))
+        for asset in (
+            orders.asset(enriched, io_manager_key="committing"),
+            plain(orders, enriched, io_manager_key="committing"),
+        ):
+            with pytest.raises(ConfigError, match="declares a topic to write"):
+                orders.run(asset, resources={"committing": committing})
+        with pytest.raises(ConfigError, match="declares a topic to write"):
+            orders.asset(enriched, io_manager_def=committing)
+
+    def test_an_inner_io_manager_that_stores_offsets_itself(self, orders: Orders) -> None:
+        asset = orders.asset(topic=None, io_manager_key="committing")
+        orders.send(order(1))
+        for inner in (orders.manager, OffsetCommittingIOManager(inner=orders.manager)):
+            with pytest.raises(ConfigError, match="which stores offsets itself"):
+                orders.run(asset, resources={"committing": OffsetCommittingIOManager(inner=inner)})
         assert orders.committed() is None
 
     def test_stop_looks_before_it_stores(self, orders: Orders, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import dagster as dg
 import pytest
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -23,6 +24,7 @@ from kpipe_platform import (
     KafkaDestination,
     KafkaIOManager,
     KafkaTopic,
+    TopicSpec,
 )
 from kpipe_platform.errors import ConfigError, DeadLetterError, DestinationRejectedError, RecordFaultError
 from kpipe_platform.kafka.records import KafkaRecord
@@ -378,3 +380,47 @@ def test_exactly_once_needs_one_cluster(orders: Orders, kafka_broker: EmbeddedBr
     )
     with pytest.raises(ConfigError, match="one cluster and one connection"):
         orders.run(orders.asset(), manager=manager)
+
+
+class TestLoops:
+    """What an asset writes is another topic than what it reads."""
+
+    @staticmethod
+    def dead_letters_to(manager: KafkaIOManager, topic: str) -> KafkaIOManager:
+        connection = manager.source.connection
+        letters = KafkaDeadLetterDestination(connection=connection, topic=topic, create_topic=True)
+        return KafkaIOManager(
+            source=manager.source, destination=manager.destination, dead_letter=letters, spark=manager.spark
+        )
+
+    @pytest.mark.parametrize("is_plain", [False, True])
+    @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+    def test_the_destination_is_the_source(self, orders: Orders, delivery: str, is_plain: bool) -> None:
+        def enriched(orders: DataFrame) -> DataFrame:
+            return orders
+
+        topic = KafkaTopic(orders.source, create=TopicSpec())
+        asset = orders.asset(enriched, topic=topic)
+        if is_plain:
+            how = {"partitions_def": orders.topic_asset.partitions_def, "metadata": topic.as_metadata()}
+            asset = dg.asset(io_manager_key="kafka_io_manager", **how)(enriched)
+        orders.send(order(1))
+        manager = with_destination(orders.manager, delivery=delivery)
+        with pytest.raises(ConfigError, match=f"destination topic of asset enriched is '{orders.source}'"):
+            orders.run(asset, manager=manager)
+        assert orders.committed() is None
+        assert len(orders.consume(orders.source)) == 1
+
+    def test_dead_letters_go_to_the_source(self, orders: Orders) -> None:
+        orders.send(BAD)
+        manager = self.dead_letters_to(orders.manager, "{source_topic}")
+        with pytest.raises(ConfigError, match=f"dead-letter topic of asset enriched is '{orders.source}'"):
+            orders.run(orders.asset(), manager=manager)
+        assert orders.committed() is None
+
+    def test_dead_letters_go_to_the_destination(self, orders: Orders) -> None:
+        orders.send(BAD)
+        manager = self.dead_letters_to(orders.manager, orders.target)
+        with pytest.raises(ConfigError, match="writes its dead letters to its destination topic"):
+            orders.run(orders.asset(), manager=manager)
+        assert orders.committed() is None

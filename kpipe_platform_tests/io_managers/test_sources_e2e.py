@@ -8,10 +8,10 @@ from typing import Any
 import dagster as dg
 import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 from pyspark.sql import DataFrame
 
-from kpipe_platform import JsonCodec, KafkaIOManager, KafkaSource, KafkaTopic
+from kpipe_platform import JsonCodec, KafkaIOManager, KafkaSource, KafkaTopic, kafka_topic_asset
 from kpipe_platform.errors import (
     ForeignMemberError,
     LostRangeError,
@@ -24,7 +24,7 @@ from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.topics import create_topic, delete_topic
 from kpipe_platform_tests.processes import wait_until
 
-from .conftest import Orders, order
+from .conftest import ORDER, Orders, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -257,6 +257,38 @@ class TestStart:
         filled.send(order(10))
         assert filled.metadata(filled.run(filled.asset(), manager=manager))["records_read"] == 1
         assert filled.ids() == [10]
+
+    @pytest.mark.parametrize("start", ["latest", "2100-01-01"])
+    @pytest.mark.parametrize("partitioned", [True, False])
+    def test_a_partition_that_is_added_later_loses_nothing(
+        self, make_orders: Callable[..., Orders], admin: AdminClient, start: str, partitioned: bool
+    ) -> None:
+        """One that was there when the group began still begins where the start policy says."""
+        orders = make_orders(2)
+        orders.topic_asset = kafka_topic_asset(orders.source, value=JsonCodec(ORDER), partitions=3, name="orders")
+        manager = with_source(orders.manager, start=start)
+        asset = orders.asset(partitioned=partitioned)
+        orders.send(*({**order(n), "partition": n % 2} for n in range(4)))
+
+        def run(*keys: str) -> int:
+            found = [orders.run(asset, key, manager=manager) for key in (keys if partitioned else [None])]
+            return sum(orders.metadata(each)["records_read"] for each in found)
+
+        assert run("0") == 0
+        admin.create_partitions([NewPartitions(orders.source, 3)])[orders.source].result(10)
+        wait_until(lambda: len(manager.source.partition_numbers(orders.source)) == 3, "the new partition")
+        orders.send(*({**order(n), "partition": 2} for n in range(4, 9)))
+        if partitioned:
+            assert run("1") == 0
+        orders.send({**order(9), "partition": 0})
+        assert run("0", "2") == 6
+        assert sorted(orders.ids()) == [4, 5, 6, 7, 8, 9]
+        group = manager.source.committed(orders.group, orders.source)
+        assert [each and each.metadata and each.metadata.partitions for each in group.values()] == [
+            2,
+            3 if partitioned else 2,
+            3,
+        ]
 
     def test_a_time(self, filled: Orders) -> None:
         manager = with_source(filled.manager, start="2023-11-14T22:13:24+00:00")  # 1,700,000,004 s

@@ -67,6 +67,8 @@ LEFT = Materialised(77, "id-1", "kpipe.a")
         pytest.param(facts(None, log_start=7), policy(), 7, 100, id="earliest is the log start"),
         pytest.param(facts(None), policy(start="latest"), 100, 100, id="new group from the latest"),
         pytest.param(facts(None, start_offset=42), policy(start=1000), 42, 100, id="from a time"),
+        pytest.param(facts(None, 7, is_added=True), policy(start="latest"), 7, 100, id="all of an added partition"),
+        pytest.param(facts(None, 7, is_added=True), policy(start=1000), 7, 100, id="all of it, too, from a time"),
         pytest.param(facts(None, start_offset=None), policy(start=1000), 100, 100, id="from a time after all records"),
         pytest.param(facts(None, start_offset=120), policy(start=1000), 100, 100, id="a time past the stable end"),
         pytest.param(facts(10, log_start=50), policy(on_lost_offsets="skip"), 50, 100, id="skip what was lost"),
