@@ -26,6 +26,7 @@ from kpipe_platform.codecs.schema import (
 )
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.spark.exact import MISFITS, check_exact, exact_array, exact_cast
 from kpipe_platform.spark.row_results import frame_of, records_of
 
 if TYPE_CHECKING:
@@ -70,7 +71,6 @@ _ARROW = {
     "timestamp_ntz": pa.timestamp("us"),
     **dict.fromkeys(EPOCH_UNITS, pa.timestamp("us", "UTC")),
 }
-_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _TIMESTAMP_TYPES: dict[int, Any] = {0: "create_time", 1: "log_append_time"}
 
@@ -273,31 +273,29 @@ def _from_pandas(frame: pd.DataFrame, kinds: Mapping[str, DataType]) -> pa.Table
 
 def _column(name: str, series: pd.Series[Any], kind: DataType | None) -> pa.Array:
     """A column with its declared type where it holds every value unchanged, else with a type of its own."""
-    objects = series if series.dtype == object else ()
-    # A time without a zone would be taken as UTC, so times keep their own type.
-    if kind is not None and series.dtype.kind != "M" and not any(_has_more(value, kind) for value in objects):
-        try:
-            return pa.array(series, type=_arrow_type(kind), from_pandas=True)
-        except _MISFITS:
-            pass  # where a type is declared, the check of the output says so
+    is_objects = series.dtype == object
     try:
-        return pa.array(series, from_pandas=True)
-    except _MISFITS as error:
+        # Times keep their own type: whether they have a zone is for the check of the output.
+        if kind is not None and series.dtype.kind != "M":
+            if is_objects:
+                return exact_array(series, _arrow_type(kind), name, from_pandas=True, zoned=True)
+            return exact_cast(_plain_array(series), _arrow_type(kind), name)
+    except MISFITS:
+        pass  # where a type is declared, the check of the output says so
+    try:
+        array = _plain_array(series)
+        if is_objects:
+            check_exact(series, array.type, name, from_pandas=True, zoned=True)
+    except MISFITS as error:
         msg = f"column {name!r} of the pandas.DataFrame has no type of its own: {error}"
         fix = "return one type a column; what else there is may be declared: KafkaTopic(value=JsonCodec(...))"
         raise ConfigError(msg, fix=fix, column=name) from error
+    return array
 
 
-def _has_more(value: Any, kind: DataType) -> bool:
-    """Whether a value has fields that its type does not have, which Arrow would drop."""
-    if isinstance(kind, StructType) and isinstance(value, Mapping):
-        types = {field.name: field.type for field in kind.fields}
-        return any(name not in types or _has_more(one, types[name]) for name, one in value.items())
-    if isinstance(kind, MapType) and isinstance(value, Mapping):
-        return any(_has_more(one, kind.value) for one in value.values())
-    if isinstance(kind, ArrayType) and not isinstance(kind.element, ScalarType) and isinstance(value, Iterable):
-        return any(_has_more(one, kind.element) for one in value)
-    return False
+def _plain_array(series: pd.Series[Any]) -> pa.Array:
+    array = pa.array(series, from_pandas=True)
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
 def _has_map(kind: DataType) -> bool:

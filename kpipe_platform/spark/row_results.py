@@ -7,10 +7,10 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from kpipe_platform.spark.exact import MISFITS, MisfitError, check_exact, exact_array, exact_cast
 
 _FLOAT = struct.Struct("f")
-_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class ResultError(ValueError):
@@ -118,7 +118,9 @@ def rows_as_columns(rows: list[dict[str, Any]], columns: pa.Schema) -> pa.Record
     """The rows as a batch; None where one of them does not fit."""
     try:
         made = pa.RecordBatch.from_pylist(rows, schema=columns)
-    except _MISFITS:
+        for field in columns:
+            check_exact([row.get(field.name) for row in rows], field.type, field.name)
+    except MISFITS:
         return None
     # Arrow does not look at nulls, and Spark dies of one where it expects none.
     holes = [_hole(made.column(field.name), field.name) for field in columns]
@@ -129,9 +131,9 @@ def misfit(row: dict[str, Any], columns: pa.Schema) -> ResultError | None:
     """Why a row does not fit; None where it does."""
     for field in columns:
         try:
-            array = pa.array([row.get(field.name)], type=field.type)
-        except _MISFITS as error:
-            return ResultError(f"the function returned {field.name!r} that is no {field.type}: {error}")
+            array = exact_array([row.get(field.name)], field.type, field.name)
+        except MisfitError as error:
+            return _result_error(error)
         hole = _hole(array, field.name)
         if hole is not None:
             return _missing(hole)
@@ -183,28 +185,28 @@ def table_as_columns(table: pa.Table, columns: pa.Schema, required: Sequence[str
 
 def _series(series: Any, field: pa.Field) -> pa.Array:
     try:
-        # Of Python objects Arrow would guess the type, and take a dict for a struct where a map is declared.
-        kind = field.type if series.dtype == object else None
-        array = pa.array(series, type=kind, from_pandas=True)
-    except _MISFITS as error:
+        if series.dtype == object:
+            # Arrow would guess the type, and take a dict for a struct where a map is declared.
+            return exact_array(series, field.type, field.name, from_pandas=True)
+        array = pa.array(series, from_pandas=True)
+    except MISFITS as error:
         msg = f"the function returned {field.name!r} as {series.dtype}, declared {field.type}: {error}"
         raise ResultError(msg) from None
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
 def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
-    if array.type == field.type:
-        return array
-    # Spark's timestamps are microseconds, pandas' nanoseconds: cut, as Spark does. Anything else must lose nothing.
-    options = pc.CastOptions(field.type, allow_time_truncate=True)
     try:
-        return array.cast(options=options)
-    except pa.ArrowException as error:
-        msg = f"the function returned {field.name!r} as {array.type}, declared {field.type}: {error}"
-        raise ResultError(msg) from None
+        return exact_cast(array, field.type, field.name)
+    except MisfitError as error:
+        raise _result_error(error) from None
 
 
 # Both
+
+
+def _result_error(error: MisfitError) -> ResultError:
+    return ResultError(f"the function returned {error}")
 
 
 def _missing(path: str) -> ResultError:

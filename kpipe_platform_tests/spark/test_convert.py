@@ -190,6 +190,61 @@ def test_a_pandas_column_that_does_not_fit_is_refused(
     assert message in str(caught.value)
 
 
+_WALL_TIME = dt.datetime(2026, 1, 5, 10, 30)  # noqa: DTZ001  # a time without a zone
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "found"),
+    [
+        ([1767225600000], "TIMESTAMP", "bigint"),
+        ([1767225600000], "TIMESTAMP_NTZ", "bigint"),
+        ([1767225600000], "TIMESTAMP_MILLIS", "bigint"),
+        ([20000], "DATE", "bigint"),
+        ([{"n": 1.5}], "STRUCT<n: INT>", "struct<n:double>"),
+        ([{"n": 20000}], "STRUCT<n: DATE>", "struct<n:bigint>"),
+        ([[1767225600000]], "ARRAY<TIMESTAMP>", "array<bigint>"),
+        ([_WALL_TIME.date(), None], "TIMESTAMP", "date"),
+        ([_WALL_TIME, None], "DATE", "timestamp_ntz"),
+        ([{"n": _WALL_TIME}], "STRUCT<n: TIMESTAMP>", "struct<n:timestamp_ntz>"),
+        ([_WALL_TIME.astimezone(dt.timezone.utc)], "TIMESTAMP_NTZ", "timestamp"),
+        ([[_WALL_TIME.astimezone(dt.timezone.utc)]], "ARRAY<TIMESTAMP_NTZ>", "array<timestamp>"),
+        ([True], "INT", "boolean"),
+        ([True, None], "INT", "boolean"),
+        ([1], "BOOLEAN", "bigint"),
+        (["text"], "BINARY", "string"),
+        ([b"text"], "STRING", "binary"),
+        ([1e39], "FLOAT", "double"),
+    ],
+)
+def test_a_pandas_column_is_not_converted_where_that_changes_a_value(
+    spark: SparkSession, values: list[Any], kind: str, found: str
+) -> None:
+    codec = JsonCodec(f"x {kind}")
+    columns = [pd.Series(values, dtype=object)]
+    if not isinstance(values[0], dt.datetime | dict | list):
+        columns.append(pd.Series(values))
+    for column in columns:
+        with pytest.raises(ConfigError, match=f"'x' is {found}, declared as"):
+            check_output_schema(to_frame(spark, pd.DataFrame({"x": column}), codec), codec, "target")
+
+
+def test_times_without_a_zone_are_those_of_the_session_in_every_pandas_column(spark: SparkSession) -> None:
+    codec = JsonCodec("a TIMESTAMP, b TIMESTAMP")
+    made = pd.DataFrame({"a": pd.Series([_WALL_TIME], dtype=object), "b": pd.Series([_WALL_TIME])})
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        frame = to_frame(spark, made, codec)
+        check_output_schema(frame, codec, "target")
+        expected = '{"a":"2026-01-05T10:30:00.000000-05:00","b":"2026-01-05T10:30:00.000000-05:00"}'
+        assert texts(frame, codec) == [expected]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    mixed = pd.DataFrame({"a": pd.Series([_WALL_TIME.astimezone(dt.timezone.utc), _WALL_TIME], dtype=object)})
+    with pytest.raises(ConfigError, match="has no type of its own"):
+        to_frame(spark, mixed, JsonCodec("a TIMESTAMP"))
+
+
 @pytest.mark.parametrize(
     ("sql", "problem"),
     [
