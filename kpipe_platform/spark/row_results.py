@@ -123,7 +123,7 @@ def rows_as_columns(rows: list[dict[str, Any]], columns: pa.Schema) -> pa.Record
     except MISFITS:
         return None
     # Arrow does not look at nulls, and Spark dies of one where it expects none.
-    holes = [_hole(made.column(field.name), field.name) for field in columns]
+    holes = [missing_in(made.column(field.name), field.name) for field in columns]
     return made if not any(holes) else None
 
 
@@ -134,7 +134,7 @@ def misfit(row: dict[str, Any], columns: pa.Schema) -> ResultError | None:
             array = exact_array([row.get(field.name)], field.type, field.name)
         except MisfitError as error:
             return _result_error(error)
-        hole = _hole(array, field.name)
+        hole = missing_in(array, field.name)
         if hole is not None:
             return _missing(hole)
     return None
@@ -176,7 +176,7 @@ def table_as_columns(table: pa.Table, columns: pa.Schema, required: Sequence[str
         array = pa.nulls(table.num_rows, field.type) if column is None else _cast(column, field)
         if field.name in required and array.null_count:
             raise _missing(field.name)
-        hole = _hole(array, field.name)
+        hole = missing_in(array, field.name)
         if hole is not None:
             raise _missing(hole)
         arrays.append(array)
@@ -213,7 +213,7 @@ def _missing(path: str) -> ResultError:
     return ResultError(f"the function returned no {path!r}, which is declared NOT NULL")
 
 
-def _hole(array: pa.Array, path: str) -> str | None:
+def missing_in(array: pa.Array, path: str) -> str | None:
     """Path of a null inside of a column, where the type allows none."""
     kind = array.type
     if pa.types.is_struct(kind):
@@ -230,7 +230,7 @@ def _hole(array: pa.Array, path: str) -> str | None:
     for inner, field, part in parts:
         if not field.nullable and part.null_count:
             return inner
-        hole = _hole(part, inner)
+        hole = missing_in(part, inner)
         if hole is not None:
             return hole
     return None
