@@ -131,7 +131,16 @@ def to_form(frame: DataFrame, form: str, codec: Codec) -> Any:
         return frame_of(table)
     if form == "polars":
         return _polars().from_arrow(table)
-    return [_record(row, codec) for row in records_of(table)]
+    return [_record(row, codec) for row in records_of(table, _zone(frame))]
+
+
+def _zone(frame: DataFrame) -> dt.tzinfo | None:
+    """The session's time zone, in which its timestamps are written; None for a name that Python does not know."""
+    try:
+        zone: dt.tzinfo = pa.lib.string_to_tzinfo(str(frame.sparkSession.conf.get("spark.sql.session.timeZone")))
+    except (LookupError, ValueError):
+        return None
+    return zone
 
 
 def _refuse_maps(frame: DataFrame) -> None:

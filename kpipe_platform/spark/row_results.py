@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import struct
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
@@ -20,13 +21,18 @@ class ResultError(ValueError):
 # What the function takes
 
 
-def records_of(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
-    """The rows as dicts; a map is a dict too, and a FLOAT has the digits that it was written with."""
+def records_of(rows: pa.RecordBatch | pa.Table, zone: dt.tzinfo | None = None) -> list[dict[str, Any]]:
+    """The rows as dicts; a map is a dict too, and a FLOAT has the digits that it was written with.
+
+    Args:
+        rows: The rows.
+        zone: Zone of all times that have one; None: those that they have. Spark leaves UTC inside of other types.
+    """
     records: list[dict[str, Any]] = rows.to_pylist()
     for field in rows.schema:
-        if _differs(field.type):
+        if _differs(field.type, zone):
             for record in records:
-                record[field.name] = _plain(record[field.name], field.type)
+                record[field.name] = _plain(record[field.name], field.type, zone)
     return records
 
 
@@ -50,24 +56,35 @@ def frame_of(rows: pa.RecordBatch | pa.Table) -> Any:
     return frame
 
 
-def _differs(kind: pa.DataType) -> bool:
+def _differs(kind: pa.DataType, zone: dt.tzinfo | None = None) -> bool:
     """Whether Arrow gives values of this type otherwise than we do."""
     if pa.types.is_map(kind) or pa.types.is_float32(kind):
         return True
-    return any(_differs(kind.field(i).type) for i in range(kind.num_fields))
+    if zone is not None and pa.types.is_timestamp(kind) and kind.tz is not None:
+        return True
+    return any(_differs(kind.field(i).type, zone) for i in range(kind.num_fields))
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
+def _plain(value: Any, kind: pa.DataType, zone: dt.tzinfo | None = None) -> Any:
     """A value of Arrow's with its maps, which are lists of pairs there, as dicts, and its floats in few digits."""
-    if value is None or not _differs(kind):
+    if value is None or not _differs(kind, zone):
         return value
+    if pa.types.is_timestamp(kind):
+        return _in_zone(value, zone)
     if pa.types.is_float32(kind):
         return _shortest(value)
     if pa.types.is_map(kind):
-        return {_key(k, kind.key_type): _plain(v, kind.item_type) for k, v in value}
+        return {_key(k, kind.key_type): _plain(v, kind.item_type, zone) for k, v in value}
     if pa.types.is_struct(kind):
-        return {field.name: _plain(value[field.name], field.type) for field in kind}
-    return [_plain(each, kind.value_type) for each in value]
+        return {field.name: _plain(value[field.name], field.type, zone) for field in kind}
+    return [_plain(each, kind.value_type, zone) for each in value]
+
+
+def _in_zone(value: dt.datetime, zone: dt.tzinfo | None) -> dt.datetime:
+    try:
+        return value.astimezone(zone)
+    except OverflowError:
+        return value  # at either end of the years that Python has
 
 
 def _shortest(value: float) -> float:

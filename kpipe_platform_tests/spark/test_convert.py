@@ -113,6 +113,28 @@ def test_microseconds_and_large_ids_beside_nulls_stay(spark: SparkSession, form:
         assert [data.decode() for data in through(spark, frame, form, target, codec)] == sent
 
 
+def test_times_inside_of_records_have_the_zone_of_the_session(spark: SparkSession) -> None:
+    codec = JsonCodec(
+        "t TIMESTAMP, s STRUCT<t: TIMESTAMP>, a ARRAY<STRUCT<t: TIMESTAMP>>, m MAP<STRING, ARRAY<TIMESTAMP>>, "
+        "n ARRAY<TIMESTAMP_NTZ>"
+    )
+    at, first = '"2026-11-01T01:30:00.000000-04:00"', '"0001-01-02T00:00:00.000000Z"'
+    sent = [
+        f'{{"t":{at},"s":{{"t":{at}}},"a":[{{"t":{at}}},null],"m":{{"k":[{at},null]}},"n":["2026-11-01T01:30:00.000000"]}}',
+        f'{{"t":{first},"a":[{{"t":{first}}}]}}',
+    ]
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        frame = read(spark, sent, codec)
+        by_spark = written(frame, codec)
+        assert by_spark[0].decode() == sent[0]
+        for form in ("records", "pandas", "pyarrow"):
+            assert (form, through(spark, frame, form, codec, codec)) == (form, by_spark)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
 def test_records_keep_the_milliseconds_of_their_timestamp(spark: SparkSession) -> None:
     codec = JsonCodec("id INT")
     times = [NOON + dt.timedelta(milliseconds=n) for n in range(200)]
