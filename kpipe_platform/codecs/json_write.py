@@ -128,6 +128,22 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
     return None
 
 
+def plain_value(value: Any) -> Any:
+    """The value with dicts, lists and scalars in place of what ``write_json`` writes as such."""
+    if isinstance(value, Enum):
+        return plain_value(value.value)
+    if value is None or isinstance(value, str | bool | int | float | bytes | Decimal | dt.date):
+        return value
+    if isinstance(value, UUID | dt.time):
+        return value.isoformat() if isinstance(value, dt.time) else str(value)
+    fields = value if isinstance(value, Mapping) else _fields(value)
+    if fields is not None:
+        return {name: plain_value(one) for name, one in fields.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain_value(one) for one in value]
+    return plain_value(value.tolist()) if hasattr(value, "tolist") else value
+
+
 def _float_text(value: float) -> str:
     if math.isfinite(value):
         text = float.__repr__(value)

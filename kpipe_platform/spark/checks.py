@@ -8,6 +8,7 @@ from pyspark.sql import types as T
 from kpipe_platform.codecs import Codec, JsonCodec
 from kpipe_platform.codecs.schema import EPOCH_UNITS, ArrayType, DataType, MapType, StructType
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.spark.columns import MISFIT
 
 
 def check_output_schema(output: object, codec: Codec, topic: str) -> None:
@@ -68,4 +69,4 @@ def columns_of(output: object) -> list[tuple[str, str]]:
     """Name and type of each column that is written; nothing for what is no Spark DataFrame."""
     if not isinstance(output, DataFrame):
         return []
-    return [(f.name, f.dataType.simpleString()) for f in output.schema.fields if f.name != "_kafka"]
+    return [(f.name, f.dataType.simpleString()) for f in output.schema.fields if f.name not in ("_kafka", MISFIT)]

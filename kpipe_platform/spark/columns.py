@@ -41,6 +41,9 @@ _WRITTEN = {
 }
 
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
+MISFIT = "_kpipe_misfit"
+"""Column of an output made of records: why one is none that its topic's codec holds, as text; else null."""
+
 SINK_COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 """What a raw or text output may hold beside ``_kafka``; the names are those of Spark's own Kafka sink."""
 
@@ -333,7 +336,7 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
     Raises:
         ConfigError: The columns do not fit the codec.
     """
-    names = [name for name in output.names if name != "_kafka"]
+    names = [name for name in output.names if name not in ("_kafka", MISFIT)]
     if isinstance(codec, JsonCodec):
         if not names:
             msg = f"the stage's output has no column beside _kafka: {output.names}"
@@ -372,6 +375,62 @@ def passed_tombstone(codec: Codec, output: T.StructType) -> Column:
     names = [name for name in output.names if name != "_kafka"] if isinstance(codec, JsonCodec) else ["value"]
     nulls = (F.col(_quoted(name)).isNull() for name in names)
     return reduce(Column.__and__, nulls, F.col("_kafka.tombstone"))
+
+
+@reused
+def misfit_of(codec: Codec, output: T.StructType) -> Column | None:
+    """Why an output of this schema is none that the codec's schema describes, as text; null where it is one.
+
+    Types and names are compared before anything runs (`kpipe_platform.spark.checks`): left are nulls where NOT NULL is
+    declared, and texts longer than their VARCHAR or CHAR.
+
+    Returns:
+        The column; None where the codec declares neither.
+    """
+    if MISFIT in output.names:
+        return F.col(MISFIT)
+    if not isinstance(codec, JsonCodec):
+        return None
+    found = [
+        F.when(broken, F.lit(text))
+        for field in codec.fields
+        if field.name in output.names
+        for broken, text in _broken(field, F.col(_quoted(field.name)), output[field.name].dataType, field.name)
+    ]
+    if not found:
+        return None
+    misfit = F.coalesce(*found)
+    if "_kafka" not in output.names:
+        return misfit
+    return F.when(F.coalesce(~passed_tombstone(codec, output), F.lit(True)), misfit)
+
+
+def _broken(field: Field, column: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
+    """Conditions that are true where a value breaks what is declared, each with what it says of it."""
+    if field.required:
+        yield column.isNull(), f"{path!r} is null, declared NOT NULL"
+    yield from _broken_inside(field.type, column, found, path)
+
+
+def _broken_inside(kind: DataType, column: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
+    if isinstance(kind, StructType) and isinstance(found, T.StructType):
+        for field in kind.fields:
+            inside = _broken(field, column[field.name], found[field.name].dataType, f"{path}.{field.name}")
+            yield from ((column.isNotNull() & broken, text) for broken, text in inside)
+    elif isinstance(kind, ArrayType) and isinstance(found, T.ArrayType):
+        yield from _broken_element(kind.element, column, found.elementType, f"{path}[]")
+    elif isinstance(kind, MapType) and isinstance(found, T.MapType):
+        yield from _broken_element(kind.value, F.map_values(column), found.valueType, f"{path}[]")
+    elif isinstance(kind, ScalarType) and kind.name in ("varchar", "char") and isinstance(found, T.StringType):
+        yield F.length(column) > kind.arguments[0], f"{path!r} is longer than its {str(kind).upper()}"
+
+
+def _broken_element(kind: DataType, values: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
+    def test(number: int) -> Callable[[Column], Column]:
+        return lambda element: F.coalesce(list(_broken_inside(kind, element, found, path))[number][0], F.lit(False))
+
+    for number, (_, text) in enumerate(_broken_inside(kind, F.lit(None), found, path)):
+        yield F.exists(values, test(number)), text
 
 
 def as_key(column: Column, kind: T.DataType) -> Column:

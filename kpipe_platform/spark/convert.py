@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import typing
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from kpipe_platform.codecs import Codec, JsonCodec
+from kpipe_platform.codecs.json_write import plain_value
 from kpipe_platform.codecs.schema import (
     EPOCH_UNITS,
     ArrayType,
@@ -26,7 +28,9 @@ from kpipe_platform.codecs.schema import (
 )
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.records import KafkaRecord
-from kpipe_platform.spark.row_results import frame_of, records_of
+from kpipe_platform.spark.columns import MISFIT
+from kpipe_platform.spark.exact import MISFITS, MisfitError, check_exact, exact_array, exact_cast
+from kpipe_platform.spark.row_results import frame_of, missing_in, records_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -70,7 +74,8 @@ _ARROW = {
     "timestamp_ntz": pa.timestamp("us"),
     **dict.fromkeys(EPOCH_UNITS, pa.timestamp("us", "UTC")),
 }
-_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
+# What encoding a value of any kind may raise; ``EncodeFault`` is a ValueError.
+_NOT_ENCODABLE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _TIMESTAMP_TYPES: dict[int, Any] = {0: "create_time", 1: "log_append_time"}
 
@@ -126,7 +131,16 @@ def to_form(frame: DataFrame, form: str, codec: Codec) -> Any:
         return frame_of(table)
     if form == "polars":
         return _polars().from_arrow(table)
-    return [_record(row, codec) for row in records_of(table)]
+    return [_record(row, codec) for row in records_of(table, _zone(frame))]
+
+
+def _zone(frame: DataFrame) -> dt.tzinfo | None:
+    """The session's time zone, in which its timestamps are written; None for a name that Python does not know."""
+    try:
+        zone: dt.tzinfo = pa.lib.string_to_tzinfo(str(frame.sparkSession.conf.get("spark.sql.session.timeZone")))
+    except (LookupError, ValueError):
+        return None
+    return zone
 
 
 def _refuse_maps(frame: DataFrame) -> None:
@@ -166,7 +180,7 @@ def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[Fi
 
     A list of KafkaRecord becomes the columns ``key, value, headers, partition, timestamp``, encoded by ``codec``; a
     record with an offset keeps its coordinates in ``_kafka``, and its partition is the source's, not the
-    destination's.
+    destination's. The column ``MISFIT`` says what is wrong with those records that the codec or Kafka does not hold.
 
     Args:
         session: The session.
@@ -185,7 +199,7 @@ def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[Fi
         if isinstance(codec, JsonCodec) and not declared and read:
             maps = [field for field in _first(read) if _has_map(field.type)]
             codec = JsonCodec(to_ddl(map(_seen, maps)), include_nulls=codec.include_nulls) if maps else codec
-        return session.createDataFrame(_records_table(output, codec))
+        return session.createDataFrame(_records_table(output, codec, declared))
     kind = type(output)
     if _is(kind, "pandas.", "DataFrame"):
         kinds = {field.name: field.type for field in declared or _first(read) if declared or _has_map(field.type)}
@@ -232,32 +246,154 @@ def _seen_type(kind: DataType) -> DataType:
     return ScalarType("timestamp") if kind.name in EPOCH_UNITS else kind
 
 
-def _records_table(records: list[KafkaRecord], codec: Codec) -> pa.Table:
-    located = bool(records) and all(record.offset is not None for record in records)
-    columns: dict[str, list[Any]] = {
-        "key": [record.key for record in records],
-        "value": [
-            record.value if isinstance(record.value, bytes) else codec.encode(record.value) for record in records
+def _records_table(records: list[KafkaRecord], codec: Codec, declared: Sequence[Field]) -> pa.Table:
+    made = [_record_row(record, codec) for record in records]
+    fit = _fits(records, declared) if declared else None
+    for number, record in enumerate(records):
+        row = made[number]
+        if fit is not None and row[MISFIT] is None and isinstance(codec, JsonCodec):
+            row[MISFIT] = _misfit(record.value, row["value"], codec, fit)
+    schema = _RECORD_COLUMNS
+    if any(row[MISFIT] is not None for row in made):
+        schema = schema.append(pa.field(MISFIT, pa.string()))
+    if any(record.offset is not None for record in records):
+        schema = schema.append(pa.field("_kafka", _KAFKA))
+    return pa.Table.from_pylist(made, schema=schema)
+
+
+def _record_row(record: KafkaRecord, codec: Codec) -> dict[str, Any]:
+    """A record in the columns of a raw output; what Kafka does not hold is left out, and MISFIT says so."""
+    wrong: list[str] = []
+
+    def checked(name: str, value: Any, read: Callable[[Any], Any]) -> Any:
+        try:
+            return None if value is None else read(value)
+        except _NOT_ENCODABLE as error:
+            wrong.append(f"{name}: {getattr(error, 'message', error)}")
+            return None
+
+    is_new = record.offset is None
+    value = checked("value", record.value, lambda v: v if isinstance(v, bytes) else codec.encode(v))
+    if wrong:
+        # Its dead letter has to show something.
+        value = repr(record.value).encode("utf-8", "backslashreplace")
+    row = {
+        "key": checked("key", record.key, _as_bytes),
+        "value": value,
+        "headers": [
+            {"key": checked("header", k, _as_text) or "", "value": checked(f"header {k!r}", v, _as_bytes)}
+            for k, v in record.headers
         ],
-        "headers": [[{"key": k, "value": v} for k, v in record.headers] for record in records],
-        "partition": [None if located else record.partition for record in records],
-        "timestamp": [record.timestamp_ms for record in records],
+        "partition": checked("partition", record.partition, _as_whole(31)) if is_new else None,
+        "timestamp": checked("timestamp_ms", record.timestamp_ms, _as_whole(63)),
     }
-    table = pa.Table.from_pydict(columns, schema=_RECORD_COLUMNS)
-    if not located:
-        return table
-    kafka: list[dict[str, Any]] = [
-        {
+    if any(name is None for name, _ in record.headers):
+        wrong.append("header: it has no name")
+    row[MISFIT] = "; ".join(wrong) or None
+    row["_kafka"] = None
+    if not is_new:
+        row["_kafka"] = {
             "topic": record.topic,
             "partition": record.partition,
             "offset": record.offset,
-            "key": record.key,
+            "key": row["key"],
             "headers": [],
             "tombstone": record.value is None,
         }
-        for record in records
-    ]
-    return table.append_column("_kafka", pa.array(kafka, type=_KAFKA))
+    return row
+
+
+def _as_bytes(value: Any) -> bytes:
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    msg = f"{type(value).__name__} is not bytes"
+    raise TypeError(msg)
+
+
+def _as_text(value: Any) -> str:
+    if not isinstance(value, str):
+        msg = f"its name is {type(value).__name__}, not text"
+        raise TypeError(msg)
+    value.encode()
+    return value
+
+
+def _as_whole(bits: int) -> Callable[[Any], int]:
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value >= 2**bits or value < -(2**bits):
+            msg = f"{value!r:.60} is not a whole number of {bits + 1} bits"
+            raise TypeError(msg)
+        return value
+
+    return read
+
+
+@dataclass(frozen=True)
+class _Declared:
+    """What records are compared with: the declared fields as one type, and whether all of them fit it."""
+
+    kind: pa.DataType
+    is_met: bool
+    has_lengths: bool
+
+
+def _fits(records: list[KafkaRecord], declared: Sequence[Field]) -> _Declared:
+    whole = StructType(tuple(declared))
+    kind = _arrow_type(whole, required=True)
+    values = [record.value for record in records if not isinstance(record.value, bytes)]
+    return _Declared(kind, _broken(values, kind, "value") is None, _has_lengths(whole))
+
+
+def _misfit(value: Any, data: bytes | None, codec: JsonCodec, declared: _Declared) -> str | None:
+    """Why the value of a record is none that the schema describes; None where it is one, and for a tombstone."""
+    if data is None:
+        return None
+    if not isinstance(value, bytes) and not declared.is_met:
+        found = _unlike(value, declared.kind)
+        # Objects that stand for records, members of an Enum and the like are taken for what they are written as.
+        if found is not None and (plain := plain_value(value)) is not value:
+            found = _unlike(plain, declared.kind)
+        if found is not None:
+            return found
+    if isinstance(value, bytes) or declared.has_lengths:
+        fault = codec.diagnose(data)
+        return None if fault is None else fault.message
+    return None
+
+
+def _unlike(value: Any, kind: pa.DataType) -> str | None:
+    if not isinstance(value, Mapping):
+        return f"the value is {type(value).__name__}, not an object"
+    fields = {kind.field(i).name: kind.field(i) for i in range(kind.num_fields)}
+    unknown = [name for name in value if name not in fields]
+    if unknown:
+        return f"{unknown[0]!r} is not declared"
+    for name, field in fields.items():
+        one = value.get(name)
+        if one is None and not field.nullable:
+            return f"{name!r} is null, declared NOT NULL"
+        found = _broken([one], field.type, name)
+        if found is not None:
+            return found
+    return None
+
+
+def _broken(values: list[Any], kind: pa.DataType, path: str) -> str | None:
+    try:
+        missing = missing_in(exact_array(values, kind, path), path)
+    except MisfitError as error:
+        return str(error)
+    return None if missing is None else f"{missing!r} is null, declared NOT NULL"
+
+
+def _has_lengths(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_has_lengths(field.type) for field in kind.fields)
+    if isinstance(kind, ArrayType | MapType):
+        return _has_lengths(kind.element if isinstance(kind, ArrayType) else kind.value)
+    return kind.name in ("varchar", "char")
 
 
 def _from_pandas(frame: pd.DataFrame, kinds: Mapping[str, DataType]) -> pa.Table:
@@ -273,31 +409,29 @@ def _from_pandas(frame: pd.DataFrame, kinds: Mapping[str, DataType]) -> pa.Table
 
 def _column(name: str, series: pd.Series[Any], kind: DataType | None) -> pa.Array:
     """A column with its declared type where it holds every value unchanged, else with a type of its own."""
-    objects = series if series.dtype == object else ()
-    # A time without a zone would be taken as UTC, so times keep their own type.
-    if kind is not None and series.dtype.kind != "M" and not any(_has_more(value, kind) for value in objects):
-        try:
-            return pa.array(series, type=_arrow_type(kind), from_pandas=True)
-        except _MISFITS:
-            pass  # where a type is declared, the check of the output says so
+    is_objects = series.dtype == object
     try:
-        return pa.array(series, from_pandas=True)
-    except _MISFITS as error:
+        # Times keep their own type: whether they have a zone is for the check of the output.
+        if kind is not None and series.dtype.kind != "M":
+            if is_objects:
+                return exact_array(series, _arrow_type(kind), name, from_pandas=True, zoned=True)
+            return exact_cast(_plain_array(series), _arrow_type(kind), name)
+    except MISFITS:
+        pass  # where a type is declared, the check of the output says so
+    try:
+        array = _plain_array(series)
+        if is_objects:
+            check_exact(series, array.type, name, from_pandas=True, zoned=True)
+    except MISFITS as error:
         msg = f"column {name!r} of the pandas.DataFrame has no type of its own: {error}"
         fix = "return one type a column; what else there is may be declared: KafkaTopic(value=JsonCodec(...))"
         raise ConfigError(msg, fix=fix, column=name) from error
+    return array
 
 
-def _has_more(value: Any, kind: DataType) -> bool:
-    """Whether a value has fields that its type does not have, which Arrow would drop."""
-    if isinstance(kind, StructType) and isinstance(value, Mapping):
-        types = {field.name: field.type for field in kind.fields}
-        return any(name not in types or _has_more(one, types[name]) for name, one in value.items())
-    if isinstance(kind, MapType) and isinstance(value, Mapping):
-        return any(_has_more(one, kind.value) for one in value.values())
-    if isinstance(kind, ArrayType) and not isinstance(kind.element, ScalarType) and isinstance(value, Iterable):
-        return any(_has_more(one, kind.element) for one in value)
-    return False
+def _plain_array(series: pd.Series[Any]) -> pa.Array:
+    array = pa.array(series, from_pandas=True)
+    return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
 def _has_map(kind: DataType) -> bool:
@@ -306,13 +440,16 @@ def _has_map(kind: DataType) -> bool:
     return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.element))
 
 
-def _arrow_type(kind: DataType) -> pa.DataType:
+def _arrow_type(kind: DataType, *, required: bool = False) -> pa.DataType:
+    """The type in Arrow; ``required``: with NOT NULL, which Arrow does not check and Spark trusts."""
+    inside = partial(_arrow_type, required=required)
     if isinstance(kind, StructType):
-        return pa.struct([(field.name, _arrow_type(field.type)) for field in kind.fields])
+        fields = kind.fields
+        return pa.struct([pa.field(f.name, inside(f.type), nullable=not (required and f.required)) for f in fields])
     if isinstance(kind, ArrayType):
-        return pa.list_(_arrow_type(kind.element))
+        return pa.list_(inside(kind.element))
     if isinstance(kind, MapType):
-        return pa.map_(_arrow_type(kind.key), _arrow_type(kind.value))
+        return pa.map_(inside(kind.key), inside(kind.value))
     return pa.decimal128(*kind.arguments) if kind.name == "decimal" else _ARROW[kind.name]
 
 

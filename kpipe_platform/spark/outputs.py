@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from kpipe_platform.kafka.sizes import compressed_size, record_size
 from kpipe_platform.kafka.whereabouts import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
 from kpipe_platform.policies.faults import Component, Fault
-from kpipe_platform.spark.writer_spec import Rejected, WriterSpec
+from kpipe_platform.spark.writer_spec import MISFIT_NOTE, Rejected, WriterSpec
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -41,6 +41,7 @@ class Row(NamedTuple):
     Args:
         src: Index of its range in the slice; None where the stage dropped ``_kafka``.
         src_offset: Offset of the source record; None likewise.
+        misfit: Why it does not fit the schema of its topic; None where it does.
     """
 
     key: bytes | None
@@ -50,6 +51,7 @@ class Row(NamedTuple):
     timestamp_ms: int | None = None
     src: int | None = None
     src_offset: int | None = None
+    misfit: str | None = None
 
     @property
     def message(self) -> Message:
@@ -187,10 +189,11 @@ class OutputRows:
     def rows(self) -> Iterator[Row]:
         """The rows one by one, for those that need to know them better."""
         columns = (self._list(name) for name in ("partition", "timestamp_ms", "src_offset"))
-        for (key, value, _, _, headers), partition, timestamp, offset, src in zip(
-            self.messages(), *columns, self._list("src", 0), strict=False
+        for (key, value, _, _, headers), partition, timestamp, offset, src, note in zip(
+            self.messages(), *columns, self._list("src", 0), self._list("note"), strict=False
         ):
-            yield Row(key, value, headers or [], partition, timestamp, None if offset is None else src, offset)
+            misfit = None if note is None else note[len(MISFIT_NOTE) :].decode()
+            yield Row(key, value, headers or [], partition, timestamp, None if offset is None else src, offset, misfit)
 
 
 def by_range(batch: pa.RecordBatch) -> dict[int, int]:
@@ -237,7 +240,7 @@ class OutputChecks:
         headers = rows.column("headers")
         # All header bytes of the batch bound those of one record.
         largest += (0 if headers is None else headers.nbytes) + self._added_bytes
-        if largest > self._limits.max_message_bytes:
+        if largest > self._limits.max_message_bytes or rows.has("note"):
             return True
         if self._limits.compacted and batch.column("key").null_count:
             return True
@@ -249,6 +252,8 @@ class OutputChecks:
 
     def _reason(self, row: Row) -> tuple[str, str] | None:
         topic = self._spec.topic
+        if row.misfit is not None:
+            return "does_not_fit", f"the output record does not fit the schema of topic {topic!r}: {row.misfit}"
         size, limit = record_size(row.key, row.value, row.headers), self._limits.max_message_bytes
         if size > limit:
             takes = f"{size:,} bytes"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import struct
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+from kpipe_platform.spark.exact import MISFITS, MisfitError, check_exact, exact_array, exact_cast
 
 _FLOAT = struct.Struct("f")
-_MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 class ResultError(ValueError):
@@ -20,13 +21,18 @@ class ResultError(ValueError):
 # What the function takes
 
 
-def records_of(rows: pa.RecordBatch | pa.Table) -> list[dict[str, Any]]:
-    """The rows as dicts; a map is a dict too, and a FLOAT has the digits that it was written with."""
+def records_of(rows: pa.RecordBatch | pa.Table, zone: dt.tzinfo | None = None) -> list[dict[str, Any]]:
+    """The rows as dicts; a map is a dict too, and a FLOAT has the digits that it was written with.
+
+    Args:
+        rows: The rows.
+        zone: Zone of all times that have one; None: those that they have. Spark leaves UTC inside of other types.
+    """
     records: list[dict[str, Any]] = rows.to_pylist()
     for field in rows.schema:
-        if _differs(field.type):
+        if _differs(field.type, zone):
             for record in records:
-                record[field.name] = _plain(record[field.name], field.type)
+                record[field.name] = _plain(record[field.name], field.type, zone)
     return records
 
 
@@ -50,24 +56,35 @@ def frame_of(rows: pa.RecordBatch | pa.Table) -> Any:
     return frame
 
 
-def _differs(kind: pa.DataType) -> bool:
+def _differs(kind: pa.DataType, zone: dt.tzinfo | None = None) -> bool:
     """Whether Arrow gives values of this type otherwise than we do."""
     if pa.types.is_map(kind) or pa.types.is_float32(kind):
         return True
-    return any(_differs(kind.field(i).type) for i in range(kind.num_fields))
+    if zone is not None and pa.types.is_timestamp(kind) and kind.tz is not None:
+        return True
+    return any(_differs(kind.field(i).type, zone) for i in range(kind.num_fields))
 
 
-def _plain(value: Any, kind: pa.DataType) -> Any:
+def _plain(value: Any, kind: pa.DataType, zone: dt.tzinfo | None = None) -> Any:
     """A value of Arrow's with its maps, which are lists of pairs there, as dicts, and its floats in few digits."""
-    if value is None or not _differs(kind):
+    if value is None or not _differs(kind, zone):
         return value
+    if pa.types.is_timestamp(kind):
+        return _in_zone(value, zone)
     if pa.types.is_float32(kind):
         return _shortest(value)
     if pa.types.is_map(kind):
-        return {_key(k, kind.key_type): _plain(v, kind.item_type) for k, v in value}
+        return {_key(k, kind.key_type): _plain(v, kind.item_type, zone) for k, v in value}
     if pa.types.is_struct(kind):
-        return {field.name: _plain(value[field.name], field.type) for field in kind}
-    return [_plain(each, kind.value_type) for each in value]
+        return {field.name: _plain(value[field.name], field.type, zone) for field in kind}
+    return [_plain(each, kind.value_type, zone) for each in value]
+
+
+def _in_zone(value: dt.datetime, zone: dt.tzinfo | None) -> dt.datetime:
+    try:
+        return value.astimezone(zone)
+    except OverflowError:
+        return value  # at either end of the years that Python has
 
 
 def _shortest(value: float) -> float:
@@ -118,10 +135,12 @@ def rows_as_columns(rows: list[dict[str, Any]], columns: pa.Schema) -> pa.Record
     """The rows as a batch; None where one of them does not fit."""
     try:
         made = pa.RecordBatch.from_pylist(rows, schema=columns)
-    except _MISFITS:
+        for field in columns:
+            check_exact([row.get(field.name) for row in rows], field.type, field.name)
+    except MISFITS:
         return None
     # Arrow does not look at nulls, and Spark dies of one where it expects none.
-    holes = [_hole(made.column(field.name), field.name) for field in columns]
+    holes = [missing_in(made.column(field.name), field.name) for field in columns]
     return made if not any(holes) else None
 
 
@@ -129,10 +148,10 @@ def misfit(row: dict[str, Any], columns: pa.Schema) -> ResultError | None:
     """Why a row does not fit; None where it does."""
     for field in columns:
         try:
-            array = pa.array([row.get(field.name)], type=field.type)
-        except _MISFITS as error:
-            return ResultError(f"the function returned {field.name!r} that is no {field.type}: {error}")
-        hole = _hole(array, field.name)
+            array = exact_array([row.get(field.name)], field.type, field.name)
+        except MisfitError as error:
+            return _result_error(error)
+        hole = missing_in(array, field.name)
         if hole is not None:
             return _missing(hole)
     return None
@@ -174,7 +193,7 @@ def table_as_columns(table: pa.Table, columns: pa.Schema, required: Sequence[str
         array = pa.nulls(table.num_rows, field.type) if column is None else _cast(column, field)
         if field.name in required and array.null_count:
             raise _missing(field.name)
-        hole = _hole(array, field.name)
+        hole = missing_in(array, field.name)
         if hole is not None:
             raise _missing(hole)
         arrays.append(array)
@@ -183,35 +202,35 @@ def table_as_columns(table: pa.Table, columns: pa.Schema, required: Sequence[str
 
 def _series(series: Any, field: pa.Field) -> pa.Array:
     try:
-        # Of Python objects Arrow would guess the type, and take a dict for a struct where a map is declared.
-        kind = field.type if series.dtype == object else None
-        array = pa.array(series, type=kind, from_pandas=True)
-    except _MISFITS as error:
+        if series.dtype == object:
+            # Arrow would guess the type, and take a dict for a struct where a map is declared.
+            return exact_array(series, field.type, field.name, from_pandas=True)
+        array = pa.array(series, from_pandas=True)
+    except MISFITS as error:
         msg = f"the function returned {field.name!r} as {series.dtype}, declared {field.type}: {error}"
         raise ResultError(msg) from None
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
 def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
-    if array.type == field.type:
-        return array
-    # Spark's timestamps are microseconds, pandas' nanoseconds: cut, as Spark does. Anything else must lose nothing.
-    options = pc.CastOptions(field.type, allow_time_truncate=True)
     try:
-        return array.cast(options=options)
-    except pa.ArrowException as error:
-        msg = f"the function returned {field.name!r} as {array.type}, declared {field.type}: {error}"
-        raise ResultError(msg) from None
+        return exact_cast(array, field.type, field.name)
+    except MisfitError as error:
+        raise _result_error(error) from None
 
 
 # Both
+
+
+def _result_error(error: MisfitError) -> ResultError:
+    return ResultError(f"the function returned {error}")
 
 
 def _missing(path: str) -> ResultError:
     return ResultError(f"the function returned no {path!r}, which is declared NOT NULL")
 
 
-def _hole(array: pa.Array, path: str) -> str | None:
+def missing_in(array: pa.Array, path: str) -> str | None:
     """Path of a null inside of a column, where the type allows none."""
     kind = array.type
     if pa.types.is_struct(kind):
@@ -228,7 +247,7 @@ def _hole(array: pa.Array, path: str) -> str | None:
     for inner, field, part in parts:
         if not field.nullable and part.null_count:
             return inner
-        hole = _hole(part, inner)
+        hole = missing_in(part, inner)
         if hole is not None:
             return hole
     return None

@@ -31,7 +31,7 @@ from kpipe_platform.spark.stage_notes import RowFault, retry_of
 NOTE = "_kpipe_note"
 """Column of the JSON of a ``RowFault``; null where the record is good."""
 
-_OWN = ("spark/row_worker.py", "spark/row_results.py", "policies/retry.py")
+_OWN = ("spark/row_worker.py", "spark/row_results.py", "spark/exact.py", "policies/retry.py")
 
 
 @dataclass(frozen=True)

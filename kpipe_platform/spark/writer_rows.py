@@ -18,6 +18,7 @@ from kpipe_platform.spark.columns import (
     as_timestamp_ms,
     column_at,
     encoded_value,
+    misfit_of,
     passed_tombstone,
 )
 from kpipe_platform.spark.frames import SliceFrames
@@ -25,7 +26,15 @@ from kpipe_platform.spark.plans import copied_columns, reads_only
 from kpipe_platform.spark.reused import reused
 from kpipe_platform.spark.row_wise import BAD, MADE, SRC, row_wise
 from kpipe_platform.spark.stage_notes import StageNotes
-from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_END, KIND_FAULT, KIND_NOTED, KIND_RULE, NO_OUTPUT
+from kpipe_platform.spark.writer_spec import (
+    KIND_COUNT,
+    KIND_END,
+    KIND_FAULT,
+    KIND_NOTED,
+    KIND_RULE,
+    MISFIT_NOTE,
+    NO_OUTPUT,
+)
 
 # The largest bigint: no offset and no row number is as large.
 _AFTER_ALL = 2**63 - 1
@@ -88,7 +97,8 @@ def output_rows(
         source: All that the slice is read from, where its rows may be written as they are made of each record.
 
     Columns:
-        key, value (binary); note (binary, null: what is no output, JSON as in ``fault_rows``, or NO_OUTPUT); ord
+        key, value (binary); note (binary, null: what is no output, JSON as in ``fault_rows``, or NO_OUTPUT; of an
+        output that does not fit its topic's schema, MISFIT_NOTE and why); ord
         (bigint): the order within the slice. And, only where an output can have them, since each column costs the
         shuffle and the writer as much as the next: ord2 (bigint: the order of the outputs of one record), src_offset
         (bigint), src (int; absent where the slice has one range), headers (array, never null), partition (int,
@@ -111,9 +121,10 @@ def output_rows(
         # A tombstone has no columns to make a key of.
         own_key = as_key(*column_at(schema, "_kafka.key"))
         key_bytes = F.coalesce(key_bytes, F.when(passed_tombstone(codec, schema), own_key))
-    note = null.cast("binary")
+    misfit = misfit_of(codec, schema)
+    note = null.cast("binary") if misfit is None else F.concat(F.lit(MISFIT_NOTE), misfit.cast("binary"))
     if made is not None and made.can_lack:
-        key_bytes, value, note = _beside_faults(key_bytes, value)
+        key_bytes, value, note = _beside_faults(key_bytes, value, note)
     placed = kept and made is None
     columns = [
         key_bytes.alias("key"),
@@ -168,14 +179,14 @@ def _made_of_each(output: DataFrame, source: SliceFrames) -> _Made | None:
     return None if made is None else _Made(made, can_lack=True)
 
 
-def _beside_faults(key: Column, value: Column) -> tuple[Column, Column, Column]:
+def _beside_faults(key: Column, value: Column, note: Column) -> tuple[Column, Column, Column]:
     """Key, value and note of each record, of those of its output."""
     made, bad = F.col(MADE), F.col(BAD)
     fault = _note(KIND_FAULT, F.col(SRC).alias("src"), F.lit(1).alias("records"), *_fault_fields(bad))
     return (
         F.when(made, key).otherwise(bad["key"]),
         F.when(made, value).otherwise(bad["value"]),
-        F.when(~made, F.when(bad.isNotNull(), fault.cast("binary")).otherwise(F.lit(NO_OUTPUT))),
+        F.when(made, note).otherwise(F.when(bad.isNotNull(), fault.cast("binary")).otherwise(F.lit(NO_OUTPUT))),
     )
 
 

@@ -18,7 +18,10 @@ from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
 from kpipe_platform.spark.stage_notes import RuleCount
 
 NO_OUTPUT = b""
-"""Note of a record of which the stage has no output; other notes are JSON."""
+"""Note of a record of which the stage has no output; other notes of what is no output are JSON."""
+
+MISFIT_NOTE = b"!"
+"""Begins the note of an output that does not fit the schema of its topic; the reason follows."""
 
 KIND_FAULT, KIND_COUNT, KIND_NOTED, KIND_RULE, KIND_END = 1, 2, 3, 4, 5
 """Kinds of rows that are no outputs: a record that does not decode, with its bytes; records read, a row a range; a

@@ -37,6 +37,7 @@ from kpipe_platform.spark.writer_spec import (
     KIND_FAULT,
     KIND_NOTED,
     KIND_RULE,
+    MISFIT_NOTE,
     NO_OUTPUT,
     Outcome,
     PreviewRow,
@@ -472,10 +473,11 @@ def parted(batch: pa.RecordBatch) -> Parts:
     if note.null_count == len(note):
         return Parts(batch, None, [])
     is_without = pc.fill_null(pc.equal(note, pa.scalar(NO_OUTPUT)), fill_value=False)
-    others = batch.filter(pc.and_not(note.is_valid(), is_without))
+    is_output = pc.or_kleene(note.is_null(), pc.starts_with(note, MISFIT_NOTE))
+    others = batch.filter(pc.invert(pc.or_(is_output, is_without)))
     columns = (others.column(name).to_pylist() for name in ("note", "key", "value"))
     asides = [Aside(json.loads(n), k, v) for n, k, v in zip(*columns, strict=True)]
-    return Parts(batch.filter(note.is_null()), batch.filter(is_without) if is_without.true_count else None, asides)
+    return Parts(batch.filter(is_output), batch.filter(is_without) if is_without.true_count else None, asides)
 
 
 def arrived(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:

@@ -113,6 +113,28 @@ def test_microseconds_and_large_ids_beside_nulls_stay(spark: SparkSession, form:
         assert [data.decode() for data in through(spark, frame, form, target, codec)] == sent
 
 
+def test_times_inside_of_records_have_the_zone_of_the_session(spark: SparkSession) -> None:
+    codec = JsonCodec(
+        "t TIMESTAMP, s STRUCT<t: TIMESTAMP>, a ARRAY<STRUCT<t: TIMESTAMP>>, m MAP<STRING, ARRAY<TIMESTAMP>>, "
+        "n ARRAY<TIMESTAMP_NTZ>"
+    )
+    at, first = '"2026-11-01T01:30:00.000000-04:00"', '"0001-01-02T00:00:00.000000Z"'
+    sent = [
+        f'{{"t":{at},"s":{{"t":{at}}},"a":[{{"t":{at}}},null],"m":{{"k":[{at},null]}},"n":["2026-11-01T01:30:00.000000"]}}',
+        f'{{"t":{first},"a":[{{"t":{first}}}]}}',
+    ]
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        frame = read(spark, sent, codec)
+        by_spark = written(frame, codec)
+        assert by_spark[0].decode() == sent[0]
+        for form in ("records", "pandas", "pyarrow"):
+            assert (form, through(spark, frame, form, codec, codec)) == (form, by_spark)
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+
+
 def test_records_keep_the_milliseconds_of_their_timestamp(spark: SparkSession) -> None:
     codec = JsonCodec("id INT")
     times = [NOON + dt.timedelta(milliseconds=n) for n in range(200)]
@@ -188,6 +210,61 @@ def test_a_pandas_column_that_does_not_fit_is_refused(
     with pytest.raises(ConfigError) as caught:
         check_output_schema(to_frame(spark, pd.DataFrame(column), codec), codec, "target")
     assert message in str(caught.value)
+
+
+_WALL_TIME = dt.datetime(2026, 1, 5, 10, 30)  # noqa: DTZ001  # a time without a zone
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "found"),
+    [
+        ([1767225600000], "TIMESTAMP", "bigint"),
+        ([1767225600000], "TIMESTAMP_NTZ", "bigint"),
+        ([1767225600000], "TIMESTAMP_MILLIS", "bigint"),
+        ([20000], "DATE", "bigint"),
+        ([{"n": 1.5}], "STRUCT<n: INT>", "struct<n:double>"),
+        ([{"n": 20000}], "STRUCT<n: DATE>", "struct<n:bigint>"),
+        ([[1767225600000]], "ARRAY<TIMESTAMP>", "array<bigint>"),
+        ([_WALL_TIME.date(), None], "TIMESTAMP", "date"),
+        ([_WALL_TIME, None], "DATE", "timestamp_ntz"),
+        ([{"n": _WALL_TIME}], "STRUCT<n: TIMESTAMP>", "struct<n:timestamp_ntz>"),
+        ([_WALL_TIME.astimezone(dt.timezone.utc)], "TIMESTAMP_NTZ", "timestamp"),
+        ([[_WALL_TIME.astimezone(dt.timezone.utc)]], "ARRAY<TIMESTAMP_NTZ>", "array<timestamp>"),
+        ([True], "INT", "boolean"),
+        ([True, None], "INT", "boolean"),
+        ([1], "BOOLEAN", "bigint"),
+        (["text"], "BINARY", "string"),
+        ([b"text"], "STRING", "binary"),
+        ([1e39], "FLOAT", "double"),
+    ],
+)
+def test_a_pandas_column_is_not_converted_where_that_changes_a_value(
+    spark: SparkSession, values: list[Any], kind: str, found: str
+) -> None:
+    codec = JsonCodec(f"x {kind}")
+    columns = [pd.Series(values, dtype=object)]
+    if not isinstance(values[0], dt.datetime | dict | list):
+        columns.append(pd.Series(values))
+    for column in columns:
+        with pytest.raises(ConfigError, match=f"'x' is {found}, declared as"):
+            check_output_schema(to_frame(spark, pd.DataFrame({"x": column}), codec), codec, "target")
+
+
+def test_times_without_a_zone_are_those_of_the_session_in_every_pandas_column(spark: SparkSession) -> None:
+    codec = JsonCodec("a TIMESTAMP, b TIMESTAMP")
+    made = pd.DataFrame({"a": pd.Series([_WALL_TIME], dtype=object), "b": pd.Series([_WALL_TIME])})
+    before = spark.conf.get("spark.sql.session.timeZone")
+    try:
+        spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+        frame = to_frame(spark, made, codec)
+        check_output_schema(frame, codec, "target")
+        expected = '{"a":"2026-01-05T10:30:00.000000-05:00","b":"2026-01-05T10:30:00.000000-05:00"}'
+        assert texts(frame, codec) == [expected]
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before)
+    mixed = pd.DataFrame({"a": pd.Series([_WALL_TIME.astimezone(dt.timezone.utc), _WALL_TIME], dtype=object)})
+    with pytest.raises(ConfigError, match="has no type of its own"):
+        to_frame(spark, mixed, JsonCodec("a TIMESTAMP"))
 
 
 @pytest.mark.parametrize(

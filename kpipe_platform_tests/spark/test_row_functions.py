@@ -190,6 +190,44 @@ def test_a_result_that_does_not_fit_is_a_fault_of_its_record(records: Records, r
     notes.release()
 
 
+@pytest.mark.parametrize("batch", [None, "pandas", "objects", "arrow"])
+def test_a_result_that_the_schema_would_change_is_a_fault(records: Records, batch: Any) -> None:
+    kinds = "i INT, t TIMESTAMP, d DATE, f FLOAT, b BINARY, s STRUCT<a: INT>"
+    at = dt.datetime(2026, 1, 5, 10, 30, tzinfo=dt.timezone.utc)
+    changed: list[dict[str, Any]] = [
+        {},
+        {"i": 1.5},
+        {"t": 1767225600000},
+        {"d": at},
+        {"d": 20000},
+        {"f": 1e39},
+        {"b": "text"},
+        {"s": {"a": 1.5}},
+        {"s": {"a": 1, "b": 2}},
+    ]
+
+    def fn(given):  # type: ignore[no-untyped-def]
+        if batch is None:
+            return changed[given["id"]]
+        # A batch that fails is halved, until one record is left.
+        rows = [changed[n] for n in (given["id"] if isinstance(given, pd.DataFrame) else given["id"].to_pylist())]
+        names = sorted({name for row in rows for name in row})
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        if batch == "arrow":
+            return pa.table(columns) if names else pa.table({"i": pa.nulls(len(rows), pa.int32())})
+        kind = object if batch == "objects" else None
+        return pd.DataFrame({name: pd.Series(values, dtype=kind) for name, values in columns.items()}, given.index)
+
+    with noting() as notes:
+        way: Any = "pandas" if batch == "objects" else batch
+        good = map_records(records(rows(len(changed))), fn, schema=kinds, batch=way)
+    assert [row["_kafka"]["offset"] for row in good.collect()] == [0]
+    found = faults(notes)
+    assert sorted(found) == list(range(1, len(changed)))
+    assert {note.fault.kind for note in found.values()} == {"ResultError"}
+    notes.release()
+
+
 @pytest.mark.parametrize(
     ("result", "message"),
     [
