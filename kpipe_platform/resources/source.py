@@ -27,11 +27,12 @@ from kpipe_platform.kafka.slices import (
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.kafka.transactions import abort_lingering
 from kpipe_platform.resources.connection import KafkaConnection
+from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.resources.ownership import PartitionOwnership
 from kpipe_platform.resources.scaling import PartitionScaling
 
 
-class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
+class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
     """Where slices come from: plans them, and answers where topics and groups stand."""
 
     connection: KafkaConnection
