@@ -221,25 +221,13 @@ def _targets(clients: Clients, topic: str, standings: list[_Standing], to: str) 
         for standing in standings:
             _check_bounds(topic, standing, int(to))
         return {s.partition: int(to) for s in standings}
-    from kpipe_platform.kafka.offsets import offsets_at
+    from kpipe_platform.kafka.offsets import offsets_at, parse_time
 
     partitions: list[Partition] = [(topic, s.partition) for s in standings]
-    found = offsets_at(clients, partitions, _time(to), "read_committed")
+    when = parse_time(to, "--to", or_else="earliest, latest, an offset")
+    found = offsets_at(clients, partitions, when, "read_committed")
     # Where no record is that young there is nothing to read again.
     return {s.partition: _or(found[(topic, s.partition)], s.marks.end) for s in standings}
-
-
-def _time(text: str) -> int:
-    from kpipe_platform.kafka.offsets import parse_start
-
-    try:
-        when = parse_start(text)
-    except ConfigError:
-        when = text
-    if isinstance(when, int):
-        return when
-    msg = f"--to {text!r} is neither a place nor a time"
-    raise ConfigError(msg, fix="earliest, latest, an offset, or a time such as 2026-01-31T06:00:00Z")
 
 
 def _or(offset: int | None, otherwise: int) -> int:

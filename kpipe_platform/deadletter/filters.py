@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from kpipe_platform.deadletter.found import FoundDeadLetter
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.offsets import parse_start
+from kpipe_platform.kafka.offsets import parse_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +58,6 @@ class DeadLetterFilter:
             and _matches(self.rules, [found.kind, *found.rules])
             and _matches(self.assets, [found.who])
         )
-
-
-def parse_time(text: str, what: str) -> int:
-    """A time of a filter as milliseconds since the epoch.
-
-    Args:
-        text: An ISO 8601 date or time (UTC where it names no zone), or milliseconds.
-        what: Name of the option, for the error.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    try:
-        when = parse_start(text)
-    except ConfigError:
-        when = text
-    if isinstance(when, int):
-        return when
-    msg = f"{what} is {text!r}, which is not a time"
-    raise ConfigError(msg, fix=f"for example {what} 2026-01-31T06:00:00Z")
 
 
 def parse_place(text: str) -> tuple[int, int]:

@@ -16,9 +16,10 @@ from kpipe_platform.io_managers.feed import StagedFeeds
 from kpipe_platform.io_managers.kafka import StoresOffsets
 from kpipe_platform.io_managers.outputs import emit_feeds, emit_plain
 from kpipe_platform.io_managers.step import step_id
+from kpipe_platform.resources.known_names import KnownNames
 
 
-class OffsetCommittingIOManager(dg.ConfigurableIOManager, StoresOffsets):
+class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     """Stores a Kafka-reading asset's output by another IO manager, then its dead letters, then the offsets.
 
     At least once: when the run dies between the inner store and the offsets, the slice is taken again. An inner IO

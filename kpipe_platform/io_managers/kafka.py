@@ -38,6 +38,7 @@ from kpipe_platform.observability.events import reason_of
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
+from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import SparkEngine
 from kpipe_platform.spark.client_reader import is_beyond_spark
@@ -65,7 +66,7 @@ class StoresOffsets:
         """
 
 
-class KafkaIOManager(dg.ConfigurableIOManager, StoresOffsets):
+class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     """Loads an asset's Kafka input as the next slice of its topic, and writes an asset's output to Kafka.
 
     Offsets move with the output: in its transaction (exactly once), or after its acknowledgements (at least once).

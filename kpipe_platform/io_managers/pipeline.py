@@ -44,6 +44,7 @@ from kpipe_platform.spark.frames import SliceFrames, TopicCodecs
 from kpipe_platform.spark.lanes import LaneRows, LanesOutcome, write_lanes
 from kpipe_platform.spark.reader import read_slice
 from kpipe_platform.spark.stage_notes import StageNotes
+from kpipe_platform.spark.whole_records import of_whole_records
 from kpipe_platform.spark.writer import evaluate, write_slice
 from kpipe_platform.spark.writer_rows import WriterRows, output_rows
 from kpipe_platform.spark.writer_spec import DEFAULT_COMPRESSION, Outcome, WriterSpec
@@ -199,6 +200,8 @@ class Pipeline:
             msg = f"asset {self.step.asset_key.to_user_string()} has no Kafka destination"
             raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
         began = time.monotonic()
+        if self.destination.delivery == "at_least_once":
+            staged = replace(staged, output=of_whole_records(staged.output, staged.notes))
         rows = self._rows(staged, target.topic, codec or target.topic.value, source=_alone(staged))
         spec = self._spec(staged, target)
         if self.destination.delivery == "exactly_once":
@@ -317,7 +320,7 @@ class Pipeline:
         def work() -> Outcome:
             started = time.monotonic()
             with storing(staged.slice):
-                store(staged.output)
+                store(of_whole_records(staged.output, staged.notes))
             stored_s = time.monotonic() - started
             outcome = write_slice(None, staged.frames, spec, staged.notes)
             return replace(outcome, steps_s={**outcome.steps_s, "store": stored_s})

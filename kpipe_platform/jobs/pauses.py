@@ -9,9 +9,10 @@ from pydantic import Field
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.partitions import pauses
 from kpipe_platform.partitions.groups import is_known
+from kpipe_platform.resources.known_names import KnownNames
 
 
-class PauseConfig(dg.Config):
+class PauseConfig(KnownNames):
     """Which partitions, and what is to become of them."""
 
     group: str = Field(description="consumer group of the asset: the source's group_prefix, a dot, the asset's key")

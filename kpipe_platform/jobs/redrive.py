@@ -11,6 +11,7 @@ from kpipe_platform.deadletter.filters import make_filter
 from kpipe_platform.deadletter.options import RedriveOptions
 from kpipe_platform.deadletter.redrive import redrive
 from kpipe_platform.resources.connection import KafkaConnection
+from kpipe_platform.resources.known_names import KnownNames
 
 RESOURCE_KEY = "kafka_connection"
 """Key of the connection, where the job is not given one."""
@@ -19,7 +20,7 @@ RESOURCE_KEY = "kafka_connection"
 _LOGGED = 100
 
 
-class RedriveConfig(dg.Config):
+class RedriveConfig(KnownNames):
     """What to redrive, and how; see `kpipe_platform.deadletter.options.RedriveOptions`."""
 
     topic: str = Field(description="the dead-letter topic")

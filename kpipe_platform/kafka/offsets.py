@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ Partition = tuple[str, int]
 """A topic's name and a partition number."""
 
 Before = TypeVar("Before")
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 
 
 @dataclass(frozen=True, order=True)
@@ -182,28 +184,43 @@ def _asked_of(tp: TopicPartition) -> Asked:
     return Asked(f"list offsets of {tp.topic}/{tp.partition}", where)
 
 
-def parse_start(start: str | int | dt.datetime) -> str | int:
+def parse_start(start: str) -> str | int:
     """A start policy: ``"earliest"``, ``"latest"``, ``"error"``, or a timestamp in milliseconds since 1970.
 
     Args:
-        start: One of the three words, an ISO 8601 date or time (UTC where it names no zone), a datetime, or
-            milliseconds.
+        start: One of the three words, or a time as `parse_time` takes it.
 
     Raises:
         ConfigError: It is none of these.
     """
-    if isinstance(start, str):
-        if start in ("earliest", "latest", "error"):
-            return start
-        try:
-            start = int(start) if start.isdigit() else dt.datetime.fromisoformat(start.replace("Z", "+00:00"))
-        except ValueError:
-            msg = f"start is {start!r}, which is neither a policy nor a time"
-            raise ConfigError(
-                msg, fix='use "earliest", "latest", "error" or a time such as "2026-01-31T00:00:00Z"'
-            ) from None
-    if isinstance(start, dt.datetime):
-        if start.tzinfo is None:
-            start = start.replace(tzinfo=dt.timezone.utc)
-        return int(start.timestamp() * 1000)
-    return start
+    if start in ("earliest", "latest", "error"):
+        return start
+    return parse_time(start, "start", or_else='"earliest", "latest", "error"')
+
+
+def parse_time(text: str, what: str, *, or_else: str = "") -> int:
+    """A time as milliseconds since 1970.
+
+    Args:
+        text: An ISO 8601 date or time with its hyphens (UTC where it names no zone), or milliseconds since 1970 in 13
+            digits. Any other number is refused: 20260131 is a date to one reader and milliseconds to another.
+        what: Name of the option, for the error.
+        or_else: What else the option takes, for the error.
+
+    Raises:
+        ConfigError: It is neither, or is before 1970, which Kafka takes for a name of the log's start or end.
+    """
+    if re.fullmatch("[0-9]{13}", text):
+        return int(text)
+    try:
+        # Python 3.10 reads no Z, and later versions also read dates without hyphens.
+        when = dt.datetime.fromisoformat(text.replace("Z", "+00:00")) if re.match("[0-9]{4}-[0-9]{2}-", text) else None
+    except ValueError:
+        when = None
+    if when is not None:
+        ms = ((when if when.tzinfo else when.replace(tzinfo=dt.timezone.utc)) - _EPOCH) // dt.timedelta(milliseconds=1)
+        if ms >= 0:
+            return ms
+    forms = "a time since 1970: 2026-01-31, 2026-01-31T06:00:00Z, or milliseconds in 13 digits"
+    msg = f"{what} is {text!r}, which is not a time that can be read"
+    raise ConfigError(msg, fix=f"use {or_else}, or {forms}" if or_else else f"use {forms}")

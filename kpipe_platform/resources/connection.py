@@ -14,13 +14,14 @@ from pydantic import Field
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.properties import Dialect, check_client, is_secret
 from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.resources.known_names import KnownNames
 
 _SECRETS = ("sasl_password", "ssl_key_password")
 # True while Dagster rebuilds the resource with the values of its environment variables.
 _resolving: ContextVar[bool] = ContextVar("_resolving", default=False)
 
 
-class KafkaConnection(dg.ConfigurableResource):  # type: ignore[type-arg]
+class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
     """How to reach a Kafka cluster; one object for librdkafka, Spark's Java client and the tools.
 
     Secrets are given by ``dagster.EnvVar`` only: a plain value would stand in Dagster's UI and in its storage.

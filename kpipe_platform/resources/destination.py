@@ -12,11 +12,12 @@ from kpipe_platform.deadletter.redaction import load_redaction
 from kpipe_platform.kafka.properties import check_producer
 from kpipe_platform.policies.limits import DEFAULT_MINIMUM, DeadLetterLimit
 from kpipe_platform.resources.connection import KafkaConnection, known_values
+from kpipe_platform.resources.known_names import KnownNames
 
 _PREVIEW_ROWS = 5
 
 
-class KafkaDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
+class KafkaDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
     """How outputs reach Kafka: every record acknowledged before an offset moves.
 
     Raises:
@@ -82,7 +83,7 @@ class KafkaDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
         return 0 if is_redacting else _PREVIEW_ROWS
 
 
-class KafkaDeadLetterDestination(dg.ConfigurableResource):  # type: ignore[type-arg]
+class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
     """Where records that failed go, with the reason."""
 
     connection: KafkaConnection

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-import dagster as dg
 from pydantic import Field
 
 from kpipe_platform.kafka.ownership import ConsumerGroupOwnership, InFlight, ownership_of
 from kpipe_platform.kafka.ownership_events import Listener
 from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.resources.scaling import RebalanceMode
 
 
-class PartitionOwnership(dg.Config):
+class PartitionOwnership(KnownNames):
     """This deployment shares the partitions of its topics with others that have the same group.
 
     Sensors then ask only for partitions that Kafka's group coordinator gave this deployment. What becomes of those

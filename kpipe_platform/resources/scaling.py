@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
-import dagster as dg
 from pydantic import Field, model_validator
+
+from kpipe_platform.resources.known_names import KnownNames
 
 # Partitions at once, and parts of a partition, where the mode allows several and nothing is said.
 _PARTITIONS_AT_ONCE = 4
@@ -35,7 +36,7 @@ class RebalanceMode(str, Enum):
     """Ask for no new run of it and give it up at once; the run in flight is fenced if it is late."""
 
 
-class PartitionScaling(dg.Config):
+class PartitionScaling(KnownNames):
     """Bounds of the work on one topic, honoured by sensors, by partition-range runs and inside a slice.
 
     Args:

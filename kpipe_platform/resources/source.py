@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
-from typing import Literal
+from typing import Any, Literal
 
 import dagster as dg
 from pydantic import Field
@@ -28,12 +28,17 @@ from kpipe_platform.kafka.slices import (
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.kafka.transactions import abort_lingering
 from kpipe_platform.resources.connection import KafkaConnection
+from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.resources.ownership import PartitionOwnership
 from kpipe_platform.resources.scaling import PartitionScaling
 
 
-class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Where slices come from: plans them, and answers where topics and groups stand."""
+class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Where slices come from: plans them, and answers where topics and groups stand.
+
+    Raises:
+        ConfigError: ``start`` is neither a policy nor a time.
+    """
 
     connection: KafkaConnection
     group_prefix: str = Field(default="kpipe", description="the group of an asset is {group_prefix}.{asset key}")
@@ -41,7 +46,8 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
         default="read_committed", description="isolation of the plan and of the read"
     )
     start: str = Field(
-        default="earliest", description="where a new group begins: earliest, latest, error, or an ISO 8601 time"
+        default="earliest",
+        description="where a new group begins: earliest, latest, error, or a time such as 2026-01-31T06:00:00Z",
     )
     on_lost_offsets: Literal["error", "skip"] = Field(
         default="error", description="what to do when retention passed the group's offset"
@@ -50,6 +56,12 @@ class KafkaSource(dg.ConfigurableResource):  # type: ignore[type-arg]
     ownership: PartitionOwnership | None = Field(
         default=None, description="share the partitions with other deployments; None: this one has all of them"
     )
+
+    def __init__(self, **data: Any) -> None:
+        super().__init__(**data)
+        # An environment variable, which is a str too, has no value before a run.
+        if type(self.start) is str:
+            parse_start(self.start)
 
     def group(self, asset_key: dg.AssetKey) -> str:
         """The consumer group of an asset and of nothing else.

@@ -8,11 +8,12 @@ import dagster as dg
 from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
+from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.spark.connect_sessions import detach, tasks_of
 from kpipe_platform.spark.session import ASSUMED_TASKS, EngineSettings, get_session
 
 
-class SparkEngine(LazyPySparkResource):
+class SparkEngine(KnownNames, LazyPySparkResource):
     """A Spark session with the Kafka connector of the installed pyspark.
 
     Without arguments it is ``local[*]`` in this process. ``remote`` attaches to a Spark Connect server, for example

@@ -36,6 +36,7 @@ class FaultRows:
     Attributes:
         seen: Failed records seen.
         stops: True when a record failed whose action is to stop the run.
+        handled: Source records that the stage set aside, or of which the destination refused an output.
     """
 
     def __init__(self, spec: WriterSpec) -> None:
@@ -47,7 +48,7 @@ class FaultRows:
         self.dead_lettered: dict[int, int] = {}
         self.skipped: dict[int, int] = {}
         self.segments: tuple[Segment, ...] = ()
-        self._handled: set[Rejected] = set()
+        self.handled: set[Rejected] = set()
         self._fetcher = RecordFetcher(spec.source_settings, spec.slice.group, spec.isolation)
 
     def is_over_limit(self, records: int) -> bool:
@@ -108,9 +109,9 @@ class FaultRows:
             yield from self._take(src, RowFault(fault), partial(self._fetched, src, offset), offset=offset)
 
     def _is_first(self, src: int, offset: int) -> bool:
-        if (src, offset) in self._handled:
+        if (src, offset) in self.handled:
             return False
-        self._handled.add((src, offset))
+        self.handled.add((src, offset))
         return True
 
     def _fetched(self, src: int, offset: int) -> KafkaRecord:

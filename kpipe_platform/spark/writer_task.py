@@ -10,7 +10,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -219,7 +219,11 @@ class WriterTask:
         except KafkaException as exception:
             raise translate(exception, settings, "look for refused records") from exception
         for batch in batches:
-            rows = OutputRows(parted(batch).outputs, self.spec)
+            outputs, _, others = parted(batch)
+            self.faults.handled.update(
+                (a.note["src"], a.note["offset"]) for a in others if a.note["kind"] == KIND_NOTED
+            )
+            rows = OutputRows(self._of_whole_records(outputs), self.spec)
             suspects = [row for row in rows.rows() if row.identity not in self.spec.rejected]
             refused = find_refused(producer, self.spec, suspects, REFUSED_CODES)
             self.outcome.rejected.update({row.identity: fault for row, fault in refused})
@@ -316,6 +320,7 @@ class WriterTask:
 
     def _write_outputs(self, part: pa.RecordBatch, sink: Sink, transaction: SliceTransaction | None) -> None:
         spec = self.spec
+        part = self._of_whole_records(part)
         rows = OutputRows(part, spec)
         counted = by_range(part)
         if spec.per_record:
@@ -347,6 +352,15 @@ class WriterTask:
             self.outcome.rejected.update(found)
         else:
             self.refused.update(found)
+
+    def _of_whole_records(self, part: pa.RecordBatch) -> pa.RecordBatch:
+        """The outputs without those of records of which the stage set another row aside; its note comes before them."""
+        handled = self.faults.handled
+        if not handled or "src_offset" not in part.schema.names:
+            return part
+        src = part.column("src").to_pylist() if "src" in part.schema.names else repeat(0)
+        places = zip(src, part.column("src_offset").to_pylist(), strict=False)
+        return part.filter(pa.array([place not in handled for place in places], pa.bool_()))
 
     def _is_rejected(self, row: Row, sink: Sink) -> bool:
         fault = self.spec.rejected.get(row.identity) or self.refused.get(row.identity)

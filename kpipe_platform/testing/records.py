@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from confluent_kafka import (
@@ -17,7 +17,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
-from kpipe_platform.errors import BrokerUnavailableError, DeliveryError
+from kpipe_platform.errors import BrokerUnavailableError, ConfigError, DeliveryError, TopicNotFoundError
 from kpipe_platform.testing.clients import Client, client_config
 from kpipe_platform.testing.messages import ConsumedRecord, outgoing
 from kpipe_platform.testing.topics import Isolation, log_ranges
@@ -30,6 +30,8 @@ _BATCH = 1000
 _POLL_S = 0.02
 # Markers follow within milliseconds, or after the session of a broker that was lost meanwhile.
 _STABLE_S = 10.0
+# A topic that was just created may be unknown for a moment.
+_UNKNOWN_TOPIC_S = 2.0
 
 
 def produce(
@@ -58,9 +60,17 @@ def produce(
         How many records were acknowledged.
 
     Raises:
+        ConfigError: ``transaction`` is another word.
+        TopicNotFoundError: There is no such topic.
         DeliveryError: The brokers refused some, or did not acknowledge all within the deadline.
-        TypeError: A record is of no such form.
+        TypeError: A record is of no such form, or ``records`` is a single one.
     """
+    if transaction not in (None, "commit", "abort"):
+        msg = f"produce(transaction={transaction!r})"
+        raise ConfigError(msg, fix='use "commit" or "abort", or leave it out')
+    if isinstance(records, str | bytes | bytearray | Mapping):
+        msg = f"produce takes several records, and {type(records).__name__} is one: write [record]"
+        raise TypeError(msg)
     # Idempotence would cost each call half a second before its first record, so order is kept by one request
     # at a time instead. Acknowledged records need no call back: an empty queue and no error say as much.
     defaults = {
@@ -95,12 +105,19 @@ def produce(
                 producer.poll(0.1)
         if count % _BATCH == 0:
             producer.poll(0)
-    unacknowledged = producer.flush(deadline_s)
+    # The client itself waits for a topic that does not exist.
+    unacknowledged = producer.flush(min(_UNKNOWN_TOPIC_S, deadline_s))
+    is_missing = unacknowledged > 0 and _is_missing(producer, topic)
+    if unacknowledged and not is_missing:
+        unacknowledged = producer.flush(max(deadline_s - _UNKNOWN_TOPIC_S, 0))
     if failures or unacknowledged:
         if transaction is not None:
             # An open transaction would keep readers of committed records from the topic's end.
             producer.purge()
             producer.abort_transaction(deadline_s)
+        if is_missing:
+            msg = f"There is no topic {topic!r}."
+            raise TopicNotFoundError(msg, fix="create it, for example by the fixture kafka_topic", topic=topic)
         reason = failures[0][0].str() if failures else f"no answer within {deadline_s:.0f} s"
         msg = f"{len(failures) + unacknowledged} of {count} records for topic {topic!r} were not acknowledged: {reason}"
         raise DeliveryError(msg, topic=topic)
@@ -113,6 +130,14 @@ def produce(
         # The call returns a moment before the transaction's markers are in the log.
         _await_stable(client, topic, {each: end for each, (_, end) in written.items()}, _STABLE_S)
     return count
+
+
+def _is_missing(producer: Producer, topic: str) -> bool:
+    try:
+        found = producer.list_topics(topic, timeout=_UNKNOWN_TOPIC_S).topics[topic]
+    except KafkaException:
+        return False  # the brokers are away
+    return found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 def consume(

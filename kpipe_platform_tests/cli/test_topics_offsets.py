@@ -455,6 +455,8 @@ def test_it_asks_first(kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce
         ("--to error", ["'error'", "earliest, latest, an offset, or a time"]),
         ("--to yesterday", ["'yesterday'", "earliest, latest, an offset, or a time"]),
         ("--to -3", ["'-3'"]),
+        ("--to 20260131", ["has no offset 20260131"]),
+        ("--to 20260131T000000Z", ["or milliseconds in 13 digits"]),
         ("--to 3 --partition 4", ["has no partition 4"]),
     ],
 )

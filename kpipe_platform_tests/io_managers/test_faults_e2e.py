@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -12,6 +13,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from kpipe_platform import (
+    ExecutionMode,
     FaultAction,
     FaultPolicies,
     FaultPolicy,
@@ -21,6 +23,8 @@ from kpipe_platform import (
     KafkaIOManager,
     KafkaSource,
     KafkaTopic,
+    OffsetCommittingIOManager,
+    PartitionScaling,
     RawCodec,
     RecordRetryPolicy,
     Rule,
@@ -32,9 +36,11 @@ from kpipe_platform import (
 )
 from kpipe_platform.deadletter import Envelope
 from kpipe_platform.errors import BrokerUnavailableError, DeadLetterError, RecordFaultError, StageFailedError
+from kpipe_platform.spark.rules import RuleAction
 from kpipe_platform.spark.stage_notes import current_notes
 
 from .conftest import BAD, ORDER, Orders, order
+from .test_assets_e2e import FolderIOManager
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -139,6 +145,64 @@ class TestRules:
         found = orders.metadata(orders.run(orders.asset(lambda orders: ruled(orders).select("id"))))
         assert (found["records_written"], found["dead_letters"]) == (1, 1)
 
+    @pytest.mark.parametrize(
+        ("way", "form", "action"),
+        [
+            ("exactly_once", "spark", "dead_letter"),
+            ("exactly_once", "spark", "skip"),
+            ("exactly_once", "row function", "dead_letter"),
+            ("exactly_once", "pandas", "dead_letter"),
+            ("at_least_once", "spark", "dead_letter"),
+            ("at_least_once", "row function", "skip"),
+            ("at_least_once", "pandas", "dead_letter"),
+            ("lanes", "spark", "dead_letter"),
+            ("another store", "spark", "skip"),
+            ("another store", "row function", "dead_letter"),
+        ],
+    )
+    def test_a_record_of_which_one_row_fails_leaves_no_row(
+        self, orders: Orders, tmp_path: Path, way: str, form: str, action: RuleAction
+    ) -> None:
+        def lines(orders: DataFrame) -> Any:
+            if form == "row function":
+                rows = map_records(orders, each_line, schema="id BIGINT, line DOUBLE")
+            else:
+                rows = orders.select("id", F.explode(F.array(F.lit(1.0), "amount", F.lit(2.0))).alias("line"), "_kafka")
+            good = expect(rows, "line > 0", name="positive", action=action)
+            return good.toPandas() if form == "pandas" else good
+
+        # The writer's lanes have a thousand offsets at least.
+        last = 2_000 if way == "lanes" else 4
+        failing = [2, last - 1]
+        orders.send(*(order(n, value={"amount": -1.0 if n in failing else 3.0}) for n in range(1, last + 1)))
+        good = [n for n in range(1, last + 1) if n not in failing for _ in range(3)]
+        if way == "another store":
+            inner = FolderIOManager(folder=str(tmp_path))
+            resources = {"committing": OffsetCommittingIOManager(inner=inner)}
+            asset = orders.asset(lines, topic=None, io_manager_key="committing")
+            found = orders.metadata(orders.run(asset, resources=resources))
+            assert sorted(row["id"] for row in inner.rows()) == good
+        else:
+            manager = orders.manager
+            if way == "at_least_once":
+                manager = manager.model_copy(
+                    update={"destination": KafkaDestination(connection=manager.source.connection, delivery=way)}
+                )
+            scaling = PartitionScaling(
+                execution_mode=ExecutionMode.RELAX_ORDERING_WITHIN_PARTITION, max_in_flight_per_partition=2
+            )
+            how = {"scaling": scaling} if way == "lanes" else {}
+            found = orders.metadata(orders.run(orders.asset(lines, **how), manager=manager))
+            # Lanes, and pandas rows that several tasks write, have no order.
+            ids = orders.ids()
+            assert (sorted(ids) if way == "lanes" or (way, form) == ("at_least_once", "pandas") else ids) == good
+            assert found["records_written"] == len(good)
+        counted = (found["records_read"], found["dead_letters"], found["skipped"])
+        assert counted == ((last, 2, 0) if action == "dead_letter" else (last, 0, 2))
+        assert orders.lag() == 0
+        if action == "dead_letter":
+            assert sorted(e.original.offset or 0 for e in envelopes(orders)) == [n - 1 for n in failing]
+
     def test_stop(self, orders: Orders) -> None:
         orders.send(*SENT[:2])
         stage = lambda orders: expect(orders, "amount > 0", name="positive", action="stop")  # noqa: E731
@@ -204,6 +268,10 @@ def risky(record: dict[str, Any]) -> dict[str, Any]:
     if record["note"] == "poison":
         raise ValueError(f"no price for {record['id']}")
     return {"id": record["id"], "price": 2.0 * record["amount"]}
+
+
+def each_line(record: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"id": record["id"], "line": line} for line in (1.0, record["amount"], 2.0)]
 
 
 class TestRowFunctions:

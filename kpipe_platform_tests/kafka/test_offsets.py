@@ -8,9 +8,11 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer, TopicPartition
 
-from kpipe_platform.errors import TopicNotFoundError
+from kpipe_platform import KafkaConnection, KafkaSource
+from kpipe_platform.deadletter.filters import make_filter
+from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import Partition, Watermarks, watermarks, watermarks_around
+from kpipe_platform.kafka.offsets import Partition, Watermarks, parse_start, watermarks, watermarks_around
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
@@ -70,3 +72,34 @@ def test_what_the_other_question_raises_is_raised(clients: Clients, kafka_topic:
         watermarks_around(clients, "kpipe.enriched", [(kafka_topic("orders"), 0)], "read_committed", fail)
     # The log starts have come back, so the consumer may be closed.
     clients.close()
+
+
+JANUARY_31_MS = 1_769_817_600_000
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"),
+    [
+        ("2026-01-31", JANUARY_31_MS),
+        ("2026-01-31T00:00:00Z", JANUARY_31_MS),
+        ("2026-01-31 01:30:00.001+01:30", JANUARY_31_MS + 1),
+        ("1769817600000", JANUARY_31_MS),
+        ("1970-01-01", 0),
+        *[(text, None) for text in ("20260131", "2026", "2026-01", "20260131T000000Z", "1769817600", "0", "-1")],
+        *[(text, None) for text in ("1969-12-31T23:59:59.999Z", "\u0661769817600000", "nonsense", "")],
+    ],
+)
+def test_a_time_is_read_alike_wherever_one_is_given(text: str, ms: int | None) -> None:
+    connection = KafkaConnection(bootstrap_servers="localhost:1")
+    readers = [
+        parse_start,
+        lambda text: KafkaSource(connection=connection, start=text).policy("g").start,
+        lambda text: make_filter(since=text).since_ms,
+        lambda text: make_filter(until=text).until_ms,
+    ]
+    for read in readers:
+        if ms is not None:
+            assert read(text) == ms
+        else:
+            with pytest.raises(ConfigError, match="2026-01-31T06:00:00Z, or milliseconds in 13 digits"):
+                read(text)

@@ -1,5 +1,7 @@
 import threading
+import time
 import uuid
+from typing import Any, Literal
 
 import pytest
 from confluent_kafka import Producer
@@ -100,6 +102,41 @@ def test_a_refused_record_is_an_error_and_ends_its_transaction(
         produce(topic, [b"x" * 2000], transaction="commit")
     produce(topic, [b"after"])
     assert consume(topic)[-1].value == b"after"
+
+
+@pytest.mark.parametrize(
+    ("given", "how", "error", "match"),
+    [
+        ([b"1"], {"transaction": "comit"}, ConfigError, "'comit'"),
+        ("hello", {}, TypeError, "str is one: write"),
+        (b"hello", {}, TypeError, "bytes is one: write"),
+        ({"value": b"1"}, {}, TypeError, "dict is one: write"),
+    ],
+)
+def test_what_would_be_written_otherwise_than_meant_is_refused(
+    kafka_topic: TopicFactory,
+    produce: Produce,
+    consume: Consume,
+    given: Any,
+    how: dict[str, Any],
+    error: type[Exception],
+    match: str,
+) -> None:
+    topic = kafka_topic()
+    with pytest.raises(error, match=match):
+        produce(topic, given, **how)
+    assert consume(topic, isolation="read_uncommitted") == []
+
+
+@pytest.mark.parametrize("transaction", [None, "commit"])
+def test_a_topic_that_does_not_exist_is_named_soon(
+    kafka_broker: EmbeddedBroker, produce: Produce, transaction: Literal["commit"] | None
+) -> None:
+    name = f"missing-{uuid.uuid4().hex}"
+    began = time.monotonic()
+    with pytest.raises(TopicNotFoundError, match=name):
+        produce(name, [b"1"], transaction=transaction)
+    assert time.monotonic() - began < 20
 
 
 def test_topics(kafka_broker: EmbeddedBroker, consume: Consume) -> None:
