@@ -27,6 +27,7 @@ from kpipe_platform.io_managers.step import (
     refuse_unknown,
     topic_of,
 )
+from kpipe_platform.kafka.groups import group_name
 from kpipe_platform.partitions import kafka_partitions, unequal
 from kpipe_platform.partitions.pools import kafka_pool
 from kpipe_platform.policies.components import FaultPolicies
@@ -145,6 +146,8 @@ def kafka_asset(
             arguments["io_manager_key"] = io_manager_key or "kafka_io_manager"
         own_name = name or str(getattr(stage, "__name__", "stage"))
         prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
+        # Refused here, not in the first run.
+        group_name("", [*prefix, own_name])
         made: dg.AssetsDefinition = dg.asset(
             name=own_name,
             key_prefix=key_prefix,

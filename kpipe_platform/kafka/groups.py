@@ -162,6 +162,21 @@ def fetch_stored(
     return ask(request, clients, f"read the offsets of group {group}", group=group)
 
 
+def group_name(prefix: str, key: Sequence[str]) -> str:
+    """The consumer group of an asset: the prefix and the parts of its key, joined by dots.
+
+    Raises:
+        ConfigError: A part has a dot itself, so that another asset may have the group.
+    """
+    for part in key:
+        if "." in part:
+            whole = "/".join(key)
+            msg = f"asset {whole}: a consumer group joins the parts of a key by dots, and {part!r} has one"
+            split = [name for part in key for name in part.split(".")]
+            raise ConfigError(msg, fix=f"split it: key={split}, whose group is the same", asset=whole)
+    return ".".join([prefix, *key])
+
+
 def group_members(clients: Clients, group: str) -> list[GroupMember]:
     """Live members of the group; empty where the group does not exist."""
     settings = clients.settings

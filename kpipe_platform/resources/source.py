@@ -10,9 +10,9 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from kpipe_platform.errors import ConfigError, OffsetsPendingError
+from kpipe_platform.errors import OffsetsPendingError
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
+from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets, group_name
 from kpipe_platform.kafka.lanes import settle, unsettled
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, parse_start, watermarks
 from kpipe_platform.kafka.slices import (
@@ -67,14 +67,9 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
         """The consumer group of an asset and of nothing else.
 
         Raises:
-            ConfigError: A part of the key has a dot, by which the parts are joined: another asset may have the group.
+            ConfigError: A part of the key has a dot.
         """
-        for part in asset_key.path:
-            if "." in part:
-                msg = f"asset {asset_key.to_user_string()}: a consumer group joins the parts of a key by dots, and "
-                fix = f"split it: key={[name for part in asset_key.path for name in part.split('.')]}, same group"
-                raise ConfigError(f"{msg}{part!r} has one", fix=fix, asset=asset_key.to_user_string())
-        return ".".join([self.group_prefix, *asset_key.path])
+        return group_name(self.group_prefix, asset_key.path)
 
     def policy(self, group: str, scaling: PartitionScaling | None = None) -> PlanPolicy:
         """What decides the plans of a group."""

@@ -9,6 +9,7 @@ import dagster as dg
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from pyspark.sql import DataFrame
 
 from kpipe_platform import KafkaConnection, KafkaSource
 from kpipe_platform.errors import (
@@ -202,9 +203,13 @@ def test_no_two_streams_share_a_transactional_id(
     assert one == other or ids_of(one).isdisjoint(ids_of(other))
 
 
+def stage(orders: DataFrame) -> DataFrame:
+    return orders
+
+
 def test_a_part_of_a_key_with_a_dot_would_share_a_group() -> None:
     source = KafkaSource(connection=KafkaConnection(bootstrap_servers="127.0.0.1:1"))
-    with pytest.raises(ConfigError, match=r"key=\['a', 'b', 'c'\], same group"):
+    with pytest.raises(ConfigError, match=r"key=\['a', 'b', 'c'\], whose group is the same"):
         source.group(dg.AssetKey(["a.b", "c"]))
     assert source.group(dg.AssetKey(["a", "b", "c"])) == "kpipe.a.b.c"
 
