@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import enum
+import math
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
+import dagster as dg
 import pytest
 
 import kpipe_platform
 from kpipe_platform import (
+    Backpressure,
+    JsonCodec,
     KafkaConnection,
     KafkaDeadLetterDestination,
     KafkaDestination,
     KafkaIOManager,
     KafkaSource,
+    KafkaTopic,
     PartitionOwnership,
     PartitionScaling,
     RedriveConfig,
     SparkEngine,
+    kafka_asset,
+    kafka_offset_sensor,
+    kafka_partition_sensor,
+    kafka_topic_asset,
+    lag_check,
+    retention_check,
 )
 from kpipe_platform.errors import ConfigError
 
@@ -122,6 +135,70 @@ def test_no_class_takes_a_name_that_it_does_not_know(name: str) -> None:
 )
 def test_a_mistyped_setting_is_refused_with_the_one_that_was_meant(make: Callable[[], object], known: str) -> None:
     with pytest.raises(ConfigError, match=f"did you mean '{known}'"):
+        make()
+
+
+SOURCE = kafka_topic_asset("orders", value=JsonCodec("id BIGINT"), partitions=1)
+GROWING = kafka_topic_asset("growing", value=JsonCodec("id BIGINT"))
+ASSET = kafka_asset(source=SOURCE, topic=KafkaTopic("priced"), name="priced")(lambda orders: orders)
+
+
+def _asset(**options: Any) -> Callable[[float], object]:
+    """Declares an asset with one bad value and what else it needs."""
+    return lambda bad: kafka_asset(
+        source=SOURCE,
+        topic=KafkaTopic("o"),
+        **{name: bad if value is ... else value for name, value in options.items()},
+    )
+
+
+SECONDS: dict[str, Callable[[float], object]] = {
+    "linger_s": _asset(linger_s=..., max_slices=None),
+    "max_duration_s": _asset(max_duration_s=...),
+    "kafka_offset_sensor(deadline_s": lambda bad: kafka_offset_sensor(ASSET, deadline_s=bad),
+    "maximum_wait_s": lambda bad: kafka_offset_sensor(ASSET, maximum_wait_s=bad),
+    "retry_max_delay_s": lambda bad: kafka_offset_sensor(ASSET, retry_max_delay_s=bad),
+    "kafka_partition_sensor(deadline_s": lambda bad: kafka_partition_sensor(GROWING, deadline_s=bad),
+    "max_age_s": lambda bad: lag_check(ASSET, max_age_s=bad),
+    "min_time_to_loss_s": lambda bad: retention_check(ASSET, min_time_to_loss_s=bad),
+}
+COUNTS: dict[str, Callable[[Any], object]] = {
+    "max_slices": _asset(max_slices=...),
+    "max_records": lambda bad: lag_check(ASSET, max_records=bad),
+    "minimum_records": lambda bad: kafka_offset_sensor(ASSET, minimum_records=bad),
+    "failed records": _asset(max_dead_letter_ratio=0.5, minimum_dead_letters=...),
+    "backpressure": lambda bad: Backpressure.of("priced", bad),
+}
+
+
+@pytest.mark.parametrize("option", SECONDS)
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0, -1, True])
+def test_seconds_are_a_finite_number_above_zero(option: str, bad: float) -> None:
+    with pytest.raises(ConfigError, match=re.escape(option)):
+        SECONDS[option](bad)
+
+
+@pytest.mark.parametrize("option", COUNTS)
+@pytest.mark.parametrize("bad", [math.nan, 2.5, -1, True])
+def test_counts_are_whole_numbers(option: str, bad: float) -> None:
+    with pytest.raises(ConfigError, match=option):
+        COUNTS[option](bad)
+
+
+@pytest.mark.parametrize(
+    ("make", "match"),
+    [
+        (lambda: kafka_topic_asset("t", value=JsonCodec("id BIGINT"), readers="priced"), r"readers=\['priced'\]"),
+        (lambda: kafka_topic_asset("t", value=JsonCodec("id BIGINT"), groups="x"), r"groups=\['x'\]"),
+        (lambda: KafkaTopic("t", key=["a"]), "key is \\['a'\\]"),
+        (lambda: KafkaTopic("t", key=""), "key is ''"),
+        (lambda: KafkaTopic("t", timestamp=""), "timestamp is ''"),
+        (lambda: _asset(check_specs=[dg.AssetCheckSpec("c", asset="o")])(0), "rule_checks"),
+        (lambda: _asset(partitioned=False, partitions_def=dg.StaticPartitionsDefinition(["0"]))(0), "partitions_def"),
+    ],
+)
+def test_what_would_be_ignored_or_fail_in_the_run_is_refused(make: Callable[[], object], match: str) -> None:
+    with pytest.raises(ConfigError, match=match):
         make()
 
 

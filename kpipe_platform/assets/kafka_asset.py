@@ -30,6 +30,7 @@ from kpipe_platform.io_managers.step import (
 from kpipe_platform.kafka.groups import group_name
 from kpipe_platform.partitions import kafka_partitions, unequal
 from kpipe_platform.partitions.pools import kafka_pool
+from kpipe_platform.policies.bounds import is_count, is_positive
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.policies.limits import DeadLetterLimit
@@ -108,6 +109,12 @@ def kafka_asset(
     refuse_unknown(metadata, ASSET_METADATA, "@kafka_asset")
     partitions = _partitions(sources) if partitioned else None
     limits = _limits(max_slices, max_duration_s, linger_s)
+    if asset_kwargs.get("check_specs"):
+        msg = "@kafka_asset(check_specs=...): a stage returns rows, and no results of checks"
+        raise ConfigError(msg, fix="use rule_checks, or @dagster.asset_check beside the asset")
+    if not partitioned and asset_kwargs.get("partitions_def") is not None:
+        msg = "@kafka_asset(partitioned=False) has partitions_def=, and takes every Kafka partition at once"
+        raise ConfigError(msg, fix="leave one of them out")
     if isolate and len(sources) > 1:
         msg = "@kafka_asset(isolate=True) has several sources, and parts of them do not belong together"
         raise ConfigError(msg, fix="leave isolate out, or read one source")
@@ -267,13 +274,13 @@ def _mapping(source: Source, own: dg.PartitionsDefinition[str] | None) -> dg.Par
 
 
 def _limits(max_slices: int | None, max_duration_s: float | None, linger_s: float | None) -> RunLimits:
-    if max_slices is not None and max_slices < 1:
-        msg = f"@kafka_asset(max_slices={max_slices})"
+    if max_slices is not None and not is_count(max_slices, 1):
+        msg = f"@kafka_asset(max_slices={max_slices!r})"
         raise ConfigError(msg, fix="set it to 1 or more; None takes slices until caught up")
-    if max_duration_s is not None and max_duration_s <= 0:
+    if max_duration_s is not None and not is_positive(max_duration_s):
         msg = f"@kafka_asset(max_duration_s={max_duration_s})"
         raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
-    if linger_s is not None and linger_s <= 0:
+    if linger_s is not None and not is_positive(linger_s):
         msg = f"@kafka_asset(linger_s={linger_s})"
         raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
     if linger_s is not None and max_slices == 1:

@@ -57,8 +57,13 @@ def kafka_topic_asset(
         one only.
 
     Raises:
-        ConfigError: The topic cannot be read, for example JSON without a schema.
+        ConfigError: The topic cannot be read, for example JSON without a schema; or ``readers`` or ``groups`` is one
+            text, of which each letter would be a name.
     """
+    for what, given in (("readers", readers), ("groups", groups)):
+        if isinstance(given, str):
+            msg = f"kafka_topic_asset({topic!r}, {what}={given!r}) is one text"
+            raise ConfigError(msg, fix=f"{what}=[{given!r}]")
     declared = KafkaTopic(topic, value=value, key_codec=key or RawCodec())
     declared.require_readable()
     refuse_unknown(metadata, ASSET_METADATA, f"kafka_topic_asset({topic!r})")

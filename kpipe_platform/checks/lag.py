@@ -12,6 +12,7 @@ from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.oldest import OldestRecord, oldest_records
 from kpipe_platform.kafka.waiting import Waiting
+from kpipe_platform.policies.bounds import is_count, is_positive
 
 
 def lag_check(
@@ -43,7 +44,7 @@ def lag_check(
     if max_records is None and max_age_s is None:
         msg = f"lag_check({asset.key.to_user_string()}) has no bound"
         raise ConfigError(msg, fix="set max_records, max_age_s or both")
-    if (max_records is not None and max_records < 0) or (max_age_s is not None and max_age_s <= 0):
+    if not (max_records is None or is_count(max_records, 0)) or not (max_age_s is None or is_positive(max_age_s)):
         msg = f"lag_check(max_records={max_records}, max_age_s={max_age_s})"
         raise ConfigError(msg, fix="set max_records to 0 or more, max_age_s to more than 0 seconds")
 

@@ -13,6 +13,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.oldest import SAMPLE_RECORDS, oldest_records
 from kpipe_platform.kafka.retention import TimeToLoss, time_to_loss, topic_retention
 from kpipe_platform.kafka.waiting import Waiting
+from kpipe_platform.policies.bounds import is_positive
 
 
 def retention_check(
@@ -41,8 +42,8 @@ def retention_check(
     Raises:
         ConfigError: The time is not above 0.
     """
-    if min_time_to_loss_s <= 0:
-        msg = f"retention_check(min_time_to_loss_s={min_time_to_loss_s:g})"
+    if not is_positive(min_time_to_loss_s):
+        msg = f"retention_check(min_time_to_loss_s={min_time_to_loss_s!r})"
         raise ConfigError(msg, fix="set it to more than 0 seconds, for example 86400 for a day")
 
     def look(scope: Scope) -> list[Finding]:

@@ -34,7 +34,8 @@ class KafkaTopic:
         create: How to create the topic when it does not exist. None: a missing topic is an error.
 
     Raises:
-        ConfigError: The name is not a topic name, or the key codec cannot be one.
+        ConfigError: The name is not a topic name, the key codec cannot be one, or key or timestamp is not the name of a
+            column.
     """
 
     name: str
@@ -55,6 +56,10 @@ class KafkaTopic:
         if not isinstance(self.key_codec, RawCodec | TextCodec):
             msg = f"topic {self.name!r}: keys cannot be read by codec {self.key_codec.name!r}"
             raise ConfigError(msg, fix="use RawCodec() or TextCodec() for keys; decode further in the stage")
+        for what, column in (("key", self.key), ("timestamp", self.timestamp)):
+            if column is not None and (not isinstance(column, str) or not column):
+                msg = f"topic {self.name!r}: {what} is {column!r}, which is not the name of a column"
+                raise ConfigError(msg, fix=f'{what}="column", or leave it out')
         fields = self.value.fields if isinstance(self.value, JsonCodec) and self.value.has_schema else ()
         if any(f.name.lower() == "_kafka" for f in fields):
             msg = f"topic {self.name!r}: the schema has a field _kafka, which is the name of the record's coordinates"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.policies.bounds import is_count
 
 DEFAULT_MINIMUM = 10
 
@@ -28,7 +29,7 @@ class DeadLetterLimit:
         if self.ratio is not None and not 0 < self.ratio <= 1:
             msg = f"the largest share of dead letters is {self.ratio}"
             raise ConfigError(msg, fix="set it above 0 and up to 1, for example 0.1; None for no limit")
-        if self.minimum < 1:
+        if not is_count(self.minimum, 1):
             msg = f"the number of failed records below which their share does not count is {self.minimum}"
             raise ConfigError(msg, fix="set it to 1 or more")
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.kafka.slices import PlannedRange
+from kpipe_platform.policies.bounds import is_count, is_positive
 
 
 class State(str, Enum):
@@ -118,16 +119,16 @@ class Rules:
             "max_runs_per_tick": 1 if self.max_runs_per_tick is None else self.max_runs_per_tick,
         }
         for name, value in least.items():
-            if value < 1:
+            if not is_count(value, 1):
                 msg = f"kafka_offset_sensor({name}={value})"
                 raise ConfigError(msg, fix="set it to 1 or more")
         if self.partitions_per_run > MAX_PARTITIONS_PER_RUN:
             msg = f"kafka_offset_sensor(partitions_per_run={self.partitions_per_run})"
             raise ConfigError(msg, fix=f"set it to {MAX_PARTITIONS_PER_RUN:,} at most: a run's tags hold each range")
-        if self.maximum_wait_s is not None and self.maximum_wait_s <= 0:
+        if self.maximum_wait_s is not None and not is_positive(self.maximum_wait_s):
             msg = f"kafka_offset_sensor(maximum_wait_s={self.maximum_wait_s})"
             raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
-        if not 0 < self.retry_delay_s <= self.retry_max_delay_s:
+        if not (is_positive(self.retry_max_delay_s) and 0 < self.retry_delay_s <= self.retry_max_delay_s):
             msg = f"kafka_offset_sensor(retry_delay_s={self.retry_delay_s}, retry_max_delay_s={self.retry_max_delay_s})"
             raise ConfigError(msg, fix="set both to more than 0 seconds, the second to no less than the first")
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.policies.bounds import is_count
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,9 @@ class Backpressure:
         """From an asset or its key.
 
         Raises:
-            ConfigError: The bound is negative.
+            ConfigError: The bound is not a whole number of 0 or more.
         """
-        if max_lag < 0:
+        if not is_count(max_lag, 0):
             msg = f"backpressure of {max_lag} records"
             raise ConfigError(msg, fix="set max_lag to 0 or more")
         key = asset.key if isinstance(asset, dg.AssetsDefinition) else dg.AssetKey.from_coercible(asset)

@@ -11,6 +11,7 @@ from dagster._core.definitions.backfill_policy import BackfillPolicyType
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.policies.bounds import is_positive
 from kpipe_platform.sensors.admission import Rules
 from kpipe_platform.sensors.backpressure import Backpressure
 from kpipe_platform.sensors.deadline import Deadline
@@ -70,7 +71,7 @@ def kafka_offset_sensor(
     Raises:
         ConfigError: An argument makes no sense, or the asset does not take several partitions in one run.
     """
-    if deadline_s <= 0:
+    if not is_positive(deadline_s):
         msg = f"kafka_offset_sensor(deadline_s={deadline_s})"
         raise ConfigError(msg, fix="set it to more than 0 seconds")
     rules = partial(

@@ -11,6 +11,7 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.partitions import kafka_partitions
+from kpipe_platform.policies.bounds import is_positive
 from kpipe_platform.sensors.deadline import Deadline
 from kpipe_platform.sensors.growth import compare, known_keys, shrunk
 from kpipe_platform.sensors.reading import tick_settings
@@ -43,7 +44,7 @@ def kafka_partition_sensor(
         description: Text for the UI.
 
     Raises:
-        ConfigError: The asset declares no topic, or its partitions are not dynamic.
+        ConfigError: The asset declares no topic, its partitions are not dynamic, or the deadline is not above 0.
     """
     shown = topic_asset.key.to_user_string()
     metadata = topic_asset.metadata if isinstance(topic_asset, dg.SourceAsset) else _metadata(topic_asset)
@@ -54,6 +55,9 @@ def kafka_partition_sensor(
     if not isinstance(definition, dg.DynamicPartitionsDefinition):
         msg = f"kafka_partition_sensor: the partitions of asset {shown} do not follow its topic"
         raise ConfigError(msg, fix="leave the count out of kafka_topic_asset(..., partitions=...)")
+    if not is_positive(deadline_s):
+        msg = f"kafka_partition_sensor(deadline_s={deadline_s})"
+        raise ConfigError(msg, fix="set it to more than 0 seconds")
     topic = topic_of(metadata, topic_asset.key).name
     # A Kafka asset's own partitions are those of the topic that it reads.
     followed = kafka_partitions(topic)
