@@ -496,8 +496,4 @@ def encoded(pipeline: Pipeline, staged: Staged, target: Target) -> tuple[Staged,
     if not is_records(staged.output):
         return framed, target, None
     # Records carry their own key, timestamp and encoded value.
-    if target.topic.key is not None or target.topic.timestamp is not None:
-        msg = f"the stage returned records for topic {target.topic.name!r}, whose key= or timestamp= names a column"
-        fix = "set KafkaRecord(key=..., timestamp_ms=...), and leave key= and timestamp= out of KafkaTopic(...)"
-        raise ConfigError(msg, fix=fix)
-    return framed, target, RawCodec()
+    return framed, replace(target, topic=replace(target.topic, key=None, timestamp=None)), RawCodec()

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from kpipe_platform import JsonCodec, KafkaDestination, KafkaIOManager, KafkaRecord, KafkaTopic, kafka_topic_asset
 from kpipe_platform.codecs import RawCodec, TextCodec
 from kpipe_platform.deadletter import Envelope
-from kpipe_platform.errors import ConfigError, DestinationRejectedError
+from kpipe_platform.errors import DestinationRejectedError
 from kpipe_platform.policies.faults import FaultAction
 
 from .conftest import Orders
@@ -147,11 +147,3 @@ def test_new_records_do_not_move_those_that_were_read(make_orders: Callable[...,
     orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, value=TARGET)), "1")
     found = {record.key: dict(record.headers).get("kpipe.source") for record in orders.outputs()}
     assert found == {b"new": None, b"k": f"{orders.source}/1/0".encode()}
-
-
-@pytest.mark.parametrize("how", [{"key": "id"}, {"timestamp": "id"}])
-def test_columns_of_the_topic_are_refused_beside_records(orders: Orders, how: dict[str, str]) -> None:
-    typed(orders).send({"value": written(FIT[0])[0]})
-    with pytest.raises(ConfigError, match="the stage returned records"):
-        orders.run(orders.asset(as_records, topic=KafkaTopic(orders.target, value=TARGET, **how)))
-    assert orders.committed() is None
