@@ -175,3 +175,12 @@ def test_headers_stay_with_their_row(given: list[list[tuple[str, bytes | None]]]
         assert headers_of(output, spec()) == expected
         messages = OutputRows(output, spec()).messages()
         assert [message[4] or [] for message in messages] == expected
+
+
+@pytest.mark.parametrize(("partition", "is_taken"), [(None, True), (0, True), (2, True), (3, False), (-1, False)])
+def test_a_partition_that_the_topic_does_not_have_is_found_before_sending(
+    partition: int | None, is_taken: bool
+) -> None:
+    output = batch({"src": 0, "src_offset": 7, "partition": partition}, {"src": 1, "src_offset": 7, "partition": 1})
+    found = OutputChecks(spec()).rejected(OutputRows(output, spec()), 3)
+    assert {identity: fault.kind for identity, fault in found.items()} == ({} if is_taken else {(0, 7): "partition"})
