@@ -87,6 +87,7 @@ class OutputRows:
         self._stamped = spec.stamp_source and self.has("src_offset")
         headers = self._columns.get("headers")
         self._has_headers = headers is not None and (pc.max(pc.list_value_length(headers)).as_py() or 0) > 0
+        self.has_unnamed_headers = self._has_headers and _names(headers).null_count > 0
 
     def has(self, name: str) -> bool:
         """True when a row has a value in this column."""
@@ -128,7 +129,7 @@ class OutputRows:
         column = self._columns["headers"]
         inside = column.flatten()
         # The same few names, made once.
-        names = inside.field("key").dictionary_encode(null_encoding="encode")
+        names = _names(column).dictionary_encode(null_encoding="encode")
         keys = map(names.dictionary.to_pylist().__getitem__, names.indices.to_pylist())
         pairs = zip(keys, inside.field("value").to_pylist(), strict=True)
         counts = column.value_lengths()
@@ -204,6 +205,11 @@ class OutputRows:
             yield Row(key, value, headers or [], partition, timestamp, None if offset is None else src, offset)
 
 
+def _names(headers: pa.Array) -> pa.Array:
+    """The names of all headers of a column; null also where the header itself is."""
+    return pc.struct_field(headers.flatten(), "key")
+
+
 def by_range(batch: pa.RecordBatch) -> dict[int, int]:
     """Rows by index of their range; under 0 where the source is not known."""
     if "src" not in batch.schema.names:
@@ -249,6 +255,8 @@ class OutputChecks:
 
     def _is_suspect(self, rows: OutputRows, partitions: int) -> bool:
         batch = rows.batch
+        if rows.has_unnamed_headers:
+            return True
         asked = rows.partitions
         if asked is not None and (asked[0] < 0 or asked[1] >= partitions):
             return True
@@ -272,6 +280,9 @@ class OutputChecks:
             return "partition", (
                 f"the output record is for partition {row.partition} of topic {topic!r}, which has no such partition"
             )
+        # What follows takes every header to have a name.
+        if any(name is None for name, _ in row.headers):
+            return "header", "a header of the output record has no name (null), which Kafka does not take"
         size, limit = record_size(row.key, row.value, row.headers), self._limits.max_message_bytes
         if size > limit:
             takes = f"{size:,} bytes"

@@ -276,6 +276,38 @@ def test_a_missing_partition_beside_what_only_the_brokers_refuse(
     assert {letter.json()["fault"]["kind"] for letter in orders.letters()} == {"partition", "refused"}
 
 
+def with_headers(orders: DataFrame) -> DataFrame:
+    named = F.when(F.col("id") != 1, F.lit("mine"))
+    header = F.struct(named.alias("key"), F.lit(b"x").alias("value"))
+    headers = F.array(F.when(F.col("id") != 2, header), header)
+    return orders.select(F.col("id").cast("string").alias("value"), headers.alias("headers"), "_kafka")
+
+
+def with_headers_without_a_source(orders: DataFrame) -> DataFrame:
+    return with_headers(orders).drop("_kafka")
+
+
+def with_headers_as_new_records(orders: list[KafkaRecord]) -> list[KafkaRecord]:
+    names: list[Any] = ["mine", None, None]
+    return [KafkaRecord(value=str(n), headers=(("mine", b"x"), (name, b"x"))) for n, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("stage", [with_headers, with_headers_without_a_source, with_headers_as_new_records])
+def test_a_header_without_a_name(orders: Orders, stage: Callable[..., Any], delivery: str) -> None:
+    orders.send(*(order(n) for n in range(3)))
+    manager = with_destination(orders.manager, delivery=delivery)
+    topic = KafkaTopic(orders.target, value=TextCodec())
+    found = orders.metadata(orders.run(orders.asset(stage, topic=topic), manager=manager))
+    assert (found["records_written"], found["dead_letters"], orders.committed()) == (1, 2, 3)
+    [record] = orders.outputs()
+    assert [pair for pair in record.headers if pair[0] == "mine"] == [("mine", b"x")] * 2
+    for letter in orders.letters():
+        fault = letter.json()["fault"]
+        assert (fault["component"], fault["kind"]) == ("destination", "header")
+        assert "None" not in dict(letter.headers)
+
+
 def test_a_timestamp_out_of_the_topics_bounds(make_orders: Callable[..., Orders]) -> None:
     orders = make_orders(target={"config": {"message.timestamp.before.max.ms": "3600000"}})
     orders.send(order(1), order(2, timestamp=1_357_034_400_000))
