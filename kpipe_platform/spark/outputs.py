@@ -28,6 +28,9 @@ STAMP_HEADERS = frozenset([SOURCE_HEADER, INSTANCE_HEADER, WORKER_HEADER, LEASE_
 # How much smaller than expected a compressed record may turn out.
 _UNSURE = 1.1
 
+# No partition's number is as high.
+_MOST_PARTITIONS = 2**31
+
 ANY_PARTITION, NOW = -1, 0
 """What ``produce`` takes where a record has no partition or no timestamp of its own."""
 
@@ -86,6 +89,7 @@ class OutputRows:
         self._stamped = spec.stamp_source and self.has("src_offset")
         headers = self._columns.get("headers")
         self._has_headers = headers is not None and (pc.max(pc.list_value_length(headers)).as_py() or 0) > 0
+        self.has_unnamed_headers = self._has_headers and _names(headers).null_count > 0
 
     def has(self, name: str) -> bool:
         """True when a row has a value in this column."""
@@ -127,7 +131,7 @@ class OutputRows:
         column = self._columns["headers"]
         inside = column.flatten()
         # The same few names, made once.
-        names = inside.field("key").dictionary_encode(null_encoding="encode")
+        names = _names(column).dictionary_encode(null_encoding="encode")
         keys = map(names.dictionary.to_pylist().__getitem__, names.indices.to_pylist())
         pairs = zip(keys, inside.field("value").to_pylist(), strict=True)
         counts = column.value_lengths()
@@ -181,6 +185,14 @@ class OutputRows:
         prefix = of_ranges[0] if src is None else of_ranges.take(src)
         return pc.binary_join_element_wise(prefix, offsets, pa.scalar(b""))
 
+    @property
+    def partitions(self) -> tuple[int, int] | None:
+        """The lowest and the highest partition that a row asks for; None where none asks for one."""
+        if not self.has("partition"):
+            return None
+        found = pc.min_max(self._columns["partition"])
+        return found["min"].as_py(), found["max"].as_py()
+
     def first(self, count: int) -> list[tuple[bytes | None, bytes | None]]:
         """Key and value of the first rows."""
         head = self.batch.slice(0, count)
@@ -194,6 +206,11 @@ class OutputRows:
         ):
             misfit = None if note is None else note[len(MISFIT_NOTE) :].decode()
             yield Row(key, value, headers or [], partition, timestamp, None if offset is None else src, offset, misfit)
+
+
+def _names(headers: pa.Array) -> pa.Array:
+    """The names of all headers of a column; null also where the header itself is."""
+    return pc.struct_field(headers.flatten(), "key")
 
 
 def by_range(batch: pa.RecordBatch) -> dict[int, int]:
@@ -220,13 +237,18 @@ class OutputChecks:
         self._added_bytes = 200 + 2 * topic + len(SOURCE_HEADER) + len((spec.correlation_header or "").encode())
         self._added_bytes += sum(len(name) + len(value) + 10 for name, value in spec.stamps)
 
-    def rejected(self, rows: OutputRows) -> dict[Rejected, Fault]:
-        """Rows that the topic's settings forbid, with the reason; those known already are left out."""
-        if not self._is_suspect(rows):
+    def rejected(self, rows: OutputRows, partitions: int = _MOST_PARTITIONS) -> dict[Rejected, Fault]:
+        """Rows that the topic does not take, with the reason; those known already are left out.
+
+        Args:
+            rows: The rows.
+            partitions: How many partitions the topic has.
+        """
+        if not self._is_suspect(rows, partitions):
             return {}
         found: dict[Rejected, Fault] = {}
         for row in rows.rows():
-            reason = self._reason(row)
+            reason = self._reason(row, partitions)
             if reason is not None and row.identity not in self._spec.rejected:
                 kind, message = reason
                 found[row.identity] = Fault(
@@ -234,8 +256,13 @@ class OutputChecks:
                 )
         return found
 
-    def _is_suspect(self, rows: OutputRows) -> bool:
+    def _is_suspect(self, rows: OutputRows, partitions: int) -> bool:
         batch = rows.batch
+        if rows.has_unnamed_headers:
+            return True
+        asked = rows.partitions
+        if asked is not None and (asked[0] < 0 or asked[1] >= partitions):
+            return True
         largest = sum((pc.max(pc.binary_length(batch.column(name))).as_py() or 0) for name in ("key", "value"))
         headers = rows.column("headers")
         # All header bytes of the batch bound those of one record.
@@ -250,10 +277,17 @@ class OutputChecks:
         times = self._limits.times_ms(int(time.time() * 1000))
         return pc.min(timestamps).as_py() not in times or pc.max(timestamps).as_py() not in times
 
-    def _reason(self, row: Row) -> tuple[str, str] | None:
+    def _reason(self, row: Row, partitions: int) -> tuple[str, str] | None:
         topic = self._spec.topic
         if row.misfit is not None:
             return "does_not_fit", f"the output record does not fit the schema of topic {topic!r}: {row.misfit}"
+        if row.partition is not None and not 0 <= row.partition < partitions:
+            return "partition", (
+                f"the output record is for partition {row.partition} of topic {topic!r}, which has no such partition"
+            )
+        # What follows takes every header to have a name.
+        if any(name is None for name, _ in row.headers):
+            return "header", "a header of the output record has no name (null), which Kafka does not take"
         size, limit = record_size(row.key, row.value, row.headers), self._limits.max_message_bytes
         if size > limit:
             takes = f"{size:,} bytes"

@@ -54,6 +54,15 @@ class Sink:
                     self.failed_topics.add(topic)
                     raise GiveUpError from exception
 
+    def partitions(self, topic: str, deadline_s: float) -> int | None:
+        """How many partitions a topic has now; None where the brokers do not say.
+
+        Raises:
+            KafkaException: No answer within the deadline.
+        """
+        found = self.producer.list_topics(topic, deadline_s).topics.get(topic)
+        return None if found is None else len(found.partitions) or None
+
     def poll(self, timeout_s: float = 0.0) -> None:
         """Serve delivery reports; stop the work at the first failure."""
         served(lambda: self.producer.poll(timeout_s))

@@ -101,7 +101,8 @@ class FaultRows:
                 timestamp_ms=row.timestamp_ms,
                 key=row.key,
                 value=row.value,
-                headers=tuple(row.headers),
+                # One without a name may be what is refused, and no dead letter can hold it either.
+                headers=tuple(header for header in row.headers if header[0] is not None),
             )
             yield from self._take(0, RowFault(fault), record)
         elif self._is_first(row.src, row.src_offset):

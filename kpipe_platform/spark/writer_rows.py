@@ -45,7 +45,8 @@ _EXTRA = {
     "src_offset": "bigint",
     "src": "int",
     "headers": HEADERS_TYPE,
-    "partition": "int",
+    # Wider than a partition's number, so that one that is none is the fault of its record alone.
+    "partition": "bigint",
     "timestamp_ms": "bigint",
 }
 
@@ -101,7 +102,7 @@ def output_rows(
         output that does not fit its topic's schema, MISFIT_NOTE and why); ord
         (bigint): the order within the slice. And, only where an output can have them, since each column costs the
         shuffle and the writer as much as the next: ord2 (bigint: the order of the outputs of one record), src_offset
-        (bigint), src (int; absent where the slice has one range), headers (array, never null), partition (int,
+        (bigint), src (int; absent where the slice has one range), headers (array, never null), partition (bigint,
         nullable), timestamp_ms (bigint, nullable).
 
     Raises:

@@ -111,6 +111,8 @@ class WriterTask:
         self.read: Counter[int] = Counter()
         # What the destination will not take, and this pass dead-letters.
         self.refused: dict[Rejected, Fault] = {}
+        # How many the destination topic has, as far as the outputs make it worth asking.
+        self.partitions: int | None = 0
         self.ended = False
         self.last_order = -1
 
@@ -218,13 +220,17 @@ class WriterTask:
             producer.init_transactions(settings.request_timeout_s)
         except KafkaException as exception:
             raise translate(exception, settings, "look for refused records") from exception
+        sink = Sink(producer)
         for batch in batches:
             outputs, _, others = parted(batch)
             self.faults.handled.update(
                 (a.note["src"], a.note["offset"]) for a in others if a.note["kind"] == KIND_NOTED
             )
             rows = OutputRows(self._of_whole_records(outputs), self.spec)
-            suspects = [row for row in rows.rows() if row.identity not in self.spec.rejected]
+            # At least once, the pass before kept them to itself; what cannot be sent tells nothing of the others.
+            self.outcome.rejected.update(self._rejected(rows, sink))
+            known = {**self.spec.rejected, **self.outcome.rejected}
+            suspects = [row for row in rows.rows() if row.identity not in known]
             refused = find_refused(producer, self.spec, suspects, REFUSED_CODES)
             self.outcome.rejected.update({row.identity: fault for row, fault in refused})
         return self.finish("rejected" if self.outcome.rejected else "error")
@@ -325,7 +331,7 @@ class WriterTask:
         counted = by_range(part)
         if spec.per_record:
             self.read.update(counted)
-        self._note_refused(self.checks.rejected(rows))
+        self._note_refused(self._rejected(rows, sink))
         if self.stopped() and spec.mode == "transactional":
             return
         self._begin(transaction)
@@ -337,6 +343,16 @@ class WriterTask:
             sink.send_all(spec.output_topic, (row.message for row in kept))
             self.written.update(row.src or 0 for row in kept)
         self._note_preview(rows)
+
+    def _rejected(self, rows: OutputRows, sink: Sink) -> dict[Rejected, Fault]:
+        """What the topic does not take, of the rows."""
+        asked = rows.partitions
+        if asked is None:
+            return self.checks.rejected(rows)
+        if self.partitions is not None and asked[1] >= self.partitions:
+            # Asked again where there seem to be too few: a topic grows while it is written to.
+            self.partitions = sink.partitions(self.spec.output_topic, self.spec.settings.request_timeout_s)
+        return self.checks.rejected(rows, *([] if self.partitions is None else [self.partitions]))
 
     def _note_refused(self, found: dict[Rejected, Fault]) -> None:
         """Have refused outputs dead-lettered in this pass, or by the driver's decision in another one.

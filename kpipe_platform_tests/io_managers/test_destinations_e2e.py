@@ -24,6 +24,7 @@ from kpipe_platform import (
     KafkaDestination,
     KafkaIOManager,
     KafkaTopic,
+    TextCodec,
     TopicSpec,
 )
 from kpipe_platform.errors import ConfigError, DeadLetterError, DestinationRejectedError, RecordFaultError
@@ -222,6 +223,91 @@ def test_a_null_key_for_a_compacted_topic(make_orders: Callable[..., Orders]) ->
     assert orders.ids() == [1, 3]
     [letter] = orders.letters()
     assert "has no key" in letter.json()["fault"]["message"]
+
+
+def to_partitions(orders: DataFrame) -> DataFrame:
+    """A bigint, so that one of them is beyond what a partition's number can be."""
+    wanted = F.element_at(
+        F.array(*(F.lit(n).cast("bigint") for n in (0, 9, -1, None, 2**40))), (F.col("id") + 1).cast("int")
+    )
+    return orders.select(F.col("id").cast("string").alias("value"), wanted.alias("partition"), "_kafka")
+
+
+def to_partitions_without_a_source(orders: DataFrame) -> DataFrame:
+    return to_partitions(orders).drop("_kafka")
+
+
+def to_partitions_as_new_records(orders: list[KafkaRecord]) -> list[KafkaRecord]:
+    wanted = (0, 9, 10, None, 2**31 - 1)
+    return [KafkaRecord(value=str(n), partition=partition) for n, partition in enumerate(wanted)]
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("stage", [to_partitions, to_partitions_without_a_source, to_partitions_as_new_records])
+def test_an_output_for_a_partition_that_the_topic_does_not_have(
+    orders: Orders, stage: Callable[..., Any], delivery: str
+) -> None:
+    orders.send(*(order(n) for n in range(5)))
+    manager = with_destination(orders.manager, delivery=delivery)
+    topic = KafkaTopic(orders.target, value=TextCodec())
+    with pytest.raises(DestinationRejectedError, match=r"partition (9|10|-1|\d{10,}) of") as caught:
+        orders.run(orders.asset(stage, topic=topic, on_fault=None), manager=manager)
+    assert caught.value.reasons == {"partition": 3}
+    assert orders.committed() is None
+    before = len(orders.outputs())
+    assert delivery == "at_least_once" or before == 0
+    found = orders.metadata(orders.run(orders.asset(stage, topic=topic), manager=manager))
+    assert (found["records_written"], found["dead_letters"], orders.committed()) == (2, 3, 5)
+    assert sorted(record.value for record in orders.outputs()[before:]) == [b"0", b"3"]
+    faults = [letter.json()["fault"] for letter in orders.letters()]
+    assert {(fault["component"], fault["kind"]) for fault in faults} == {("destination", "partition")}
+
+
+def test_a_missing_partition_beside_what_only_the_brokers_refuse(
+    make_orders: Callable[..., Orders], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    orders = make_orders(target={"config": {"cleanup.policy": "compact"}})
+    monkeypatch.setattr(
+        "kpipe_platform.io_managers.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
+    )
+    orders.send(*(order(n) for n in range(4)), {"key": None, "value": order(3)["value"]}, order(1))
+    manager = with_destination(orders.manager, delivery="at_least_once")
+    topic = KafkaTopic(orders.target, value=TextCodec())
+    found = orders.metadata(orders.run(orders.asset(to_partitions, topic=topic), manager=manager))
+    assert (found["dead_letters"], orders.committed()) == (4, 6)
+    assert {letter.json()["fault"]["kind"] for letter in orders.letters()} == {"partition", "refused"}
+
+
+def with_headers(orders: DataFrame) -> DataFrame:
+    named = F.when(F.col("id") != 1, F.lit("mine"))
+    header = F.struct(named.alias("key"), F.lit(b"x").alias("value"))
+    headers = F.array(F.when(F.col("id") != 2, header), header)
+    return orders.select(F.col("id").cast("string").alias("value"), headers.alias("headers"), "_kafka")
+
+
+def with_headers_without_a_source(orders: DataFrame) -> DataFrame:
+    return with_headers(orders).drop("_kafka")
+
+
+def with_headers_as_new_records(orders: list[KafkaRecord]) -> list[KafkaRecord]:
+    names: list[Any] = ["mine", None, None]
+    return [KafkaRecord(value=str(n), headers=(("mine", b"x"), (name, b"x"))) for n, name in enumerate(names)]
+
+
+@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("stage", [with_headers, with_headers_without_a_source, with_headers_as_new_records])
+def test_a_header_without_a_name(orders: Orders, stage: Callable[..., Any], delivery: str) -> None:
+    orders.send(*(order(n) for n in range(3)))
+    manager = with_destination(orders.manager, delivery=delivery)
+    topic = KafkaTopic(orders.target, value=TextCodec())
+    found = orders.metadata(orders.run(orders.asset(stage, topic=topic), manager=manager))
+    assert (found["records_written"], found["dead_letters"], orders.committed()) == (1, 2, 3)
+    [record] = orders.outputs()
+    assert [pair for pair in record.headers if pair[0] == "mine"] == [("mine", b"x")] * 2
+    for letter in orders.letters():
+        fault = letter.json()["fault"]
+        assert (fault["component"], fault["kind"]) == ("destination", "header")
+        assert "None" not in dict(letter.headers)
 
 
 def test_a_timestamp_out_of_the_topics_bounds(make_orders: Callable[..., Orders]) -> None:

@@ -175,3 +175,20 @@ def test_headers_stay_with_their_row(given: list[list[tuple[str, bytes | None]]]
         assert headers_of(output, spec()) == expected
         messages = OutputRows(output, spec()).messages()
         assert [message[4] or [] for message in messages] == expected
+
+
+@pytest.mark.parametrize(("partition", "is_taken"), [(None, True), (0, True), (2, True), (3, False), (-1, False)])
+def test_a_partition_that_the_topic_does_not_have_is_found_before_sending(
+    partition: int | None, is_taken: bool
+) -> None:
+    output = batch({"src": 0, "src_offset": 7, "partition": partition}, {"src": 1, "src_offset": 7, "partition": 1})
+    found = OutputChecks(spec()).rejected(OutputRows(output, spec()), 3)
+    assert {identity: fault.kind for identity, fault in found.items()} == ({} if is_taken else {(0, 7): "partition"})
+
+
+def test_a_header_without_a_name_is_found_before_sending() -> None:
+    named = {"key": "mine", "value": b"1"}
+    given = [[named], [named, {"key": None, "value": b"1"}], [None], []]
+    output = batch(*({"src": 0, "src_offset": offset, "headers": headers} for offset, headers in enumerate(given)))
+    found = OutputChecks(spec()).rejected(OutputRows(output, spec()))
+    assert {identity: fault.kind for identity, fault in found.items()} == {(0, 1): "header", (0, 2): "header"}
