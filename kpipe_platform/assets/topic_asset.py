@@ -57,8 +57,8 @@ def kafka_topic_asset(
         one only.
 
     Raises:
-        ConfigError: The topic cannot be read, for example JSON without a schema; or ``readers`` or ``groups`` is one
-            text, of which each letter would be a name.
+        ConfigError: The topic cannot be read, for example JSON without a schema; or ``readers`` or ``groups`` is a
+            string instead of a list.
     """
     for what, given in (("readers", readers), ("groups", groups)):
         if isinstance(given, str):

@@ -12,7 +12,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.step import RULES
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations
 
-# Materialisations, over all partitions, that are asked for the names of a stage's rules.
+# How many of the latest materializations, over all partitions, are searched for the names of a stage's rules.
 _LOOKED_BACK = 100
 
 

@@ -59,7 +59,7 @@ def parsed(codec: Codec, data: Column) -> Column:
     """
     if isinstance(codec, JsonCodec):
         found = _from_json(codec.fields, data)
-        decimals = [field for field in map(_decimal_field, codec.fields) if field is not None]
+        decimals = _reduced(codec.fields, ("decimal",))
         if not decimals:
             return found
         text = data.cast("string")
@@ -143,7 +143,7 @@ def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
             *_unfit(codec.fields, value),
             _half_of_a_pair(text),
         ]
-        exact = [field for field in map(_exact_field, codec.fields) if field is not None]
+        exact = _reduced(codec.fields, ("decimal", *_SUSPECT))
         if exact:
             # A second look, at those records only whose text has digits that may be too many.
             changed = _either(_conditions(exact, _exactly(exact, data), _is_changed))
@@ -237,23 +237,15 @@ def _scalars(kind: DataType) -> Iterator[ScalarType]:
         yield kind
 
 
-def _exact_field(field: Field) -> Field | None:
-    return _reduced(field, ("decimal", *_SUSPECT))
-
-
-def _decimal_field(field: Field) -> Field | None:
-    return _reduced(field, ("decimal",))
-
-
-def _reduced(field: Field, names: Collection[str]) -> Field | None:
-    """The field with nothing in it but scalars of these types; None where there is nothing."""
-    kind = _only(field.type, names)
-    return None if kind is None else Field(field.name, kind)
+def _reduced(fields: Iterable[Field], names: Collection[str]) -> tuple[Field, ...]:
+    """The fields with nothing in them but scalars of these types; those without one are left out."""
+    kinds = ((field.name, _only(field.type, names)) for field in fields)
+    return tuple(Field(name, kind) for name, kind in kinds if kind is not None)
 
 
 def _only(kind: DataType, names: Collection[str]) -> DataType | None:
     if isinstance(kind, StructType):
-        fields = tuple(field for field in (_reduced(field, names) for field in kind.fields) if field is not None)
+        fields = _reduced(kind.fields, names)
         return StructType(fields) if fields else None
     if isinstance(kind, ArrayType | MapType):
         inside = _only(kind.element if isinstance(kind, ArrayType) else kind.value, names)

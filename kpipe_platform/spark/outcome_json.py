@@ -7,10 +7,10 @@ could run, as an unpickled answer could.
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from typing import Any
 
+from kpipe_platform import errors
 from kpipe_platform.errors import KpipeError
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.policies.faults import Component, Fault, FaultAction
@@ -18,9 +18,6 @@ from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.writer_spec import FaultSample, Outcome, PreviewRow
 
 __all__ = ["outcome_of_json", "outcome_to_json"]
-
-
-_TREE = sys.modules[KpipeError.__module__]
 
 
 def outcome_to_json(outcome: Outcome) -> str:
@@ -69,7 +66,7 @@ def _fault(document: dict[str, Any]) -> Fault:
 
 def _error_document(error: KpipeError) -> dict[str, Any]:
     # The nearest class of the public tree; a codec's own error is one of its subclasses.
-    kind = next(cls for cls in type(error).__mro__ if cls.__module__ == _TREE.__name__)
+    kind = next(cls for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
     return {
         "kind": kind.__name__,
         "message": error.message,
@@ -80,7 +77,7 @@ def _error_document(error: KpipeError) -> dict[str, Any]:
 
 
 def _error(document: dict[str, Any]) -> KpipeError:
-    kind = getattr(_TREE, document["kind"])
+    kind = getattr(errors, document["kind"])
     if not (isinstance(kind, type) and issubclass(kind, KpipeError)):
         msg = f"a writer task answered with {document['kind']!r}, which is no error of kpipe"
         raise TypeError(msg)

@@ -237,13 +237,15 @@ class OutputChecks:
         self._added_bytes = 200 + 2 * topic + len(SOURCE_HEADER) + len((spec.correlation_header or "").encode())
         self._added_bytes += sum(len(name) + len(value) + 10 for name, value in spec.stamps)
 
-    def rejected(self, rows: OutputRows, partitions: int = _MOST_PARTITIONS) -> dict[Rejected, Fault]:
+    def rejected(self, rows: OutputRows, partitions: int | None = None) -> dict[Rejected, Fault]:
         """Rows that the topic does not take, with the reason; those known already are left out.
 
         Args:
             rows: The rows.
-            partitions: How many partitions the topic has.
+            partitions: How many partitions the topic has; None: not known.
         """
+        if partitions is None:
+            partitions = _MOST_PARTITIONS
         if not self._is_suspect(rows, partitions):
             return {}
         found: dict[Rejected, Fault] = {}

@@ -111,7 +111,7 @@ class WriterTask:
         self.read: Counter[int] = Counter()
         # What the destination will not take, and this pass dead-letters.
         self.refused: dict[Rejected, Fault] = {}
-        # How many the destination topic has, as far as the outputs make it worth asking.
+        # How many the destination topic has, as far as the outputs make it worth asking; None: the brokers do not say.
         self.partitions: int | None = 0
         self.ended = False
         self.last_order = -1
@@ -347,12 +347,10 @@ class WriterTask:
     def _rejected(self, rows: OutputRows, sink: Sink) -> dict[Rejected, Fault]:
         """What the topic does not take, of the rows."""
         asked = rows.partitions
-        if asked is None:
-            return self.checks.rejected(rows)
-        if self.partitions is not None and asked[1] >= self.partitions:
+        if asked is not None and self.partitions is not None and asked[1] >= self.partitions:
             # Asked again where there seem to be too few: a topic grows while it is written to.
             self.partitions = sink.partitions(self.spec.output_topic, self.spec.settings.request_timeout_s)
-        return self.checks.rejected(rows, *([] if self.partitions is None else [self.partitions]))
+        return self.checks.rejected(rows, self.partitions)
 
     def _note_refused(self, found: dict[Rejected, Fault]) -> None:
         """Have refused outputs dead-lettered in this pass, or by the driver's decision in another one.

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 
@@ -16,7 +13,6 @@ from kpipe_platform import (
     KafkaDeadLetterDestination,
     KafkaDestination,
     KafkaIOManager,
-    KafkaRecord,
     KafkaTopic,
     RawCodec,
     kafka_topic_asset,
@@ -27,6 +23,7 @@ from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing.messages import ConsumedRecord
 
 from .conftest import Orders
+from .unchanged import as_arrow, as_pandas, as_polars, as_records, as_spark
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -71,28 +68,8 @@ def parts(record: Any) -> tuple[Any, ...]:
     return record["key"], record["value"], tuple(record["headers"]), record["timestamp"]
 
 
-def as_spark(orders: DataFrame) -> DataFrame:
-    return orders
-
-
 def in_order(orders: DataFrame) -> DataFrame:
     return orders.orderBy("_kafka.offset")
-
-
-def as_pandas(orders: pd.DataFrame) -> pd.DataFrame:
-    return orders
-
-
-def as_arrow(orders: pa.Table) -> pa.Table:
-    return orders
-
-
-def as_polars(orders: pl.DataFrame) -> pl.DataFrame:
-    return orders
-
-
-def as_records(orders: list[KafkaRecord]) -> list[KafkaRecord]:
-    return orders
 
 
 def manager(orders: Orders, **how: Any) -> KafkaIOManager:

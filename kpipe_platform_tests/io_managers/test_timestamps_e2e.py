@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
-import pandas as pd
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -33,6 +32,7 @@ from kpipe_platform.testing.messages import ConsumedRecord
 
 from .conftest import CACHED, Orders, order
 from .test_destinations_e2e import with_destination
+from .unchanged import as_pandas, as_records, as_spark
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -45,18 +45,6 @@ LAST = FIRST - 1
 @pytest.fixture
 def any_times(make_orders: Callable[..., Orders]) -> Orders:
     return make_orders(config=ANY, target={"config": ANY})
-
-
-def as_spark(orders: DataFrame) -> DataFrame:
-    return orders
-
-
-def as_pandas(orders: pd.DataFrame) -> pd.DataFrame:
-    return orders
-
-
-def as_records(orders: list[KafkaRecord]) -> list[KafkaRecord]:
-    return orders
 
 
 def with_a_shuffle(orders: DataFrame) -> DataFrame:

@@ -6,9 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import dagster as dg
-import pandas as pd
-import polars as pl
-import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -18,7 +15,6 @@ from kpipe_platform import (
     JsonCodec,
     KafkaDestination,
     KafkaIOManager,
-    KafkaRecord,
     KafkaTopic,
     RawCodec,
     TextCodec,
@@ -30,6 +26,7 @@ from kpipe_platform.deadletter import Envelope
 from kpipe_platform.errors import ConfigError, RecordFaultError
 
 from .conftest import ORDER, Orders, order
+from .unchanged import as_arrow, as_pandas, as_polars, as_records, as_spark
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -50,28 +47,8 @@ CHANGED = {
 }
 
 
-def as_spark(orders: DataFrame) -> DataFrame:
-    return orders
-
-
 def in_order(orders: DataFrame) -> DataFrame:
     return orders.orderBy("id")
-
-
-def as_pandas(orders: pd.DataFrame) -> pd.DataFrame:
-    return orders
-
-
-def as_arrow(orders: pa.Table) -> pa.Table:
-    return orders
-
-
-def as_polars(orders: pl.DataFrame) -> pl.DataFrame:
-    return orders
-
-
-def as_records(orders: list[KafkaRecord]) -> list[KafkaRecord]:
-    return orders
 
 
 def typed(orders: Orders, schema: str = SCHEMA) -> Orders:
