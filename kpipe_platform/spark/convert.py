@@ -199,7 +199,7 @@ def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[Fi
         if isinstance(codec, JsonCodec) and not declared and read:
             maps = [field for field in _first(read) if _has_map(field.type)]
             codec = JsonCodec(to_ddl(map(_seen, maps)), include_nulls=codec.include_nulls) if maps else codec
-        return session.createDataFrame(_records_table(output, codec, declared))
+        return _in_order(session.createDataFrame(_records_table(output, codec, declared)))
     kind = type(output)
     if _is(kind, "pandas.", "DataFrame"):
         kinds = {field.name: field.type for field in declared or _first(read) if declared or _has_map(field.type)}
@@ -220,7 +220,12 @@ def _frame(session: SparkSession, table: pa.Table, declared: Iterable[Field]) ->
     for field in schema.fields:
         if field.name in zoned and isinstance(field.dataType, T.TimestampNTZType):
             field.dataType = T.TimestampType()
-    return session.createDataFrame(table, schema=schema)
+    return _in_order(session.createDataFrame(table, schema=schema))
+
+
+def _in_order(frame: DataFrame) -> DataFrame:
+    """The same rows as one partition. Spark spreads local rows over its tasks, and at least once each task writes."""
+    return frame.coalesce(1)
 
 
 def _first(fields: Iterable[Field]) -> list[Field]:

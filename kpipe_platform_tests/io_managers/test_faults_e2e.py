@@ -193,9 +193,9 @@ class TestRules:
             )
             how = {"scaling": scaling} if way == "lanes" else {}
             found = orders.metadata(orders.run(orders.asset(lines, **how), manager=manager))
-            # Lanes, and pandas rows that several tasks write, have no order.
+            # Lanes have no order.
             ids = orders.ids()
-            assert (sorted(ids) if way == "lanes" or (way, form) == ("at_least_once", "pandas") else ids) == good
+            assert (sorted(ids) if way == "lanes" else ids) == good
             assert found["records_written"] == len(good)
         counted = (found["records_read"], found["dead_letters"], found["skipped"])
         assert counted == ((last, 2, 0) if action == "dead_letter" else (last, 0, 2))

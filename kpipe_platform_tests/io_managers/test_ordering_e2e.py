@@ -13,6 +13,7 @@ import pytest
 from kpipe_platform import ExecutionMode, KafkaDestination, KafkaIOManager, PartitionScaling
 
 from .conftest import Orders, order
+from .unchanged import as_arrow, as_pandas, as_polars, as_records
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -36,6 +37,16 @@ def test_a_partition_keeps_its_order_unless_that_is_relaxed(orders: Orders, mode
     )
     orders.run(orders.asset(scaling=PartitionScaling(execution_mode=mode)), manager=manager)
     assert orders.ids() == list(range(40_000))
+
+
+@pytest.mark.parametrize("stage", [as_pandas, as_arrow, as_polars, as_records])
+def test_rows_made_in_python_keep_their_order_at_least_once(orders: Orders, stage: Callable[..., Any]) -> None:
+    """Spark spreads local rows over several tasks, each of which would write its own."""
+    orders.send(*(order(n) for n in range(10_000)))
+    destination = KafkaDestination(connection=orders.manager.source.connection, delivery="at_least_once")
+    manager = orders.manager.model_copy(update={"destination": destination})
+    orders.run(orders.asset(stage), manager=manager)
+    assert orders.ids() == list(range(10_000))
 
 
 @pytest.mark.parametrize("mode", list(ExecutionMode))
