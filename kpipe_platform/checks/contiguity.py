@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import dagster as dg
 
+from kpipe_platform.assets.kafka_asset import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
@@ -32,7 +33,15 @@ class Taken:
 
 
 def offset_contiguity_check(
-    asset: dg.AssetsDefinition, *, last: int = 10, options: CheckOptions | None = None
+    asset: dg.AssetsDefinition,
+    *,
+    last: int = 10,
+    name: str | None = None,
+    source: Source | Sequence[Source] | None = None,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    blocking: bool = False,
+    partitioned: bool = True,
+    io_manager_key: str = "kafka_io_manager",
 ) -> dg.AssetChecksDefinition:
     """A check that fails where offsets were left out or taken twice, or the group stands elsewhere than Dagster.
 
@@ -41,7 +50,14 @@ def offset_contiguity_check(
     Args:
         asset: The Kafka asset.
         last: Materialisations of each partition that are looked at, 2 or more.
-        options: What all checks have in common.
+        name: Name of the check; None: offset_contiguity.
+        source: The topic asset(s) that the asset reads; None: found from the asset's inputs, or in its last
+            materialization. A check that runs without the asset, before the first materialization, needs it.
+        severity: Severity of a failure. A result that cannot be known fails with severity WARN.
+        blocking: Whether downstream assets wait for the check.
+        partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
+            schedule can run without a partition.
+        io_manager_key: Resource key of the KafkaIOManager whose brokers are asked.
 
     Returns:
         The check ``offset_contiguity``. Numbers of a partition: materialisations, breaks, last_end (Dagster's),
@@ -67,7 +83,13 @@ def offset_contiguity_check(
         f"Each of the last {last} materialisations begins where the one before ended, and the consumer group's offset "
         "is the end of the last."
     )
-    return make_check(asset, "offset_contiguity", description, look, options or CheckOptions())
+    return make_check(
+        asset,
+        "offset_contiguity",
+        description,
+        look,
+        CheckOptions(name, source, severity, blocking, partitioned, io_manager_key),
+    )
 
 
 def _taken(scope: Scope, last: int) -> dict[tuple[str, int], list[Taken]]:

@@ -10,7 +10,13 @@ from kpipe_platform.errors import ConfigError
 
 
 def dead_letter_ratio_check(
-    asset: dg.AssetsDefinition, *, max_ratio: float, options: CheckOptions | None = None
+    asset: dg.AssetsDefinition,
+    *,
+    max_ratio: float,
+    name: str | None = None,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    blocking: bool = False,
+    partitioned: bool = True,
 ) -> dg.AssetChecksDefinition:
     """A check that fails where too many records of the last materialisation were dead-lettered or skipped.
 
@@ -20,7 +26,11 @@ def dead_letter_ratio_check(
     Args:
         asset: The Kafka asset.
         max_ratio: The largest share, 0 up to 1.
-        options: What all checks have in common. No broker is asked.
+        name: Name of the check; None: dead_letter_ratio.
+        severity: Severity of a failure. A result that cannot be known fails with severity WARN.
+        blocking: Whether downstream assets wait for the check.
+        partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
+            schedule can run without a partition.
 
     Returns:
         The check ``dead_letter_ratio``. Numbers of a partition: records_read, dead_letters, skipped, ratio (null where
@@ -40,7 +50,14 @@ def dead_letter_ratio_check(
         ]
 
     description = f"At most {max_ratio:.4g} of the last materialisation's records were dead-lettered or skipped."
-    return make_check(asset, "dead_letter_ratio", description, look, options or CheckOptions(), asks_brokers=False)
+    return make_check(
+        asset,
+        "dead_letter_ratio",
+        description,
+        look,
+        CheckOptions(name, severity=severity, blocking=blocking, partitioned=partitioned),
+        asks_brokers=False,
+    )
 
 
 def _finding(where: str, found: list[dg.AssetMaterialization], max_ratio: float) -> Finding:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import dagster as dg
 
+from kpipe_platform.assets.kafka_asset import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
@@ -20,7 +21,12 @@ def lag_check(
     *,
     max_records: int | None = None,
     max_age_s: float | None = None,
-    options: CheckOptions | None = None,
+    name: str | None = None,
+    source: Source | Sequence[Source] | None = None,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    blocking: bool = False,
+    partitioned: bool = True,
+    io_manager_key: str = "kafka_io_manager",
     clock: Callable[[], float] = time.time,
 ) -> dg.AssetChecksDefinition:
     """A check that fails where too much waits for the asset, or for too long.
@@ -31,7 +37,14 @@ def lag_check(
         max_age_s: How old the oldest record that waits may be, seconds, by the record's own timestamp; None: any age,
             and no record is read. A record without a timestamp has no age that could be known: the partition fails
             with severity WARN.
-        options: What all checks have in common.
+        name: Name of the check; None: lag.
+        source: The topic asset(s) that the asset reads; None: found from the asset's inputs, or in its last
+            materialization. A check that runs without the asset, before the first materialization, needs it.
+        severity: Severity of a failure. A result that cannot be known fails with severity WARN.
+        blocking: Whether downstream assets wait for the check.
+        partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
+            schedule can run without a partition.
+        io_manager_key: Resource key of the KafkaIOManager whose brokers are asked.
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
@@ -62,7 +75,13 @@ def lag_check(
     bounds = [f"at most {max_records:,} offsets wait"] if max_records is not None else []
     if max_age_s is not None:
         bounds.append(f"no record waits for more than {max_age_s:g} s")
-    return make_check(asset, "lag", f"In each partition {' and '.join(bounds)}.", look, options or CheckOptions())
+    return make_check(
+        asset,
+        "lag",
+        f"In each partition {' and '.join(bounds)}.",
+        look,
+        CheckOptions(name, source, severity, blocking, partitioned, io_manager_key),
+    )
 
 
 def _finding(

@@ -206,6 +206,6 @@ def _materialised_topics(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -
     found = last_materialization(instance, asset_key)
     topics = tuple(dict.fromkeys(item["topic"] for item in ranges_of(found))) if found is not None else ()
     if not topics:
-        msg = f"nothing says which topic asset {asset_key.to_user_string()} reads: it was never materialised"
-        raise ConfigError(msg, fix="name it: CheckOptions(source=...) of the check, or materialise the asset first")
+        msg = f"nothing says which topic asset {asset_key.to_user_string()} reads: it was never materialized"
+        raise ConfigError(msg, fix="give the check source=..., or materialize the asset first")
     return topics

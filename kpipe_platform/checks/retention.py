@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import dagster as dg
 
+from kpipe_platform.assets.kafka_asset import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
@@ -20,7 +21,12 @@ def retention_check(
     asset: dg.AssetsDefinition,
     *,
     min_time_to_loss_s: float,
-    options: CheckOptions | None = None,
+    name: str | None = None,
+    source: Source | Sequence[Source] | None = None,
+    severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
+    blocking: bool = False,
+    partitioned: bool = True,
+    io_manager_key: str = "kafka_io_manager",
     clock: Callable[[], float] = time.time,
 ) -> dg.AssetChecksDefinition:
     """A check that fails where retention will soon delete what the asset has not read, or did so already.
@@ -32,7 +38,14 @@ def retention_check(
     Args:
         asset: The Kafka asset.
         min_time_to_loss_s: The least time that must be left, seconds.
-        options: What all checks have in common.
+        name: Name of the check; None: retention.
+        source: The topic asset(s) that the asset reads; None: found from the asset's inputs, or in its last
+            materialization. A check that runs without the asset, before the first materialization, needs it.
+        severity: Severity of a failure. A result that cannot be known fails with severity WARN.
+        blocking: Whether downstream assets wait for the check.
+        partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
+            schedule can run without a partition.
+        io_manager_key: Resource key of the KafkaIOManager whose brokers are asked.
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
@@ -69,7 +82,13 @@ def retention_check(
         return findings
 
     description = f"Retention leaves the asset at least {min_time_to_loss_s:g} s to read what waits in each partition."
-    return make_check(asset, "retention", description, look, options or CheckOptions())
+    return make_check(
+        asset,
+        "retention",
+        description,
+        look,
+        CheckOptions(name, source, severity, blocking, partitioned, io_manager_key),
+    )
 
 
 def _finding(standing: Waiting, loss: TimeToLoss, retention: str, least_s: float) -> Finding:

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 from typer.testing import CliRunner
 
 from kpipe_platform import KafkaIOManager
-from kpipe_platform.checks import CheckOptions, offset_contiguity_check
+from kpipe_platform.checks import offset_contiguity_check
 from kpipe_platform.checks.contiguity import Taken, breaks
 from kpipe_platform.cli.main import app
 from kpipe_platform.errors import BrokerUnavailableError, ConfigError
@@ -158,7 +158,7 @@ class TestDrift:
         found = {key: run_check(orders, asset, check, key) for key in "012"}
         assert {key: e.passed for key, e in found.items()} == {"0": True, "1": False, "2": True}
         assert found["2"].description.endswith("there is no materialisation yet")
-        whole = offset_contiguity_check(asset, options=CheckOptions(partitioned=False))
+        whole = offset_contiguity_check(asset, partitioned=False)
         table = rows(run_check(orders, asset, whole, None))
         assert {n: (row["last_end"], row["committed"]) for n, row in table.items()} == {
             "0": (4, 4),
@@ -181,7 +181,7 @@ class TestDrift:
         self, orders: Orders, run_check: RunCheck, unreachable: KafkaIOManager
     ) -> None:
         asset = orders.asset()
-        check = offset_contiguity_check(asset, options=CheckOptions(source=orders.topic_asset))
+        check = offset_contiguity_check(asset, source=orders.topic_asset)
         with pytest.raises(BrokerUnavailableError):
             run_check(orders, asset, check, manager=unreachable)
 

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from kpipe_platform import FaultAction
-from kpipe_platform.checks import CheckOptions, dead_letter_ratio_check
+from kpipe_platform.checks import dead_letter_ratio_check
 from kpipe_platform.errors import ConfigError
 from kpipe_platform_tests.io_managers.conftest import BAD, Orders, order
 
@@ -60,7 +60,7 @@ def test_a_check_of_one_partition_does_not_read_another(
     ]
     missing = run_check(orders, asset, check, "2")
     assert (missing.passed, missing.description) == (True, "partition 2: there is no materialisation yet")
-    whole = dead_letter_ratio_check(asset, max_ratio=0.1, options=CheckOptions(partitioned=False))
+    whole = dead_letter_ratio_check(asset, max_ratio=0.1, partitioned=False)
     found = run_check(orders, asset, whole, None)
     assert not found.passed
     assert {n: row["passed"] for n, row in rows(found).items()} == {"partition 0": False, "partition 1": True}

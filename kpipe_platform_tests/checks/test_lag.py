@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from kpipe_platform import KafkaIOManager
-from kpipe_platform.checks import CheckOptions, lag_check
+from kpipe_platform.checks import lag_check
 from kpipe_platform.errors import BrokerUnavailableError, ConfigError, TopicNotFoundError
 from kpipe_platform.testing.topics import delete_topic
 from kpipe_platform_tests.io_managers.conftest import Orders, order
@@ -28,7 +29,7 @@ def now_ms() -> int:
 class TestRecords:
     def test_below_at_and_above_the_bound(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
-        check = lag_check(asset, max_records=5, options=CheckOptions(source=orders.topic_asset))
+        check = lag_check(asset, max_records=5, source=orders.topic_asset)
         orders.send(*(order(n) for n in range(5)))
         found = run_check(orders, asset, check)
         assert found.passed
@@ -66,7 +67,7 @@ class TestPartitions:
         """One of three partitions grows; the others' checks do not see it."""
         orders = make_orders(3)
         asset = orders.asset()
-        check = lag_check(asset, max_records=10, options=CheckOptions(source=orders.topic_asset))
+        check = lag_check(asset, max_records=10, source=orders.topic_asset)
         orders.send(*(order(n, partition=1) for n in range(50)), order(50, partition=2))
         found = {key: run_check(orders, asset, check, key) for key in "012"}
         assert {key: (e.partition, e.passed, numbers(e)["lag"]) for key, e in found.items()} == {
@@ -80,8 +81,12 @@ class TestPartitions:
     ) -> None:
         orders = make_orders(3)
         asset = orders.asset()
-        options = CheckOptions(source=orders.topic_asset, partitioned=False, severity=dg.AssetCheckSeverity.WARN)
-        check = lag_check(asset, max_records=10, options=options)
+        options: dict[str, Any] = {
+            "source": orders.topic_asset,
+            "partitioned": False,
+            "severity": dg.AssetCheckSeverity.WARN,
+        }
+        check = lag_check(asset, max_records=10, **options)
         orders.send(*(order(n, partition=1) for n in range(50)), order(50, partition=2))
         found = run_check(orders, asset, check, None)
         assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
@@ -95,7 +100,7 @@ class TestPartitions:
     def test_an_unpartitioned_check_of_a_partitioned_run(self, make_orders: Callable[..., Orders]) -> None:
         orders = make_orders(2)
         asset = orders.asset()
-        check = lag_check(asset, max_records=10, options=CheckOptions(partitioned=False))
+        check = lag_check(asset, max_records=10, partitioned=False)
         orders.send(*(order(n, partition=1) for n in range(50)), order(50, partition=0))
         (found,) = orders.run(asset, "0", others=[check]).get_asset_check_evaluations()
         assert found.passed
@@ -104,7 +109,7 @@ class TestPartitions:
     def test_a_range_run_reports_its_range(self, make_orders: Callable[..., Orders]) -> None:
         orders = make_orders(3)
         asset = orders.asset(backfill_policy=dg.BackfillPolicy.single_run())
-        check = lag_check(asset, max_records=0, options=CheckOptions(partitioned=False))
+        check = lag_check(asset, max_records=0, partitioned=False)
         orders.send(*(order(n, partition=n % 3) for n in range(6)))
         tags = {"dagster/asset_partition_range_start": "0", "dagster/asset_partition_range_end": "1"}
         (found,) = orders.run(asset, None, others=[check], tags=tags).get_asset_check_evaluations()
@@ -127,7 +132,7 @@ class TestAge:
     ) -> None:
         orders = make_orders(config=FOREVER)
         asset = orders.asset()
-        check = lag_check(asset, max_age_s=600, options=CheckOptions(source=orders.topic_asset))
+        check = lag_check(asset, max_age_s=600, source=orders.topic_asset)
         orders.send(*(order(n, timestamp_ms=now_ms() - age * 1000) for n, age in enumerate([9000, 3000, 300])))
         found = run_check(orders, asset, check)
         assert not found.passed
@@ -146,8 +151,8 @@ class TestAge:
     def test_many_partitions_at_once(self, make_orders: Callable[..., Orders], run_check: RunCheck) -> None:
         orders = make_orders(20, config=FOREVER)
         asset = orders.asset()
-        options = CheckOptions(source=orders.topic_asset, partitioned=False)
-        check = lag_check(asset, max_age_s=950, options=options)
+        options: dict[str, Any] = {"source": orders.topic_asset, "partitioned": False}
+        check = lag_check(asset, max_age_s=950, **options)
         base = now_ms()
         orders.send(*(order(n, partition=n, timestamp_ms=base - n * 100_000) for n in range(19)))
         found = run_check(orders, asset, check, None)
@@ -161,7 +166,7 @@ class TestAge:
         """20 aborted records: 21 offsets wait, and no record that could be late."""
         orders.send(*(order(n) for n in range(20)), transaction="abort")
         asset = orders.asset()
-        check = lag_check(asset, max_age_s=0.001, options=CheckOptions(source=orders.topic_asset))
+        check = lag_check(asset, max_age_s=0.001, source=orders.topic_asset)
         found = run_check(orders, asset, check)
         assert found.passed
         assert (numbers(found)["lag"], numbers(found)["oldest_age_s"]) == (21, None)
@@ -169,7 +174,7 @@ class TestAge:
     def test_a_clock_that_is_ahead(self, orders: Orders, run_check: RunCheck) -> None:
         orders.send(order(1, timestamp_ms=now_ms() + 600_000))
         asset = orders.asset()
-        check = lag_check(asset, max_age_s=1, options=CheckOptions(source=orders.topic_asset))
+        check = lag_check(asset, max_age_s=1, source=orders.topic_asset)
         assert numbers(run_check(orders, asset, check))["oldest_age_s"] == 0.0
 
 
@@ -183,13 +188,13 @@ class TestRefusals:
         self, orders: Orders, run_check: RunCheck, unreachable: KafkaIOManager
     ) -> None:
         asset = orders.asset()
-        check = lag_check(asset, max_records=1, options=CheckOptions(source=orders.topic_asset))
+        check = lag_check(asset, max_records=1, source=orders.topic_asset)
         with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
             run_check(orders, asset, check, manager=unreachable)
 
     def test_a_topic_that_is_gone(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
-        check = lag_check(asset, max_records=1, options=CheckOptions(source=orders.topic_asset))
+        check = lag_check(asset, max_records=1, source=orders.topic_asset)
         delete_topic(orders.manager.source.connection.bootstrap_servers, orders.source)
         with pytest.raises(TopicNotFoundError):
             run_check(orders, asset, check)
@@ -197,7 +202,7 @@ class TestRefusals:
     def test_alone_it_finds_the_topic_in_the_last_materialisation(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
         check = lag_check(asset, max_records=0)
-        with pytest.raises(ConfigError, match=r"never materialised(.|\n)*CheckOptions\(source=\.\.\.\)"):
+        with pytest.raises(ConfigError, match=r"never materialized(.|\n)*source=\.\.\."):
             run_check(orders, asset, check)
         orders.send(order(1))
         orders.run(asset)
@@ -206,6 +211,6 @@ class TestRefusals:
 
     def test_another_io_manager(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
-        check = lag_check(asset, max_records=1, options=CheckOptions(source=orders.topic_asset))
+        check = lag_check(asset, max_records=1, source=orders.topic_asset)
         with pytest.raises(ConfigError, match="needs a KafkaIOManager"):
             run_check(orders, asset, check, manager=dg.InMemoryIOManager())

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from kpipe_platform import KafkaIOManager
-from kpipe_platform.checks import CheckOptions, retention_check
+from kpipe_platform.checks import retention_check
 from kpipe_platform.errors import BrokerUnavailableError, ConfigError
 from kpipe_platform_tests.io_managers.conftest import Orders, order
 
@@ -26,8 +27,8 @@ def now_ms() -> int:
 
 
 def check_of(orders: Orders, least_s: float, *, partitioned: bool = True) -> dg.AssetChecksDefinition:
-    options = CheckOptions(source=orders.topic_asset, partitioned=partitioned)
-    return retention_check(orders.asset(), min_time_to_loss_s=least_s, options=options)
+    options: dict[str, Any] = {"source": orders.topic_asset, "partitioned": partitioned}
+    return retention_check(orders.asset(), min_time_to_loss_s=least_s, **options)
 
 
 def test_by_time(make_orders: Callable[..., Orders], run_check: RunCheck, move: Move) -> None:

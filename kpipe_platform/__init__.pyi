@@ -1,0 +1,63 @@
+"""The public names of kpipe platform, for type checkers; `__init__.py` loads each from here at its first use."""
+
+from .assets import (
+    dead_letter_asset as dead_letter_asset,
+    kafka_asset as kafka_asset,
+    kafka_topic_asset as kafka_topic_asset,
+    table_input as table_input,
+)
+from .checks import (
+    dead_letter_ratio_check as dead_letter_ratio_check,
+    lag_check as lag_check,
+    offset_contiguity_check as offset_contiguity_check,
+    retention_check as retention_check,
+    rule_checks as rule_checks,
+)
+from .codecs import JsonCodec as JsonCodec, RawCodec as RawCodec, TextCodec as TextCodec
+from .codecs.topic import KafkaTopic as KafkaTopic
+from .errors import KpipeError as KpipeError
+from .io_managers import (
+    KafkaIOManager as KafkaIOManager,
+    OffsetCommittingIOManager as OffsetCommittingIOManager,
+    current_slice as current_slice,
+)
+from .jobs import (
+    PauseConfig as PauseConfig,
+    RedriveConfig as RedriveConfig,
+    pause_job as pause_job,
+    redrive_job as redrive_job,
+)
+from .kafka.offsets import OffsetRange as OffsetRange
+from .kafka.ownership import ConsumerGroupOwnership as ConsumerGroupOwnership
+from .kafka.records import KafkaRecord as KafkaRecord
+from .kafka.topics import TopicSpec as TopicSpec
+from .observability import PartitionEvent as PartitionEvent, PartitionEventKind as PartitionEventKind
+from .partitions import kafka_partitions as kafka_partitions, register_kafka_partitions as register_kafka_partitions
+from .partitions.coordinator import KafkaRunCoordinator as KafkaRunCoordinator
+from .partitions.pools import kafka_pool as kafka_pool
+from .partitions.state import PartitionState as PartitionState, partition_states as partition_states
+from .policies.components import FaultPolicies as FaultPolicies, FaultPolicy as FaultPolicy
+from .policies.faults import FaultAction as FaultAction
+from .policies.retry import RecordRetryPolicy as RecordRetryPolicy
+from .resources.connection import KafkaConnection as KafkaConnection
+from .resources.destination import (
+    KafkaDeadLetterDestination as KafkaDeadLetterDestination,
+    KafkaDestination as KafkaDestination,
+)
+from .resources.ownership import PartitionOwnership as PartitionOwnership
+from .resources.scaling import (
+    ExecutionMode as ExecutionMode,
+    PartitionScaling as PartitionScaling,
+    RebalanceMode as RebalanceMode,
+)
+from .resources.source import KafkaSource as KafkaSource
+from .resources.spark import SparkEngine as SparkEngine
+from .sensors import (
+    Backpressure as Backpressure,
+    kafka_offset_sensor as kafka_offset_sensor,
+    kafka_partition_sensor as kafka_partition_sensor,
+)
+from .spark.row_functions import map_records as map_records
+from .spark.rules import Rule as Rule, expect as expect, expect_all as expect_all
+
+__version__: str
