@@ -1,9 +1,8 @@
-"""Which JSON values Spark takes for which scalar type, and which of them the type holds.
+"""Which JSON values Spark reads as which scalar type, and which of them the type holds.
 
-``takes`` follows what Spark's ``JacksonParser`` does in ANSI mode without format options, so that a diagnosis
-never blames a value that Spark reads. Some of what it reads it changes without a word: ``fits`` says which values
-stay what they are, and `kpipe_platform.spark.columns` refuses the others. Values come as
-`kpipe_platform.codecs.json_text` reads them: True, False, int, float, Decimal, str, list, dict.
+The rules follow Spark's ``JacksonParser`` in ANSI mode without format options, so that a diagnosis never blames a value
+that Spark reads. Spark silently changes some of the values that it reads; `kpipe_platform.spark.columns` refuses those.
+Values come as `kpipe_platform.codecs.json_text` reads them: True, False, int, float, Decimal, str, list, dict.
 
 Source: Spark 4.2 ``JacksonParser.makeConverter``; compared with Spark itself in the tests.
 """
@@ -15,26 +14,33 @@ from collections.abc import Callable
 from decimal import ROUND_HALF_UP, Context, Decimal
 from typing import Any
 
+from pyspark.sql import types as T
+
 from kpipe_platform.codecs.datetime_text import is_date, is_timestamp, is_timestamp_ntz
+from kpipe_platform.codecs.ddl import MAX_PRECISION
 from kpipe_platform.codecs.json_text import HugeNumber, RoughNumber
 from kpipe_platform.codecs.json_write import write_json
-from kpipe_platform.codecs.schema import EPOCH_UNITS, MAX_PRECISION, ScalarType
+from kpipe_platform.codecs.types import TimestampMicrosType, TimestampMillisType
 
-# A TINYINT takes numbers up to 255: Jackson reads an unsigned byte, and 255 becomes -1.
-_INTEGERS = {
-    "tinyint": (-(2**7), 2**8 - 1),
-    "smallint": (-(2**15), 2**15 - 1),
-    "int": (-(2**31), 2**31 - 1),
-    "bigint": (-(2**63), 2**63 - 1),
-    **dict.fromkeys(EPOCH_UNITS, (-(2**63), 2**63 - 1)),
-}
 MAX_EPOCH_SECONDS = (2**63 - 1) // 1_000_000
 """Most seconds before or after 1970 that a TIMESTAMP holds: 64 bits of microseconds."""
-_HELD = {
-    **_INTEGERS,
-    "tinyint": (-(2**7), 2**7 - 1),
-    "timestamp": (-MAX_EPOCH_SECONDS, MAX_EPOCH_SECONDS),
-    "timestamp_millis": (-MAX_EPOCH_SECONDS * 1_000, MAX_EPOCH_SECONDS * 1_000),
+
+_LONG = (-(2**63), 2**63 - 1)
+_HELD: dict[type[T.DataType], tuple[int, int]] = {
+    T.ByteType: (-(2**7), 2**7 - 1),
+    T.ShortType: (-(2**15), 2**15 - 1),
+    T.IntegerType: (-(2**31), 2**31 - 1),
+    T.LongType: _LONG,
+    T.TimestampType: (-MAX_EPOCH_SECONDS, MAX_EPOCH_SECONDS),
+    TimestampMillisType: (-MAX_EPOCH_SECONDS * 1_000, MAX_EPOCH_SECONDS * 1_000),
+    TimestampMicrosType: _LONG,
+}
+# A TINYINT takes numbers up to 255: Jackson reads an unsigned byte, and 255 becomes -1.
+_READ: dict[type[T.DataType], tuple[int, int]] = {
+    **_HELD,
+    T.ByteType: (-(2**7), 2**8 - 1),
+    T.TimestampType: _LONG,
+    TimestampMillisType: _LONG,
 }
 _FLOAT_TEXTS = frozenset({"NaN", "Infinity", "+Infinity", "-Infinity", "+INF", "-INF"})
 # The digits of any script, as in Java, but none beyond U+FFFF.
@@ -45,34 +51,28 @@ _ALL_DIGITS = Context(prec=10_000)
 _ROUNDING = Context(prec=2 * MAX_PRECISION, rounding=ROUND_HALF_UP)
 
 
-def takes(kind: ScalarType, value: Any) -> bool:
-    """Whether Spark reads this JSON value, which is not null, as this type."""
-    if kind.name in _INTEGERS:
-        return _is_outside(_INTEGERS, kind, value) is False
-    if kind.name == "decimal":
-        precision, scale = kind.arguments
-        return _fits_decimal(value, precision, scale)
-    return _RULES[kind.name](value)
+def mismatch(kind: T.DataType, value: Any, *, replaced: bool = False) -> str | None:
+    """Why a JSON value, which is not null, does not fit a type.
+
+    Args:
+        kind: The type. Objects and arrays are given only where they do not fit.
+        value: The value.
+        replaced: Whether a later value of the same name replaces it, so that Spark only has to read it.
+
+    Returns:
+        None where the value fits, else what a message adds to the value and the type; perhaps nothing.
+    """
+    is_read = _is_read(kind, value)
+    if is_read and (replaced or not _is_changed(kind, value)):
+        return None
+    if _is_whole(value) and type(kind) in _HELD and not _is_in(_HELD[type(kind)], value):
+        return ", which is out of range"
+    return ", which does not fit" if is_read else ""
 
 
-def fits(kind: ScalarType, value: Any) -> bool:
-    """Whether a value that Spark reads as this type is not changed by it."""
-    if kind.name == "decimal":
-        seen = Decimal(repr(float(value))) if isinstance(value, RoughNumber) else _decimal(value)
-        digits = seen.normalize(_ALL_DIGITS).as_tuple()
-        return isinstance(digits.exponent, int) and -digits.exponent <= kind.arguments[1]
-    if kind.name in ("varchar", "char"):
-        return len(value if isinstance(value, str) else _spark_text(value)) <= kind.arguments[0]
-    return not out_of_range(kind, value)
-
-
-def held(name: str) -> tuple[int, int]:
+def held(kind: T.DataType) -> tuple[int, int]:
     """The least and the greatest number that a type holds which takes whole numbers."""
-    return _HELD[name]
-
-
-def _spark_text(value: Any) -> str:
-    return write_json(with_doubles(value), include_nulls=True)
+    return _HELD[type(kind)]
 
 
 def with_doubles(value: Any) -> Any:
@@ -84,31 +84,40 @@ def with_doubles(value: Any) -> Any:
     return {name: with_doubles(one) for name, one in value.items()} if isinstance(value, dict) else value
 
 
-def out_of_range(kind: ScalarType, value: Any) -> bool | None:
-    """Whether a whole number is too large or too small for a type that takes some; None for others and other types."""
-    return _is_outside(_HELD, kind, value)
+def _is_read(kind: T.DataType, value: Any) -> bool:
+    if _is_whole(value) and type(kind) in _READ:
+        return _is_in(_READ[type(kind)], value)
+    if isinstance(kind, T.DecimalType):
+        return _fits_decimal(value, kind.precision, kind.scale)
+    if isinstance(kind, T.BooleanType):
+        return isinstance(value, bool)
+    if isinstance(kind, T.FloatType | T.DoubleType) and not isinstance(value, str | bool):
+        return isinstance(value, int | float | Decimal)
+    if isinstance(kind, T.StringType | T.VarcharType | T.CharType):
+        # Numbers, objects and arrays become their JSON text.
+        return True
+    rule = _TEXTS.get(type(kind))
+    return rule is not None and isinstance(value, str) and rule(value)
 
 
-def _is_outside(ranges: dict[str, tuple[int, int]], kind: ScalarType, value: Any) -> bool | None:
-    limits = ranges.get(kind.name)
-    if limits is None or isinstance(value, bool) or not isinstance(value, int):
-        return None
-    return not limits[0] <= value <= limits[1]
+def _is_changed(kind: T.DataType, value: Any) -> bool:
+    """Whether Spark changes a value that it reads as this type."""
+    if isinstance(kind, T.DecimalType):
+        seen = Decimal(repr(float(value))) if isinstance(value, RoughNumber) else _decimal(value)
+        digits = seen.normalize(_ALL_DIGITS).as_tuple()
+        return not isinstance(digits.exponent, int) or -digits.exponent > kind.scale
+    if isinstance(kind, T.VarcharType | T.CharType):
+        text = value if isinstance(value, str) else write_json(with_doubles(value), include_nulls=True)
+        return len(text) > kind.length
+    return _is_whole(value) and type(kind) in _HELD and not _is_in(_HELD[type(kind)], value)
 
 
-def _anything(value: Any) -> bool:
-    # Numbers, objects and arrays become their JSON text.
-    return True
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _boolean(value: Any) -> bool:
-    return isinstance(value, bool)
-
-
-def _floating(value: Any) -> bool:
-    if isinstance(value, str):
-        return value in _FLOAT_TEXTS
-    return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+def _is_in(limits: tuple[int, int], value: int) -> bool:
+    return limits[0] <= value <= limits[1]
 
 
 def _decimal(value: Any) -> Decimal:
@@ -136,35 +145,11 @@ def _fits_decimal(value: Any, precision: int, scale: int) -> bool:
     return rounded.is_zero() or rounded.adjusted() + 1 + scale <= precision
 
 
-def _binary(value: Any) -> bool:
-    return isinstance(value, str) and _BASE64.fullmatch(value) is not None
-
-
-def _date(value: Any) -> bool:
-    return isinstance(value, str) and is_date(value)
-
-
-def _timestamp(value: Any) -> bool:
-    if isinstance(value, str):
-        return is_timestamp(value)
-    # Seconds since the epoch.
-    limits = _INTEGERS["bigint"]
-    return isinstance(value, int) and not isinstance(value, bool) and limits[0] <= value <= limits[1]
-
-
-def _timestamp_ntz(value: Any) -> bool:
-    return isinstance(value, str) and is_timestamp_ntz(value)
-
-
-_RULES: dict[str, Callable[[Any], bool]] = {
-    "boolean": _boolean,
-    "float": _floating,
-    "double": _floating,
-    "string": _anything,
-    "varchar": _anything,
-    "char": _anything,
-    "binary": _binary,
-    "date": _date,
-    "timestamp": _timestamp,
-    "timestamp_ntz": _timestamp_ntz,
+_TEXTS: dict[type[T.DataType], Callable[[str], bool]] = {
+    T.FloatType: _FLOAT_TEXTS.__contains__,
+    T.DoubleType: _FLOAT_TEXTS.__contains__,
+    T.BinaryType: lambda text: _BASE64.fullmatch(text) is not None,
+    T.DateType: is_date,
+    T.TimestampType: is_timestamp,
+    T.TimestampNTZType: is_timestamp_ntz,
 }
