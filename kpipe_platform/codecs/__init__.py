@@ -26,7 +26,7 @@ from kpipe_platform.codecs.text import TextCodec
 
 if TYPE_CHECKING:
     from kpipe_platform.codecs.config import codec_from_config, codec_to_config
-    from kpipe_platform.codecs.json_codec import JsonCodec
+    from kpipe_platform.codecs.json.codec import JsonCodec
 
 __all__ = [
     "EMPTY",

@@ -12,8 +12,8 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec, TextCodec
-from kpipe_platform.codecs.json_scalars import MAX_EPOCH_SECONDS, held
-from kpipe_platform.codecs.json_text import BACKSLASHES, HUGE_NUMBER, MAX_DEPTH, SURROGATE, SURROGATE_PAIR
+from kpipe_platform.codecs.json.scalars import MAX_EPOCH_SECONDS, held
+from kpipe_platform.codecs.json.syntax import BACKSLASHES, HUGE_NUMBER, MAX_DEPTH, SURROGATE, SURROGATE_PAIR
 from kpipe_platform.codecs.types import EpochType, TimestampMillisType, json_type, map_fields, types_in
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.reused import reused

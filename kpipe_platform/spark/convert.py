@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
 from kpipe_platform.codecs import Codec, JsonCodec
-from kpipe_platform.codecs.json_write import plain_value
+from kpipe_platform.codecs.json.write import plain_value
 from kpipe_platform.codecs.types import EpochType, stage_type, types_in
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.records import KafkaRecord

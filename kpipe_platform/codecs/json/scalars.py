@@ -2,7 +2,7 @@
 
 The rules follow Spark's ``JacksonParser`` in ANSI mode without format options, so that a diagnosis never blames a value
 that Spark reads. Spark silently changes some of the values that it reads; `kpipe_platform.spark.columns` refuses those.
-Values come as `kpipe_platform.codecs.json_text` reads them: True, False, int, float, Decimal, str, list, dict.
+Values come as `kpipe_platform.codecs.json.syntax` reads them: True, False, int, float, Decimal, str, list, dict.
 
 Source: Spark 4.2 ``JacksonParser.makeConverter``; compared with Spark itself in the tests.
 """
@@ -16,10 +16,10 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from kpipe_platform.codecs.datetime_text import is_date, is_timestamp, is_timestamp_ntz
 from kpipe_platform.codecs.ddl import MAX_PRECISION
-from kpipe_platform.codecs.json_text import HugeNumber, RoughNumber
-from kpipe_platform.codecs.json_write import write_json
+from kpipe_platform.codecs.json.syntax import HugeNumber, RoughNumber
+from kpipe_platform.codecs.json.times import is_date, is_timestamp, is_timestamp_ntz
+from kpipe_platform.codecs.json.write import write_json
 from kpipe_platform.codecs.types import TimestampMicrosType, TimestampMillisType
 
 MAX_EPOCH_SECONDS = (2**63 - 1) // 1_000_000

@@ -9,8 +9,8 @@ from typing import Any
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs.base import MISSING_FIELD, NULL_FIELD, WRONG_TYPE, DecodeFault
-from kpipe_platform.codecs.json_scalars import mismatch, with_doubles
-from kpipe_platform.codecs.json_text import RepeatedNames
+from kpipe_platform.codecs.json.scalars import mismatch, with_doubles
+from kpipe_platform.codecs.json.syntax import RepeatedNames
 
 MAX_SHOWN_CHARS = 60
 """Longest piece of a record's data in a message: messages reach headers, logs of consumers and the UI."""

@@ -16,10 +16,10 @@ from kpipe_platform.codecs.base import (
     DecodeFault,
     EncodeFault,
 )
-from kpipe_platform.codecs.json_check import read_fields, shown
-from kpipe_platform.codecs.json_scalars import with_doubles
-from kpipe_platform.codecs.json_text import JsonSyntaxError, read_json
-from kpipe_platform.codecs.json_write import write_json
+from kpipe_platform.codecs.json.fields import read_fields, shown
+from kpipe_platform.codecs.json.scalars import with_doubles
+from kpipe_platform.codecs.json.syntax import JsonSyntaxError, read_json
+from kpipe_platform.codecs.json.write import write_json
 from kpipe_platform.codecs.schema import schema_of, to_ddl
 from kpipe_platform.codecs.text import not_utf8
 from kpipe_platform.errors import ConfigError
