@@ -38,7 +38,7 @@ _EXAMPLE = "write fields as \"name TYPE [NOT NULL] [COMMENT 'text']\", separated
 
 @lru_cache(maxsize=256)
 def parse_ddl(ddl: str) -> T.StructType:
-    """Parse the fields of a record. The same text gives the same object, which is not to be changed.
+    """Parse the fields of a record. The result is cached: do not change it.
 
     Args:
         ddl: Spark DDL: ``a INT, b STRING NOT NULL``, or the same inside ``STRUCT<...>``. Types in any
@@ -55,7 +55,7 @@ def parse_ddl(ddl: str) -> T.StructType:
 
 
 class _Parser:
-    """Recursive descent: one method a rule; ``self.kind`` and ``self.text`` are the token to look at."""
+    """Recursive descent: one method a rule; ``self.kind`` and ``self.text`` are the current token."""
 
     def __init__(self, ddl: str) -> None:
         self.ddl = ddl

@@ -64,7 +64,7 @@ def _is(found: T.DataType, declared: T.DataType) -> bool:
 
 
 def columns_of(output: object) -> list[tuple[str, str]]:
-    """Name and type of each column that is written; nothing for what is no Spark DataFrame."""
+    """Name and type of each column that is written; nothing if the output is not a Spark DataFrame."""
     if not isinstance(output, DataFrame):
         return []
     return [(f.name, f.dataType.simpleString()) for f in output.schema.fields if f.name not in ("_kafka", MISFIT)]

@@ -31,13 +31,13 @@ _WHITE_SPACE = " \t\r\n"
 class JsonCodec(Codec):
     r"""One JSON object a record, in UTF-8.
 
-    What counts as wrong is what Spark's ``from_json`` refuses, and beyond it: bytes that are not UTF-8, a
-    required field that is missing or null, text after the object, and a value that Spark would change, because its
-    type does not hold it: a TINYINT beyond 127, a DECIMAL with more digits after the point than its scale, a text
-    longer than its VARCHAR, seconds that a TIMESTAMP does not reach, a key that is twice in a MAP, half of a
-    surrogate pair. Spark's other leniencies hold: a STRING field takes any value as the JSON text that Spark makes
-    of it, names that the schema does not have are left out, and names match exactly. Beside the types of Spark,
-    TIMESTAMP_MILLIS and TIMESTAMP_MICROS are whole numbers since 1970 in JSON, and a TIMESTAMP to the stage.
+    The codec refuses what Spark's ``from_json`` refuses. It also refuses bytes that are not UTF-8, a required field
+    that is missing or null, text after the object, and values that Spark would change because the type cannot hold
+    them: a TINYINT above 127, a DECIMAL with more digits after the point than its scale, a text longer than its
+    VARCHAR, seconds beyond the range of a TIMESTAMP, a key that occurs twice in a MAP, half of a surrogate pair.
+    Otherwise it is as lenient as Spark: a STRING field takes any value as JSON text, and names that are not in the
+    schema are ignored. Names are case-sensitive. Two types are kpipe's own: TIMESTAMP_MILLIS and TIMESTAMP_MICROS are
+    whole numbers since 1970 in JSON, and a TIMESTAMP to the stage.
 
     Args:
         schema: The fields of the value: DDL text such as ``"dep_time INT NOT NULL, tailnum STRING"``, the
@@ -47,7 +47,7 @@ class JsonCodec(Codec):
 
     Raises:
         ConfigError: The schema cannot be read, has a map whose keys are not strings, or has names that differ only in
-            case, which Spark does not tell apart.
+            case, which Spark does not distinguish.
 
     Source: Spark ``from_json`` and ``to_json``, mode PERMISSIVE, ANSI.
     """
@@ -71,7 +71,7 @@ class JsonCodec(Codec):
         return self.schema is not None
 
     def diagnose(self, data: bytes) -> DecodeFault | None:
-        """Why these bytes are no record: the first of the reasons, in this order.
+        """The first reason why these bytes do not decode, in this order.
 
         No bytes; not UTF-8; not JSON; not an object; the first field of the schema that is missing, null
         or of a wrong type; text after the object.

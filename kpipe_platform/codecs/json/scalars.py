@@ -71,12 +71,12 @@ def mismatch(kind: T.DataType, value: Any, *, replaced: bool = False) -> str | N
 
 
 def held(kind: T.DataType) -> tuple[int, int]:
-    """The least and the greatest number that a type holds which takes whole numbers."""
+    """The least and the greatest whole number that the type holds."""
     return _HELD[type(kind)]
 
 
 def with_doubles(value: Any) -> Any:
-    """The value as Spark makes text of it: numbers with a fraction or an exponent are doubles to it."""
+    """The value as Spark converts it to text: numbers with a fraction or an exponent are doubles."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, list):
@@ -121,12 +121,12 @@ def _is_in(limits: tuple[int, int], value: int) -> bool:
 
 
 def _decimal(value: Any) -> Decimal:
-    """A value of a DECIMAL field; NaN for what is no number."""
+    """The value of a DECIMAL field; NaN if it is not a number."""
     if isinstance(value, str):
         digits = value.replace(",", "")
         return Decimal("NaN") if _DECIMAL_TEXT.fullmatch(digits) is None else Decimal(digits)
-    # Of a power of ten like that Java computes every digit: for minutes, and in gigabytes. A float is NaN, an infinity,
-    # or a number whose exponent is longer still.
+    # Java would compute every digit of such a power of ten, which takes minutes and gigabytes. A float is NaN, an
+    # infinity, or a number whose exponent is longer still.
     if isinstance(value, HugeNumber | bool) or not isinstance(value, int | Decimal):
         return Decimal("NaN")
     return Decimal(value)

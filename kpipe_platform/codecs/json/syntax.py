@@ -32,7 +32,7 @@ SURROGATE = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 HUGE_NUMBER = r"[:\[, \t\r\n]-?[0-9]+(?:[.][0-9]+)?[eE][-+]?[0-9]{4,}[ \t\r\n]*[,\]}]"
 
 # A whole string, or the rest of the text where a string does not end.
-_STRING = r""""(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|["'].*"""
+_STRING = r""""[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'|["'].*"""
 _LIMITED = re.compile(rf"(?P<string>{_STRING})(?P<colon>\s*:)?|(?P<number>[0-9][0-9.eE+-]*)|[\[{{\]}}]", re.DOTALL)
 # A number of three parts that has too many digits has so many of them in one part.
 _LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_NUMBER_DIGITS // 3}}}")
