@@ -1,4 +1,11 @@
-"""Codecs: the bytes of Kafka keys and values to columns and back, and why bytes do not decode."""
+"""Codecs: the bytes of Kafka keys and values to columns and back, and why bytes do not decode.
+
+The JSON codec loads when it is first used: its schemas are PySpark's, and the command line runs without PySpark.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 from kpipe_platform.codecs.base import (
     EMPTY,
@@ -14,10 +21,12 @@ from kpipe_platform.codecs.base import (
     DecodeFault,
     EncodeFault,
 )
-from kpipe_platform.codecs.config import codec_from_config, codec_to_config
-from kpipe_platform.codecs.json_codec import JsonCodec
 from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
+
+if TYPE_CHECKING:
+    from kpipe_platform.codecs.config import codec_from_config, codec_to_config
+    from kpipe_platform.codecs.json.codec import JsonCodec
 
 __all__ = [
     "EMPTY",
@@ -38,3 +47,12 @@ __all__ = [
     "codec_from_config",
     "codec_to_config",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        msg = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(msg)
+    from kpipe_platform.codecs import config
+
+    return getattr(config, name)

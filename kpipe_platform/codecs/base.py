@@ -1,8 +1,8 @@
 """What a codec is, and why bytes do not decode.
 
-A codec turns the bytes of a Kafka key or value into a Python value and back. Spark decodes whole slices by
-its own expressions; a codec says afterwards, record by record, why a record was refused. It is small,
-pickles, and equals another codec of the same settings.
+A codec converts the bytes of a Kafka key or value to a Python value and back. Spark decodes whole slices with
+its own expressions; the codec then explains, record by record, why a record was refused. A codec is small and
+pickles, and two codecs with the same settings are equal.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 from kpipe_platform.errors import TerminalError
 
 EMPTY = "empty"
-"""There are no bytes, or only white space, where a document should be."""
+"""The value is empty, or holds only white space."""
 NOT_UTF8 = "not_utf8"
 """The bytes are not UTF-8 text."""
 NOT_JSON = "not_json"
-"""The text is not one JSON document."""
+"""The text is not a single JSON document."""
 NOT_AN_OBJECT = "not_an_object"
 """The JSON document is not an object, so it has no fields."""
 MISSING_FIELD = "missing_field"
@@ -25,11 +25,11 @@ MISSING_FIELD = "missing_field"
 NULL_FIELD = "null_field"
 """A required field is null."""
 WRONG_TYPE = "wrong_type"
-"""A field holds a value that its type cannot hold."""
+"""The value of a field does not fit its type."""
 UNREADABLE = "unreadable"
-"""Spark refused the record, and the codec finds nothing wrong with it."""
+"""Spark refused the record, and the codec does not find the reason."""
 NOT_ENCODABLE = "not_encodable"
-"""A value that the codec cannot turn into bytes."""
+"""The codec cannot convert the value to bytes."""
 
 
 class _CodecFault(TerminalError, ValueError):
@@ -39,7 +39,7 @@ class _CodecFault(TerminalError, ValueError):
         message: What is wrong, and where in the data.
         kind: One of this module's constants; counted and shown in metadata.
         field: Path of the field that is wrong, such as ``legs[2].code``; None where it is not one field.
-        fix: How to mend it; mostly None, because the producer has to.
+        fix: How to fix it; mostly None, because only the producer can.
     """
 
     def __init__(self, message: str, *, kind: str, field: str | None = None, fix: str | None = None) -> None:
@@ -59,7 +59,7 @@ class EncodeFault(_CodecFault):
 class Codec(ABC):
     """Bytes of a Kafka key or value to a Python value and back.
 
-    A null stays null in both directions: a tombstone is no empty value.
+    A null stays null in both directions, so a tombstone is never confused with an empty value.
     """
 
     name: ClassVar[str]

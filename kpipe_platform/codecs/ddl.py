@@ -1,4 +1,9 @@
-"""Spark DDL text to a schema tree: ``dep_time INT NOT NULL, legs ARRAY<STRUCT<code: STRING>>``."""
+"""Spark DDL text to PySpark's types: ``dep_time INT NOT NULL, legs ARRAY<STRUCT<code: STRING>>``.
+
+Spark's own parser needs a running session, and schemas are declared before there is one.
+
+Source: the rule ``colTypeList`` of Spark's SQL grammar.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +11,13 @@ import re
 from functools import lru_cache
 from typing import NoReturn
 
-from kpipe_platform.codecs.schema import (
-    MAX_PRECISION,
-    SCALARS,
-    ArrayType,
-    DataType,
-    Field,
-    MapType,
-    ScalarType,
-    StructType,
-)
+from pyspark.sql import types as T
+
+from kpipe_platform.codecs.types import SCALARS
 from kpipe_platform.errors import ConfigError
+
+MAX_PRECISION = 38
+"""Most digits of a decimal in Spark."""
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -30,19 +31,21 @@ _TOKEN = re.compile(
 )
 _NESTED = frozenset({"array", "map", "struct"})
 _END = "end"
+# The first name of each type is the one that messages use.
+_NAMES = {kind: name for name, kind in reversed(SCALARS.items())}
 _EXAMPLE = "write fields as \"name TYPE [NOT NULL] [COMMENT 'text']\", separated by commas"
 
 
 @lru_cache(maxsize=256)
-def parse_ddl(ddl: str) -> tuple[Field, ...]:
-    """Parse the fields of a record.
+def parse_ddl(ddl: str) -> T.StructType:
+    """Parse the fields of a record. The result is cached: do not change it.
 
     Args:
         ddl: Spark DDL: ``a INT, b STRING NOT NULL``, or the same inside ``STRUCT<...>``. Types in any
             case; names in backquotes where they are not plain words.
 
     Returns:
-        The fields in their order.
+        The fields in their order. ``nullable`` is false for NOT NULL; a comment is the metadata ``comment``.
 
     Raises:
         ConfigError: The text is not such DDL, a type is not known, or a name is there twice; the message
@@ -52,7 +55,7 @@ def parse_ddl(ddl: str) -> tuple[Field, ...]:
 
 
 class _Parser:
-    """Recursive descent: one method a rule; ``self.kind`` and ``self.text`` are the token to look at."""
+    """Recursive descent: one method a rule; ``self.kind`` and ``self.text`` are the current token."""
 
     def __init__(self, ddl: str) -> None:
         self.ddl = ddl
@@ -62,7 +65,7 @@ class _Parser:
         self.text = ""
         self._next()
 
-    def parse(self) -> tuple[Field, ...]:
+    def parse(self) -> T.StructType:
         if self.kind == _END:
             self._fail("the schema is empty", _EXAMPLE)
         if self._is_word("struct") and self.ddl[self.end :].lstrip().startswith("<"):
@@ -72,12 +75,12 @@ class _Parser:
             fields = self._fields(closing=None)
         if self.kind != _END:
             self._fail(f"expected ',' or the end, found {self.text!r}", _EXAMPLE)
-        return fields
+        return T.StructType(fields)
 
-    def _fields(self, *, closing: str | None) -> tuple[Field, ...]:
+    def _fields(self, *, closing: str | None) -> list[T.StructField]:
         if closing is not None:
             self._expect("<")
-        fields: list[Field] = []
+        fields: list[T.StructField] = []
         names: set[str] = set()
         while True:
             start = self.start
@@ -91,9 +94,9 @@ class _Parser:
                 break
         if closing is not None:
             self._expect(closing)
-        return tuple(fields)
+        return fields
 
-    def _field(self) -> Field:
+    def _field(self) -> T.StructField:
         name = self._name()
         self._take(":")
         kind = self._type()
@@ -104,14 +107,14 @@ class _Parser:
                 self._fail(f"expected NULL after NOT, found {self._found()}", "write NOT NULL")
             self._next()
             required = True
-        comment = None
+        comment = {}
         if self._is_word("comment"):
             self._next()
             if self.kind != "text":
                 self._fail(f"expected a quoted text after COMMENT, found {self._found()}", "write COMMENT '...'")
-            comment = _unquoted(self.text)
+            comment["comment"] = _unquoted(self.text)
             self._next()
-        return Field(name, kind, required, comment)
+        return T.StructField(name, kind, not required, comment)
 
     def _name(self) -> str:
         if self.kind == "quoted" and len(self.text) > 2:
@@ -124,10 +127,10 @@ class _Parser:
         self._next()
         return name
 
-    def _type(self) -> DataType:
+    def _type(self) -> T.DataType:
         name = self.text.lower()
         if self.kind != "word" or (name not in SCALARS and name not in _NESTED):
-            known = ", ".join(sorted({*SCALARS.values(), *_NESTED}))
+            known = ", ".join(sorted({*_NAMES.values(), *_NESTED}))
             fix = f"use one of {known}; a name with - or . needs backquotes"
             self._fail(f"expected a type, found {self._found()}", fix)
         start = self.start
@@ -136,19 +139,19 @@ class _Parser:
             self._expect("<")
             element = self._type()
             self._expect(">")
-            return ArrayType(element)
+            return T.ArrayType(element)
         if name == "map":
             self._expect("<")
             key = self._type()
             self._expect(",")
             value = self._type()
             self._expect(">")
-            return MapType(key, value)
+            return T.MapType(key, value)
         if name == "struct":
-            return StructType(self._fields(closing=">"))
+            return T.StructType(self._fields(closing=">"))
         arguments = self._arguments()
         self.start, after = start, self.start
-        kind = self._scalar(SCALARS[name], arguments)
+        kind = self._scalar(name, arguments)
         self.start = after
         return kind
 
@@ -165,19 +168,21 @@ class _Parser:
             self._expect(")")
         return tuple(found)
 
-    def _scalar(self, name: str, arguments: tuple[int, ...]) -> ScalarType:
-        if name == "decimal":
+    def _scalar(self, name: str, arguments: tuple[int, ...]) -> T.DataType:
+        kind = SCALARS[name]
+        if kind is T.DecimalType:
             precision, scale = (*arguments, *(10, 0)[len(arguments) :])[:2]
             if len(arguments) > 2 or not 1 <= precision <= MAX_PRECISION or scale > precision:
                 fix = f"write DECIMAL(precision, scale), precision up to {MAX_PRECISION}, scale not above it"
                 self._fail(f"a decimal cannot have {arguments}", fix)
-            return ScalarType(name, (precision, scale))
-        if name in ("varchar", "char"):
+            return T.DecimalType(precision, scale)
+        if kind in (T.VarcharType, T.CharType):
             if len(arguments) != 1 or arguments[0] < 1:
-                self._fail(f"{name} needs one length", f"write {name.upper()}(20), or STRING")
-        elif arguments:
-            self._fail(f"{name} takes no argument", f"write {name.upper()}")
-        return ScalarType(name, arguments)
+                self._fail(f"{_NAMES[kind]} needs one length", f"write {_NAMES[kind].upper()}(20), or STRING")
+            return T.VarcharType(*arguments) if kind is T.VarcharType else T.CharType(*arguments)
+        if arguments:
+            self._fail(f"{_NAMES[kind]} takes no argument", f"write {_NAMES[kind].upper()}")
+        return kind()
 
     def _is_word(self, word: str) -> bool:
         return self.kind == "word" and self.text.lower() == word

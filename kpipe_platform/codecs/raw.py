@@ -15,7 +15,7 @@ class RawCodec(Codec):
     name: ClassVar[str] = "raw"
 
     def diagnose(self, data: bytes) -> DecodeFault | None:
-        """None: there are no wrong bytes."""
+        """None, because all bytes decode."""
         return None
 
     def _decode(self, data: bytes) -> bytes:

@@ -1,165 +1,82 @@
-"""The fields of a record as a small tree, and how it reads as Spark DDL.
-
-Spark's own types are not used here, because a schema travels where pyspark is not imported: in asset
-definitions, in the writer's tasks, in the command line. `kpipe_platform.codecs.ddl` makes the tree of DDL
-text.
-
-Source: Spark SQL reference, "Data Types" and the grammar rule ``colTypeList``.
-"""
+"""Schemas in the forms that users give them, and as DDL text."""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
 
-SCALARS = {
-    "boolean": "boolean",
-    "tinyint": "tinyint",
-    "byte": "tinyint",
-    "smallint": "smallint",
-    "short": "smallint",
-    "int": "int",
-    "integer": "int",
-    "bigint": "bigint",
-    "long": "bigint",
-    "float": "float",
-    "real": "float",
-    "double": "double",
-    "decimal": "decimal",
-    "dec": "decimal",
-    "numeric": "decimal",
-    "string": "string",
-    "varchar": "varchar",
-    "char": "char",
-    "character": "char",
-    "binary": "binary",
-    "date": "date",
-    "timestamp": "timestamp",
-    "timestamp_ltz": "timestamp",
-    "timestamp_ntz": "timestamp_ntz",
-    "timestamp_millis": "timestamp_millis",
-    "timestamp_micros": "timestamp_micros",
-}
-"""Names of scalar types in DDL, with the one that is used for each here."""
+from pyspark.sql import types as T
 
-EPOCH_UNITS = {"timestamp_millis": 1_000, "timestamp_micros": 1_000_000}
-"""Types that are a TIMESTAMP to the stage and a whole number in JSON, with how many of its units a second has."""
+from kpipe_platform.codecs.ddl import parse_ddl
+from kpipe_platform.errors import ConfigError
 
-MAX_PRECISION = 38
-"""Most digits of a decimal in Spark."""
+_FIX = 'give DDL text such as "id BIGINT NOT NULL, name STRING", or a pyspark StructType'
 
 
-@dataclass(frozen=True)
-class ScalarType:
-    """A type without fields of its own.
+def schema_of(schema: object) -> T.StructType:
+    """A schema in any form that users have, as a type.
 
     Args:
-        name: A value of `SCALARS`.
-        arguments: Precision and scale of a decimal, length of a varchar or char, else nothing.
+        schema: DDL text, the JSON text of a Spark schema (``StructType.json()``), or a pyspark
+            ``StructType``, whose ``nullable=False`` marks a field as required. ``containsNull`` and
+            ``valueContainsNull`` are ignored: elements may be null. Of metadata, only the comment is kept.
+
+    Returns:
+        The type, made of nothing but structs, arrays, maps and the types of `SCALARS`.
+
+    Raises:
+        ConfigError: The schema cannot be read, or is not a struct.
     """
-
-    name: str
-    arguments: tuple[int, ...] = ()
-
-    def __str__(self) -> str:
-        if not self.arguments:
-            return self.name
-        return f"{self.name}({','.join(map(str, self.arguments))})"
-
-
-@dataclass(frozen=True)
-class ArrayType:
-    """A list of values of one type; an element may be null."""
-
-    element: DataType
-
-    def __str__(self) -> str:
-        return f"array<{self.element}>"
+    if isinstance(schema, str) and not schema.lstrip().startswith("{"):
+        return parse_ddl(schema)
+    kind = _from_json(schema) if isinstance(schema, str) else schema
+    if not isinstance(kind, T.DataType):
+        msg = f"schema: {type(kind).__name__} is not a schema"
+        raise ConfigError(msg, fix=_FIX)
+    if not isinstance(kind, T.StructType):
+        msg = f"schema: a record needs a struct, found {kind.simpleString()}"
+        raise ConfigError(msg, fix=_FIX)
+    # The parser refuses what kpipe does not support, and says where it is.
+    return parse_ddl(to_ddl(kind))
 
 
-@dataclass(frozen=True)
-class MapType:
-    """Values of one type by key; a value may be null."""
-
-    key: DataType
-    value: DataType
-
-    def __str__(self) -> str:
-        return f"map<{self.key},{self.value}>"
-
-
-@dataclass(frozen=True)
-class StructType:
-    """Named fields in their order."""
-
-    fields: tuple[Field, ...]
-
-    def __str__(self) -> str:
-        return f"struct<{','.join(f'{field.name}:{field.type}' for field in self.fields)}>"
+def _from_json(text: str) -> T.DataType:
+    try:
+        # Only the type of a struct's field may be any type.
+        field = {"name": "schema", "type": json.loads(text), "nullable": True}
+        return T.StructType.fromJson({"fields": [field]}).fields[0].dataType
+    except json.JSONDecodeError as error:
+        msg = f"schema: the text starts with {{ and is not JSON ({error})"
+    except KeyError as error:
+        msg = f"schema: the JSON text lacks {error}"
+    except Exception as error:  # noqa: BLE001 - PySpark raises whatever a wrong document leads to
+        msg = f"schema: the JSON text is not a Spark schema ({error})"
+    raise ConfigError(msg, fix=_FIX)
 
 
-DataType: TypeAlias = ScalarType | ArrayType | MapType | StructType
+def to_ddl(struct: T.StructType) -> str:
+    """The fields as DDL text that `kpipe_platform.codecs.ddl.parse_ddl` reads back as the same type."""
+    return ", ".join(_column(field, " ") for field in struct)
 
 
-@dataclass(frozen=True)
-class Field:
-    """One field of a struct.
-
-    Args:
-        name: The field's name; names match exactly, upper and lower case being different.
-        type: Its type.
-        required: True for NOT NULL: the field must be present and not null.
-        comment: What the field means, or None.
-    """
-
-    name: str
-    type: DataType
-    required: bool = False
-    comment: str | None = None
-
-
-def to_ddl(fields: Iterable[Field]) -> str:
-    """The fields as DDL text that `kpipe_platform.codecs.ddl.parse_ddl` reads back as the same tree."""
-    return ", ".join(_column(field, " ", for_spark=False) for field in fields)
-
-
-def to_spark_ddl(fields: Iterable[Field]) -> str:
-    """The fields as DDL text for Spark's ``from_json``.
-
-    Without NOT NULL, because ``from_json`` does not check it and some settings make it trust it; VARCHAR
-    and CHAR as STRING, because ``from_json`` refuses both; TIMESTAMP_MILLIS and TIMESTAMP_MICROS as BIGINT, which
-    they are in JSON; without comments.
-    """
-    return ", ".join(_column(field, " ", for_spark=True) for field in fields)
-
-
-def _column(field: Field, separator: str, *, for_spark: bool) -> str:
-    text = f"{quoted_name(field.name)}{separator}{_type_ddl(field.type, for_spark=for_spark)}"
-    if for_spark:
-        return text
-    if field.required:
+def _column(field: T.StructField, separator: str) -> str:
+    text = f"{quoted_name(field.name)}{separator}{_type_ddl(field.dataType)}"
+    if not field.nullable:
         text += " NOT NULL"
-    if field.comment is not None:
-        escaped = field.comment.replace("\\", "\\\\").replace("'", "\\'")
+    if "comment" in field.metadata:
+        escaped = field.metadata["comment"].replace("\\", "\\\\").replace("'", "\\'")
         text += f" COMMENT '{escaped}'"
     return text
 
 
-def _type_ddl(kind: DataType, *, for_spark: bool) -> str:
-    if isinstance(kind, ArrayType):
-        return f"ARRAY<{_type_ddl(kind.element, for_spark=for_spark)}>"
-    if isinstance(kind, MapType):
-        key, value = (_type_ddl(part, for_spark=for_spark) for part in (kind.key, kind.value))
-        return f"MAP<{key}, {value}>"
-    if isinstance(kind, StructType):
-        return f"STRUCT<{', '.join(_column(field, ': ', for_spark=for_spark) for field in kind.fields)}>"
-    if for_spark and kind.name in ("varchar", "char"):
-        return "STRING"
-    if for_spark and kind.name in EPOCH_UNITS:
-        return "BIGINT"
-    return str(kind).upper()
+def _type_ddl(kind: T.DataType) -> str:
+    if isinstance(kind, T.ArrayType):
+        return f"ARRAY<{_type_ddl(kind.elementType)}>"
+    if isinstance(kind, T.MapType):
+        return f"MAP<{_type_ddl(kind.keyType)}, {_type_ddl(kind.valueType)}>"
+    if isinstance(kind, T.StructType):
+        return f"STRUCT<{', '.join(_column(field, ': ') for field in kind)}>"
+    return kind.simpleString().upper()
 
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

@@ -8,7 +8,7 @@ from typing import Any
 
 from kpipe_platform.codecs.base import Codec
 from kpipe_platform.codecs.config import codec_from_config, codec_to_config
-from kpipe_platform.codecs.json_codec import JsonCodec
+from kpipe_platform.codecs.json.codec import JsonCodec
 from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError

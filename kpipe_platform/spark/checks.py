@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec, JsonCodec
-from kpipe_platform.codecs.schema import EPOCH_UNITS, ArrayType, DataType, MapType, StructType
+from kpipe_platform.codecs.types import stage_type
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.columns import MISFIT
 
@@ -28,45 +28,43 @@ def check_output_schema(output: object, codec: Codec, topic: str) -> None:
     if not isinstance(codec, JsonCodec) or not codec.has_schema:
         return
     found = {f.name: f.dataType for f in output.schema.fields if f.name != "_kafka"}
-    declared = {f.name: f.type for f in codec.fields}
+    declared = {f.name: f.dataType for f in codec.fields}
     problems = [f"{name!r} is declared and not returned" for name in declared if name not in found]
     problems += [f"{name!r} is returned and not declared" for name in found if name not in declared]
     problems += [
-        f"{name!r} is {found[name].simpleString()}, declared as {kind}"
+        f"{name!r} is {found[name].simpleString()}, declared as {kind.simpleString()}"
         for name, kind in declared.items()
-        if name in found and not _is(found[name], kind)
+        if name in found and not _is(found[name], stage_type(kind))
     ]
     if problems:
         msg = f"the stage's output does not fit the schema of topic {topic!r}: {'; '.join(problems)}"
         raise ConfigError(msg, fix="cast or select the columns, or correct KafkaTopic(value=JsonCodec(...))")
 
 
-def _is(found: T.DataType, declared: DataType) -> bool:
+def _is(found: T.DataType, declared: T.DataType) -> bool:
     """Whether a column's type is the declared one: fields of structs in any order, a column of nulls any type."""
     if isinstance(found, T.NullType):
         return True
-    if isinstance(declared, ArrayType):
-        return isinstance(found, T.ArrayType) and _is(found.elementType, declared.element)
-    if isinstance(declared, MapType):
+    if isinstance(declared, T.ArrayType):
+        return isinstance(found, T.ArrayType) and _is(found.elementType, declared.elementType)
+    if isinstance(declared, T.MapType):
         return (
-            isinstance(found, T.MapType) and _is(found.keyType, declared.key) and _is(found.valueType, declared.value)
+            isinstance(found, T.MapType)
+            and _is(found.keyType, declared.keyType)
+            and _is(found.valueType, declared.valueType)
         )
-    if isinstance(declared, StructType):
-        inside = {field.name: field.type for field in declared.fields}
+    if isinstance(declared, T.StructType):
         return (
             isinstance(found, T.StructType)
-            and set(found.names) == set(inside)
-            and all(_is(field.dataType, inside[field.name]) for field in found.fields)
+            and set(found.names) == set(declared.names)
+            and all(_is(field.dataType, declared[field.name].dataType) for field in found)
         )
-    # Spark has texts of limited length in tables only.
-    wanted = "string" if declared.name in ("varchar", "char") else str(declared)
-    if declared.name in EPOCH_UNITS:
-        wanted = "timestamp"
-    return found.simpleString() == wanted or (wanted == "string" and isinstance(found, T.StringType))
+    # Any collation is a text.
+    return found == declared or (isinstance(declared, T.StringType) and isinstance(found, T.StringType))
 
 
 def columns_of(output: object) -> list[tuple[str, str]]:
-    """Name and type of each column that is written; nothing for what is no Spark DataFrame."""
+    """Name and type of each column that is written; nothing if the output is not a Spark DataFrame."""
     if not isinstance(output, DataFrame):
         return []
     return [(f.name, f.dataType.simpleString()) for f in output.schema.fields if f.name not in ("_kafka", MISFIT)]

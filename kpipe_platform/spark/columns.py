@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
 from typing import TypeAlias
 
@@ -12,18 +12,9 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec, TextCodec
-from kpipe_platform.codecs.json_scalars import MAX_EPOCH_SECONDS, held
-from kpipe_platform.codecs.json_text import BACKSLASHES, HUGE_NUMBER, MAX_DEPTH, SURROGATE, SURROGATE_PAIR
-from kpipe_platform.codecs.schema import (
-    EPOCH_UNITS,
-    ArrayType,
-    DataType,
-    Field,
-    MapType,
-    ScalarType,
-    StructType,
-    to_spark_ddl,
-)
+from kpipe_platform.codecs.json.scalars import MAX_EPOCH_SECONDS, held
+from kpipe_platform.codecs.json.syntax import BACKSLASHES, HUGE_NUMBER, MAX_DEPTH, SURROGATE, SURROGATE_PAIR
+from kpipe_platform.codecs.types import EpochType, TimestampMillisType, json_type, map_fields, types_in
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.reused import reused
 
@@ -58,8 +49,8 @@ def parsed(codec: Codec, data: Column) -> Column:
     in gigabytes.
     """
     if isinstance(codec, JsonCodec):
-        found = _from_json(codec.fields, data)
-        decimals = _reduced(codec.fields, ("decimal",))
+        found = _from_json(json_type(codec.fields), data)
+        decimals = _reduced(codec.fields, (T.DecimalType,))
         if not decimals:
             return found
         text = data.cast("string")
@@ -72,9 +63,10 @@ def parsed(codec: Codec, data: Column) -> Column:
     return data
 
 
-def _from_json(fields: Iterable[Field], data: Column) -> Column:
+def _from_json(fields: T.StructType, data: Column) -> Column:
     text = F.concat(F.lit(f'{{"{_FENCE}":['), data.cast("string"), F.lit(f',{{"{_FENCE}":true}}]}}'))
-    schema = f"{_FENCE} ARRAY<STRUCT<{to_spark_ddl(fields)}, {_FENCE} BOOLEAN>>, {CORRUPT} STRING"
+    element = T.StructType([*fields, T.StructField(_FENCE, T.BooleanType())])
+    schema = T.StructType().add(_FENCE, T.ArrayType(element)).add(CORRUPT, T.StringType())
     # An object and an array are around the record.
     depth = str(MAX_DEPTH + 2)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "maxNestingDepth": depth}
@@ -85,41 +77,37 @@ def value_of(codec: Codec, parsed: Column) -> Column:
     """The decoded value as one column: a struct for JSON, a string for text, the bytes for raw."""
     if not isinstance(codec, JsonCodec):
         return parsed
-    return _with_moments(StructType(codec.fields), _first(parsed), _moment)
+    return _with_moments(codec.fields, _first(parsed), _moment)
 
 
 def _first(parsed: Column) -> Column:
     return F.get(parsed[_FENCE], 0)
 
 
-def _has_moments(kind: DataType) -> bool:
-    return any(scalar.name in EPOCH_UNITS for scalar in _scalars(kind))
-
-
-def _with_moments(kind: DataType, column: Column, change: Callable[[str, Column], Column]) -> Column:
-    """The column with each value of a type of EPOCH_UNITS changed, at any depth."""
-    if not _has_moments(kind):
+def _with_moments(kind: T.DataType, column: Column, change: Callable[[EpochType, Column], Column]) -> Column:
+    """The column with each value of an EpochType changed, at any depth."""
+    if not any(isinstance(one, EpochType) for one in types_in(kind)):
         return column
-    if isinstance(kind, StructType):
-        fields = [_with_moments(field.type, column[field.name], change).alias(field.name) for field in kind.fields]
+    if isinstance(kind, T.StructType):
+        fields = [_with_moments(field.dataType, column[field.name], change).alias(field.name) for field in kind]
         return F.when(column.isNotNull(), F.struct(*fields))
-    if isinstance(kind, ArrayType):
-        element = kind.element
+    if isinstance(kind, T.ArrayType):
+        element = kind.elementType
         return F.transform(column, lambda e: _with_moments(element, e, change))
-    if isinstance(kind, MapType):
-        value = kind.value
+    if isinstance(kind, T.MapType):
+        value = kind.valueType
         return F.transform_values(column, lambda _, e: _with_moments(value, e, change))
-    return change(kind.name, column)
+    return change(kind, column) if isinstance(kind, EpochType) else column
 
 
-def _moment(unit: str, number: Column) -> Column:
+def _moment(kind: EpochType, number: Column) -> Column:
     """The moment that a number of milliseconds or microseconds is; null beyond what a TIMESTAMP holds."""
-    moment = F.timestamp_millis(number) if unit == "timestamp_millis" else F.timestamp_micros(number)
-    return F.when(number.between(*held(unit)), moment)
+    moment = F.timestamp_millis(number) if isinstance(kind, TimestampMillisType) else F.timestamp_micros(number)
+    return F.when(number.between(*held(kind)), moment)
 
 
-def _number(unit: str, moment: Column) -> Column:
-    return F.unix_millis(moment) if unit == "timestamp_millis" else F.unix_micros(moment)
+def _number(kind: EpochType, moment: Column) -> Column:
+    return F.unix_millis(moment) if isinstance(kind, TimestampMillisType) else F.unix_micros(moment)
 
 
 def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
@@ -143,7 +131,7 @@ def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
             *_unfit(codec.fields, value),
             _half_of_a_pair(text),
         ]
-        exact = _reduced(codec.fields, ("decimal", *_SUSPECT))
+        exact = _reduced(codec.fields, (T.DecimalType, *_SUSPECT))
         if exact:
             # A second look, at those records only whose text has digits that may be too many.
             changed = _either(_conditions(exact, _exactly(exact, data), _is_changed))
@@ -164,47 +152,47 @@ def _half_of_a_pair(text: Column) -> Column:
     return F.when(text.contains("\\u"), F.when(text.contains("\\ud") | text.contains("\\uD"), half))
 
 
-def _unfit(fields: Iterable[Field], parent: Column) -> list[Column]:
+def _unfit(fields: T.StructType, parent: Column) -> list[Column]:
     """Conditions on what was read, true where the parent is there and a field is not as declared."""
     found = []
     for field in fields:
         column = parent[field.name]
-        if field.required:
+        if not field.nullable:
             found.append(column.isNull())
-        found += _unfit_inside(field.type, column)
+        found += _unfit_inside(field.dataType, column)
     return found
 
 
-def _unfit_inside(kind: DataType, column: Column) -> list[Column]:
-    if isinstance(kind, StructType):
-        return [column.isNotNull() & c for c in _unfit(kind.fields, column)]
-    if isinstance(kind, ArrayType):
-        element = kind.element
+def _unfit_inside(kind: T.DataType, column: Column) -> list[Column]:
+    if isinstance(kind, T.StructType):
+        return [column.isNotNull() & c for c in _unfit(kind, column)]
+    if isinstance(kind, T.ArrayType):
+        element = kind.elementType
         return [F.exists(column, lambda e: _any(element, e))] if _has_limits(element) else []
-    if isinstance(kind, MapType):
-        value, keys = kind.value, F.map_keys(column)
+    if isinstance(kind, T.MapType):
+        value, keys = kind.valueType, F.map_keys(column)
         repeated = F.size(keys) != F.size(F.array_distinct(keys))
         inside = [F.exists(F.map_values(column), lambda e: _any(value, e))] if _has_limits(value) else []
         return [repeated, *inside]
-    if kind.name == "timestamp_millis":
-        return [~column.between(*held(kind.name))]
-    return [F.length(column) > kind.arguments[0]] if kind.name in ("varchar", "char") else []
+    if isinstance(kind, TimestampMillisType):
+        return [~column.between(*held(kind))]
+    return [F.length(column) > kind.length] if isinstance(kind, T.VarcharType | T.CharType) else []
 
 
-def _any(kind: DataType, element: Column) -> Column:
+def _any(kind: T.DataType, element: Column) -> Column:
     return _either(F.coalesce(c, F.lit(False)) for c in _unfit_inside(kind, element))
 
 
-def _has_limits(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(field.required or _has_limits(field.type) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return _has_limits(kind.element)
-    return isinstance(kind, MapType) or kind.name in ("varchar", "char", "timestamp_millis")
+def _has_limits(kind: T.DataType) -> bool:
+    limited = (T.MapType, T.VarcharType, T.CharType, TimestampMillisType)
+    return any(
+        isinstance(one, limited) or (isinstance(one, T.StructType) and any(not field.nullable for field in one))
+        for one in types_in(kind)
+    )
 
 
 # What Spark reads and changes without a word, and what a text must have for it: at least a number of so many digits.
-_SUSPECT = {"tinyint": "[0-9]{3}", "timestamp": "[0-9]{13}"}
+_SUSPECT: dict[type[T.DataType], str] = {T.ByteType: "[0-9]{3}", T.TimestampType: "[0-9]{13}"}
 
 # A DECIMAL may be text, with commas, with digits of any script, and with escapes in place of each.
 _DIGIT = r"\p{Nd}"
@@ -213,88 +201,68 @@ _BEFORE_E = rf"(?:[{_DIGIT}.,]|\\u002[cCeE])"
 _MAYBE_HUGE = rf"{_BEFORE_E}{_E}[-+,]*(?:[{_DIGIT}][-+,{_DIGIT}]{{3}}|[-+,{_DIGIT}]*\\u)"
 
 
-def _suspect(fields: Iterable[Field]) -> str:
+def _suspect(fields: T.StructType) -> str:
     """What is in every text that has a number which its type does not hold."""
     found = set()
-    for kind in _scalars(StructType(tuple(fields))):
-        if kind.name == "decimal":
-            found.add(rf"[.][{_DIGIT},]{{{kind.arguments[1] + 1}}}|[.][{_DIGIT},]*\\u|\\u002[eE]")
+    for kind in types_in(fields):
+        if isinstance(kind, T.DecimalType):
+            found.add(rf"[.][{_DIGIT},]{{{kind.scale + 1}}}|[.][{_DIGIT},]*\\u|\\u002[eE]")
             found.add(rf"{_BEFORE_E}{_E}[-+,]*[{_DIGIT}\\]")
-        elif kind.name in _SUSPECT:
-            found.add(_SUSPECT[kind.name])
+        elif type(kind) in _SUSPECT:
+            found.add(_SUSPECT[type(kind)])
     return "|".join(sorted(found))
 
 
-def _scalars(kind: DataType) -> Iterator[ScalarType]:
-    if isinstance(kind, StructType):
-        for field in kind.fields:
-            yield from _scalars(field.type)
-    elif isinstance(kind, ArrayType):
-        yield from _scalars(kind.element)
-    elif isinstance(kind, MapType):
-        yield from _scalars(kind.value)
-    else:
-        yield kind
-
-
-def _reduced(fields: Iterable[Field], names: Collection[str]) -> tuple[Field, ...]:
+def _reduced(fields: T.StructType, kept: tuple[type[T.DataType], ...]) -> T.StructType:
     """The fields with nothing in them but scalars of these types; those without one are left out."""
-    kinds = ((field.name, _only(field.type, names)) for field in fields)
-    return tuple(Field(name, kind) for name, kind in kinds if kind is not None)
+    kinds = ((field.name, _only(field.dataType, kept)) for field in fields)
+    return T.StructType([T.StructField(name, kind) for name, kind in kinds if kind is not None])
 
 
-def _only(kind: DataType, names: Collection[str]) -> DataType | None:
-    if isinstance(kind, StructType):
-        fields = _reduced(kind.fields, names)
-        return StructType(fields) if fields else None
-    if isinstance(kind, ArrayType | MapType):
-        inside = _only(kind.element if isinstance(kind, ArrayType) else kind.value, names)
-        if inside is None:
-            return None
-        return ArrayType(inside) if isinstance(kind, ArrayType) else MapType(kind.key, inside)
-    return kind if kind.name in names else None
+def _only(kind: T.DataType, kept: tuple[type[T.DataType], ...]) -> T.DataType | None:
+    if isinstance(kind, T.StructType):
+        return _reduced(kind, kept) or None
+    if isinstance(kind, T.ArrayType):
+        element = _only(kind.elementType, kept)
+        return element and T.ArrayType(element)
+    if isinstance(kind, T.MapType):
+        value = _only(kind.valueType, kept)
+        return value and T.MapType(kind.keyType, value)
+    return kind if isinstance(kind, kept) else None
 
 
-def _exactly(fields: Iterable[Field], data: Column) -> Column:
+def _exactly(fields: T.StructType, data: Column) -> Column:
     """The fields of a record in a form that keeps all digits."""
-    return _first(_from_json([Field(field.name, _as_variant(field.type)) for field in fields], data))
+    return _first(_from_json(map_fields(fields, lambda _: T.VariantType()), data))
 
 
-def _as_variant(kind: DataType) -> DataType:
-    if isinstance(kind, StructType):
-        return StructType(tuple(Field(field.name, _as_variant(field.type)) for field in kind.fields))
-    if isinstance(kind, ArrayType):
-        return ArrayType(_as_variant(kind.element))
-    return MapType(kind.key, _as_variant(kind.value)) if isinstance(kind, MapType) else ScalarType("variant")
+_Rule: TypeAlias = Callable[[T.DataType, Column], Column]
 
 
-_Rule: TypeAlias = Callable[[ScalarType, Column], Column]
-
-
-def _conditions(fields: Iterable[Field], parent: Column, rule: _Rule) -> list[Column]:
+def _conditions(fields: T.StructType, parent: Column, rule: _Rule) -> list[Column]:
     """The rule for each scalar in the fields, true where it is for one that is there."""
-    return [F.coalesce(_condition(field.type, parent[field.name], rule), F.lit(False)) for field in fields]
+    return [F.coalesce(_condition(field.dataType, parent[field.name], rule), F.lit(False)) for field in fields]
 
 
-def _condition(kind: DataType, column: Column, rule: _Rule) -> Column:
-    if isinstance(kind, StructType):
-        return _either(_conditions(kind.fields, column, rule))
-    if isinstance(kind, ArrayType | MapType):
-        inside = kind.element if isinstance(kind, ArrayType) else kind.value
-        values = column if isinstance(kind, ArrayType) else F.map_values(column)
+def _condition(kind: T.DataType, column: Column, rule: _Rule) -> Column:
+    if isinstance(kind, T.StructType):
+        return _either(_conditions(kind, column, rule))
+    if isinstance(kind, T.ArrayType | T.MapType):
+        inside = kind.elementType if isinstance(kind, T.ArrayType) else kind.valueType
+        values = column if isinstance(kind, T.ArrayType) else F.map_values(column)
         return F.exists(values, lambda e: F.coalesce(_condition(inside, e, rule), F.lit(False)))
     return rule(kind, column)
 
 
-def _is_changed(kind: ScalarType, column: Column) -> Column:
+def _is_changed(kind: T.DataType, column: Column) -> Column:
     text = column.cast("string")
-    if kind.name == "decimal":
-        return _digits_after_point(text) > kind.arguments[1]
+    if isinstance(kind, T.DecimalType):
+        return _digits_after_point(text) > kind.scale
     number = text.try_cast("decimal(38,0)")
-    return F.abs(number) > MAX_EPOCH_SECONDS if kind.name == "timestamp" else number > 127
+    return F.abs(number) > MAX_EPOCH_SECONDS if isinstance(kind, T.TimestampType) else number > 127
 
 
-def _is_huge(record: Column, _: ScalarType, column: Column) -> Column:
+def _is_huge(record: Column, _: T.DataType, column: Column) -> Column:
     """Whether a DECIMAL is text with an exponent of four digits, or a number that one has made zero or infinity."""
     text = F.replace(column.cast("string"), F.lit(","), F.lit(""))
     lost = text.isin("0.0", "-0.0", "Infinity", "-Infinity") & (F.schema_of_variant(column) == "DOUBLE")
@@ -334,7 +302,7 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
             msg = f"the stage's output has no column beside _kafka: {output.names}"
             raise ConfigError(msg, fix="return at least one column for the JSON value")
         options = {**_WRITTEN, "ignoreNullFields": "false" if codec.include_nulls else "true"}
-        kinds = {field.name: field.type for field in codec.fields}
+        kinds = {field.name: field.dataType for field in codec.fields}
         columns = [
             _with_moments(kinds[name], F.col(_quoted(name)), _number).alias(name)
             if name in kinds
@@ -397,27 +365,27 @@ def misfit_of(codec: Codec, output: T.StructType) -> Column | None:
     return F.when(F.coalesce(~passed_tombstone(codec, output), F.lit(True)), misfit)
 
 
-def _broken(field: Field, column: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
+def _broken(field: T.StructField, column: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
     """Conditions that are true where a value breaks what is declared, each with what it says of it."""
-    if field.required:
+    if not field.nullable:
         yield column.isNull(), f"{path!r} is null, declared NOT NULL"
-    yield from _broken_inside(field.type, column, found, path)
+    yield from _broken_inside(field.dataType, column, found, path)
 
 
-def _broken_inside(kind: DataType, column: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
-    if isinstance(kind, StructType) and isinstance(found, T.StructType):
-        for field in kind.fields:
+def _broken_inside(kind: T.DataType, column: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
+    if isinstance(kind, T.StructType) and isinstance(found, T.StructType):
+        for field in kind:
             inside = _broken(field, column[field.name], found[field.name].dataType, f"{path}.{field.name}")
             yield from ((column.isNotNull() & broken, text) for broken, text in inside)
-    elif isinstance(kind, ArrayType) and isinstance(found, T.ArrayType):
-        yield from _broken_element(kind.element, column, found.elementType, f"{path}[]")
-    elif isinstance(kind, MapType) and isinstance(found, T.MapType):
-        yield from _broken_element(kind.value, F.map_values(column), found.valueType, f"{path}[]")
-    elif isinstance(kind, ScalarType) and kind.name in ("varchar", "char") and isinstance(found, T.StringType):
-        yield F.length(column) > kind.arguments[0], f"{path!r} is longer than its {str(kind).upper()}"
+    elif isinstance(kind, T.ArrayType) and isinstance(found, T.ArrayType):
+        yield from _broken_element(kind.elementType, column, found.elementType, f"{path}[]")
+    elif isinstance(kind, T.MapType) and isinstance(found, T.MapType):
+        yield from _broken_element(kind.valueType, F.map_values(column), found.valueType, f"{path}[]")
+    elif isinstance(kind, T.VarcharType | T.CharType) and isinstance(found, T.StringType):
+        yield F.length(column) > kind.length, f"{path!r} is longer than its {kind.simpleString().upper()}"
 
 
-def _broken_element(kind: DataType, values: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
+def _broken_element(kind: T.DataType, values: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
     def test(number: int) -> Callable[[Column], Column]:
         return lambda element: F.coalesce(list(_broken_inside(kind, element, found, path))[number][0], F.lit(False))
 

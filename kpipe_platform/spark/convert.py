@@ -5,27 +5,17 @@ from __future__ import annotations
 import datetime as dt
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
 from kpipe_platform.codecs import Codec, JsonCodec
-from kpipe_platform.codecs.json_write import plain_value
-from kpipe_platform.codecs.schema import (
-    EPOCH_UNITS,
-    ArrayType,
-    DataType,
-    Field,
-    MapType,
-    ScalarType,
-    StructType,
-    to_ddl,
-)
+from kpipe_platform.codecs.json.write import plain_value
+from kpipe_platform.codecs.types import EpochType, stage_type, types_in
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.spark.columns import MISFIT
@@ -57,23 +47,6 @@ _RECORD_COLUMNS = pa.schema(
         ("timestamp", pa.int64()),
     ]
 )
-_ARROW = {
-    "boolean": pa.bool_(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "string": pa.string(),
-    "varchar": pa.string(),
-    "char": pa.string(),
-    "binary": pa.binary(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-    **dict.fromkeys(EPOCH_UNITS, pa.timestamp("us", "UTC")),
-}
 # What encoding a value of any kind may raise; ``EncodeFault`` is a ValueError.
 _NOT_ENCODABLE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
@@ -175,7 +148,7 @@ def is_records(output: object) -> bool:
     return isinstance(output, list) and all(isinstance(item, KafkaRecord) for item in output)
 
 
-def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[Field] = ()) -> DataFrame:
+def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[T.StructField] = ()) -> DataFrame:
     """What a user's function returned, as a Spark DataFrame.
 
     A list of KafkaRecord becomes the columns ``key, value, headers, partition, timestamp``, encoded by ``codec``; a
@@ -194,15 +167,17 @@ def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[Fi
     """
     if isinstance(output, DataFrame):
         return output
-    declared = codec.fields if isinstance(codec, JsonCodec) else ()
+    declared = codec.fields if isinstance(codec, JsonCodec) else T.StructType()
     if is_records(output):
         if isinstance(codec, JsonCodec) and not declared and read:
-            maps = [field for field in _first(read) if _has_map(field.type)]
-            codec = JsonCodec(to_ddl(map(_seen, maps)), include_nulls=codec.include_nulls) if maps else codec
+            maps = [field for field in _first(read) if _has_map(field.dataType)]
+            seen = stage_type(T.StructType(maps))
+            codec = JsonCodec(seen, include_nulls=codec.include_nulls) if maps else codec
         return _in_order(session.createDataFrame(_records_table(output, codec, declared)))
     kind = type(output)
     if _is(kind, "pandas.", "DataFrame"):
-        kinds = {field.name: field.type for field in declared or _first(read) if declared or _has_map(field.type)}
+        fields = declared or [field for field in _first(read) if _has_map(field.dataType)]
+        kinds = {field.name: field.dataType for field in fields}
         return _frame(session, _from_pandas(output, kinds), declared)
     if isinstance(output, pa.Table):
         return _frame(session, output, declared)
@@ -213,10 +188,10 @@ def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[Fi
     raise ConfigError(msg, fix="return a Spark, pandas or polars DataFrame, a pyarrow Table, or a list of KafkaRecord")
 
 
-def _frame(session: SparkSession, table: pa.Table, declared: Iterable[Field]) -> DataFrame:
+def _frame(session: SparkSession, table: pa.Table, declared: T.StructType) -> DataFrame:
     """The table as a DataFrame. A time without a zone stays one; Spark would take it as one of the session's zone."""
     schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
-    zoned = {field.name for field in declared if str(field.type) in ("timestamp", *EPOCH_UNITS)}
+    zoned = {field.name for field in declared if isinstance(field.dataType, T.TimestampType | EpochType)}
     for field in schema.fields:
         if field.name in zoned and isinstance(field.dataType, T.TimestampNTZType):
             field.dataType = T.TimestampType()
@@ -228,30 +203,15 @@ def _in_order(frame: DataFrame) -> DataFrame:
     return frame.coalesce(1)
 
 
-def _first(fields: Iterable[Field]) -> list[Field]:
+def _first(fields: Iterable[T.StructField]) -> list[T.StructField]:
     """The fields of several sources, the first of each name."""
-    found: dict[str, Field] = {}
+    found: dict[str, T.StructField] = {}
     for field in fields:
         found.setdefault(field.name.lower(), field)
     return list(found.values())
 
 
-def _seen(field: Field) -> Field:
-    """The field as a stage sees it, which is a TIMESTAMP where the source has numbers."""
-    return replace(field, type=_seen_type(field.type))
-
-
-def _seen_type(kind: DataType) -> DataType:
-    if isinstance(kind, StructType):
-        return StructType(tuple(map(_seen, kind.fields)))
-    if isinstance(kind, ArrayType):
-        return ArrayType(_seen_type(kind.element))
-    if isinstance(kind, MapType):
-        return MapType(kind.key, _seen_type(kind.value))
-    return ScalarType("timestamp") if kind.name in EPOCH_UNITS else kind
-
-
-def _records_table(records: list[KafkaRecord], codec: Codec, declared: Sequence[Field]) -> pa.Table:
+def _records_table(records: list[KafkaRecord], codec: Codec, declared: T.StructType) -> pa.Table:
     made = [_record_row(record, codec) for record in records]
     fit = _fits(records, declared) if declared else None
     for number, record in enumerate(records):
@@ -346,11 +306,11 @@ class _Declared:
     has_lengths: bool
 
 
-def _fits(records: list[KafkaRecord], declared: Sequence[Field]) -> _Declared:
-    whole = StructType(tuple(declared))
-    kind = _arrow_type(whole, required=True)
+def _fits(records: list[KafkaRecord], declared: T.StructType) -> _Declared:
+    kind = _arrow_type(declared, keep_not_null=True)
     values = [record.value for record in records if not isinstance(record.value, bytes)]
-    return _Declared(kind, _broken(values, kind, "value") is None, _has_lengths(whole))
+    has_lengths = any(isinstance(one, T.VarcharType | T.CharType) for one in types_in(declared))
+    return _Declared(kind, _broken(values, kind, "value") is None, has_lengths)
 
 
 def _misfit(value: Any, data: bytes | None, codec: JsonCodec, declared: _Declared) -> str | None:
@@ -395,15 +355,7 @@ def _broken(values: list[Any], kind: pa.DataType, path: str) -> str | None:
     return None if missing is None else f"{missing!r} is null, declared NOT NULL"
 
 
-def _has_lengths(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(_has_lengths(field.type) for field in kind.fields)
-    if isinstance(kind, ArrayType | MapType):
-        return _has_lengths(kind.element if isinstance(kind, ArrayType) else kind.value)
-    return kind.name in ("varchar", "char")
-
-
-def _from_pandas(frame: pd.DataFrame, kinds: Mapping[str, DataType]) -> pa.Table:
+def _from_pandas(frame: pd.DataFrame, kinds: Mapping[str, T.DataType]) -> pa.Table:
     names, arrays = [], []
     for name, series in frame.items():
         names.append(str(name))
@@ -414,7 +366,7 @@ def _from_pandas(frame: pd.DataFrame, kinds: Mapping[str, DataType]) -> pa.Table
     return pa.Table.from_arrays(arrays, names=names)
 
 
-def _column(name: str, series: pd.Series[Any], kind: DataType | None) -> pa.Array:
+def _column(name: str, series: pd.Series[Any], kind: T.DataType | None) -> pa.Array:
     """A column with its declared type where it holds every value unchanged, else with a type of its own."""
     is_objects = series.dtype == object
     try:
@@ -441,23 +393,13 @@ def _plain_array(series: pd.Series[Any]) -> pa.Array:
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
 
-def _has_map(kind: DataType) -> bool:
-    if isinstance(kind, StructType):
-        return any(_has_map(field.type) for field in kind.fields)
-    return isinstance(kind, MapType) or (isinstance(kind, ArrayType) and _has_map(kind.element))
+def _has_map(kind: T.DataType) -> bool:
+    return any(isinstance(one, T.MapType) for one in types_in(kind))
 
 
-def _arrow_type(kind: DataType, *, required: bool = False) -> pa.DataType:
-    """The type in Arrow; ``required``: with NOT NULL, which Arrow does not check and Spark trusts."""
-    inside = partial(_arrow_type, required=required)
-    if isinstance(kind, StructType):
-        fields = kind.fields
-        return pa.struct([pa.field(f.name, inside(f.type), nullable=not (required and f.required)) for f in fields])
-    if isinstance(kind, ArrayType):
-        return pa.list_(inside(kind.element))
-    if isinstance(kind, MapType):
-        return pa.map_(inside(kind.key), inside(kind.value))
-    return pa.decimal128(*kind.arguments) if kind.name == "decimal" else _ARROW[kind.name]
+def _arrow_type(kind: T.DataType, *, keep_not_null: bool = False) -> pa.DataType:
+    """The type in Arrow; NOT NULL is not kept by default, because Arrow does not check it and Spark trusts it."""
+    return to_arrow_type(stage_type(kind, keep_not_null=keep_not_null), timezone="UTC")
 
 
 def _with_kafka(table: pa.Table) -> pa.Table:

@@ -3,87 +3,89 @@ from __future__ import annotations
 import json
 
 import pytest
+from pyspark.sql import types as T
 
 from kpipe_platform.codecs.ddl import parse_ddl
-from kpipe_platform.codecs.schema import (
-    ArrayType,
-    Field,
-    MapType,
-    ScalarType,
-    StructType,
-    to_ddl,
-    to_spark_ddl,
-)
-from kpipe_platform.codecs.spark_schema import fields_of
+from kpipe_platform.codecs.schema import schema_of, to_ddl
+from kpipe_platform.codecs.types import TimestampMicrosType, TimestampMillisType, json_type, stage_type
 from kpipe_platform.errors import ConfigError
 
-INT, STRING, BIGINT = ScalarType("int"), ScalarType("string"), ScalarType("bigint")
+INT, STRING, BIGINT = T.IntegerType(), T.StringType(), T.LongType()
+
+
+def field(name: str, kind: T.DataType, *, required: bool = False, comment: str | None = None) -> T.StructField:
+    return T.StructField(name, kind, not required, {} if comment is None else {"comment": comment})
 
 
 @pytest.mark.parametrize(
     ("ddl", "fields"),
     [
-        ("a INT", (Field("a", INT),)),
-        ("a int NOT NULL", (Field("a", INT, required=True),)),
-        ("a Int nOt nUlL,\n  b STRING", (Field("a", INT, required=True), Field("b", STRING))),
-        ("`dep-time` INT", (Field("dep-time", INT),)),
-        ("`a``b` INT", (Field("a`b", INT),)),
-        ("a: INT", (Field("a", INT),)),
-        ("2a INT, _b INT", (Field("2a", INT), Field("_b", INT))),
-        ("a INT COMMENT 'minutes'", (Field("a", INT, comment="minutes"),)),
-        ('a INT NOT NULL COMMENT "it\'s"', (Field("a", INT, required=True, comment="it's"),)),
-        ("a INT COMMENT 'it''s'", (Field("a", INT, comment="it's"),)),
-        ("a INT COMMENT 'it\\'s'", (Field("a", INT, comment="it's"),)),
-        ("a INT, A INT", (Field("a", INT), Field("A", INT))),
-        ("timestamp TIMESTAMP, struct INT", (Field("timestamp", ScalarType("timestamp")), Field("struct", INT))),
-        ("a ARRAY<INT>", (Field("a", ArrayType(INT)),)),
-        ("m MAP<STRING, BIGINT>", (Field("m", MapType(STRING, BIGINT)),)),
-        ("a array<array<int>>", (Field("a", ArrayType(ArrayType(INT))),)),
+        ("a INT", (field("a", INT),)),
+        ("a int NOT NULL", (field("a", INT, required=True),)),
+        ("a Int nOt nUlL,\n  b STRING", (field("a", INT, required=True), field("b", STRING))),
+        ("`dep-time` INT", (field("dep-time", INT),)),
+        ("`a``b` INT", (field("a`b", INT),)),
+        ("a: INT", (field("a", INT),)),
+        ("2a INT, _b INT", (field("2a", INT), field("_b", INT))),
+        ("a INT COMMENT 'minutes'", (field("a", INT, comment="minutes"),)),
+        ('a INT NOT NULL COMMENT "it\'s"', (field("a", INT, required=True, comment="it's"),)),
+        ("a INT COMMENT 'it''s'", (field("a", INT, comment="it's"),)),
+        ("a INT COMMENT 'it\\'s'", (field("a", INT, comment="it's"),)),
+        ("a INT, A INT", (field("a", INT), field("A", INT))),
+        ("timestamp TIMESTAMP, struct INT", (field("timestamp", T.TimestampType()), field("struct", INT))),
+        ("a ARRAY<INT>", (field("a", T.ArrayType(INT)),)),
+        ("m MAP<STRING, BIGINT>", (field("m", T.MapType(STRING, BIGINT)),)),
+        ("a array<array<int>>", (field("a", T.ArrayType(T.ArrayType(INT))),)),
         (
             "a ARRAY<STRUCT<x: INT NOT NULL, y STRING COMMENT 'why'>>",
             (
-                Field(
+                field(
                     "a",
-                    ArrayType(StructType((Field("x", INT, required=True), Field("y", STRING, comment="why")))),
+                    T.ArrayType(T.StructType([field("x", INT, required=True), field("y", STRING, comment="why")])),
                 ),
             ),
         ),
-        ("STRUCT<a: INT, b: STRING>", (Field("a", INT), Field("b", STRING))),
-        ("d DECIMAL(10,2)", (Field("d", ScalarType("decimal", (10, 2))),)),
+        ("STRUCT<a: INT, b: STRING>", (field("a", INT), field("b", STRING))),
+        ("d DECIMAL(10,2)", (field("d", T.DecimalType(10, 2)),)),
         (
             "d DEC, e NUMERIC(5)",
-            (Field("d", ScalarType("decimal", (10, 0))), Field("e", ScalarType("decimal", (5, 0)))),
+            (field("d", T.DecimalType(10, 0)), field("e", T.DecimalType(5, 0))),
         ),
-        ("v VARCHAR(20), c CHAR(3)", (Field("v", ScalarType("varchar", (20,))), Field("c", ScalarType("char", (3,))))),
+        ("v VARCHAR(20), c CHAR(3)", (field("v", T.VarcharType(20)), field("c", T.CharType(3)))),
     ],
 )
-def test_parse(ddl: str, fields: tuple[Field, ...]) -> None:
-    assert parse_ddl(ddl) == fields
-    assert parse_ddl(to_ddl(fields)) == fields
+def test_parse(ddl: str, fields: tuple[T.StructField, ...]) -> None:
+    struct = T.StructType(list(fields))
+    assert parse_ddl(ddl) == struct
+    assert parse_ddl(to_ddl(struct)) == struct
 
 
 @pytest.mark.parametrize(
-    ("name", "canonical"),
+    ("name", "kind"),
     [
-        ("BOOLEAN", "boolean"),
-        ("TINYINT", "tinyint"),
-        ("byte", "tinyint"),
-        ("SMALLINT", "smallint"),
-        ("short", "smallint"),
-        ("INTEGER", "int"),
-        ("LONG", "bigint"),
-        ("REAL", "float"),
-        ("FLOAT", "float"),
-        ("DOUBLE", "double"),
-        ("BINARY", "binary"),
-        ("DATE", "date"),
-        ("TIMESTAMP", "timestamp"),
-        ("TIMESTAMP_LTZ", "timestamp"),
-        ("TIMESTAMP_NTZ", "timestamp_ntz"),
+        ("BOOLEAN", T.BooleanType()),
+        ("TINYINT", T.ByteType()),
+        ("byte", T.ByteType()),
+        ("SMALLINT", T.ShortType()),
+        ("short", T.ShortType()),
+        ("INTEGER", T.IntegerType()),
+        ("LONG", T.LongType()),
+        ("REAL", T.FloatType()),
+        ("FLOAT", T.FloatType()),
+        ("DOUBLE", T.DoubleType()),
+        ("BINARY", T.BinaryType()),
+        ("DATE", T.DateType()),
+        ("TIMESTAMP", T.TimestampType()),
+        ("TIMESTAMP_LTZ", T.TimestampType()),
+        ("TIMESTAMP_NTZ", T.TimestampNTZType()),
+        ("TIMESTAMP_MILLIS", TimestampMillisType()),
+        ("timestamp_micros", TimestampMicrosType()),
     ],
 )
-def test_names_of_types(name: str, canonical: str) -> None:
-    assert parse_ddl(f"x {name}") == (Field("x", ScalarType(canonical)),)
+def test_names_of_types(name: str, kind: T.DataType) -> None:
+    struct = T.StructType([field("x", kind)])
+    assert parse_ddl(f"x {name}") == struct
+    assert parse_ddl(to_ddl(struct)) == struct
 
 
 @pytest.mark.parametrize(
@@ -125,11 +127,20 @@ def test_what_is_wrong_is_named_with_its_position(ddl: str, message: str) -> Non
     assert caught.value.fix
 
 
-def test_ddl_for_spark_has_no_constraints_no_comments_and_no_varchar() -> None:
-    fields = parse_ddl(
-        "a INT NOT NULL COMMENT 'x', `b-c` VARCHAR(5), s STRUCT<x: CHAR(1) NOT NULL>, m MAP<STRING, DATE>"
-    )
-    assert to_spark_ddl(fields) == "a INT, `b-c` STRING, s STRUCT<x: STRING>, m MAP<STRING, DATE>"
+DECLARED = parse_ddl(
+    "a INT NOT NULL COMMENT 'x', b VARCHAR(5), s STRUCT<x: CHAR(1) NOT NULL, at: TIMESTAMP_MILLIS>, m MAP<STRING, DATE>"
+)
+
+
+def test_the_types_for_from_json_have_no_constraints_no_comments_and_no_varchar() -> None:
+    assert json_type(DECLARED) == parse_ddl("a INT, b STRING, s STRUCT<x: STRING, at: BIGINT>, m MAP<STRING, DATE>")
+
+
+def test_a_stage_sees_times_in_place_of_numbers() -> None:
+    seen = parse_ddl("a INT, b STRING, s STRUCT<x: STRING, at: TIMESTAMP>, m MAP<STRING, DATE>")
+    assert stage_type(DECLARED) == seen
+    required = parse_ddl("a INT NOT NULL, b STRING, s STRUCT<x: STRING NOT NULL, at: TIMESTAMP>, m MAP<STRING, DATE>")
+    assert stage_type(DECLARED, keep_not_null=True) == required
 
 
 SPARK_JSON = {
@@ -165,25 +176,10 @@ AS_DDL = (
 )
 
 
-class LikeStructType:
-    def jsonValue(self) -> dict[str, object]:
-        return SPARK_JSON
-
-
-@pytest.mark.parametrize("schema", [LikeStructType(), json.dumps(SPARK_JSON), AS_DDL])
+@pytest.mark.parametrize("schema", [T.StructType.fromJson(SPARK_JSON), json.dumps(SPARK_JSON), AS_DDL])
 def test_schemas_in_every_form_are_the_same(schema: object) -> None:
-    assert to_ddl(fields_of(schema)) == AS_DDL
-
-
-def test_a_real_spark_schema() -> None:
-    types = pytest.importorskip("pyspark.sql.types")
-    schema = types.StructType(
-        [
-            types.StructField("id", types.LongType(), nullable=False),
-            types.StructField("legs", types.ArrayType(types.StructType([types.StructField("c", types.ByteType())]))),
-        ]
-    )
-    assert to_ddl(fields_of(schema)) == "id BIGINT NOT NULL, legs ARRAY<STRUCT<c: TINYINT>>"
+    assert schema_of(schema) == parse_ddl(AS_DDL)
+    assert to_ddl(schema_of(schema)) == AS_DDL
 
 
 @pytest.mark.parametrize(
@@ -191,19 +187,26 @@ def test_a_real_spark_schema() -> None:
     [
         (7, "schema: int is not a schema"),
         ("{broken", "schema: the text starts with { and is not JSON"),
-        ('{"type":"array","elementType":"long"}', "schema: a record needs a struct, found array<bigint>"),
-        ('{"type":"struct"}', "schema: the schema lacks 'fields'"),
+        (
+            '{"type":"array","elementType":"long","containsNull":true}',
+            "schema: a record needs a struct, found array<bigint>",
+        ),
+        (T.StructType().add("s", T.StringType("UNICODE")), "schema: expected ',' or the end, found 'COLLATE'"),
+        (T.StructType().add("v", T.DayTimeIntervalType()), "schema: expected a type, found 'INTERVAL'"),
+        (T.StructType().add("v", T.LongType()).add("v", T.LongType()), "schema: field 'v' is there twice"),
+        ('{"type":"struct","fields":[7]}', "schema: the JSON text is not a Spark schema"),
+        ('{"type":"struct"}', "schema: the JSON text lacks 'fields'"),
         (
             '{"type":"struct","fields":[{"name":"v","type":"variant"}]}',
-            "schema: type 'variant' of field 'v' is not supported",
+            "schema: expected a type, found 'VARIANT' at position 3 of 'v VARIANT'",
         ),
         (
             '{"type":"struct","fields":[{"name":"v","type":{"type":"udt"}}]}',
-            "schema: the type of field 'v' is not supported",
+            "schema: the JSON text lacks 'pyClass'",
         ),
     ],
 )
 def test_what_is_no_schema(schema: object, message: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        fields_of(schema)
+        schema_of(schema)
     assert caught.value.message.startswith(message)

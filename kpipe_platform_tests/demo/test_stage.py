@@ -6,6 +6,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 from kpipe_platform.codecs import JsonCodec
+from kpipe_platform.codecs.schema import to_ddl
+from kpipe_platform.codecs.types import json_type
 from kpipe_platform.demo.assets import carrier_delays, flights_enriched
 from kpipe_platform.demo.topics import ENRICHED_FLIGHT, FLIGHT
 from kpipe_platform.spark.checks import check_output_schema
@@ -33,8 +35,8 @@ def enriched(spark: SparkSession) -> list[dict[str, Any]]:
         _flight(3, carrier="??", tailnum=None, arr_delay=60, air_time=60),
         _flight(4, carrier="??", tailnum=None, arr_delay=None, air_time=None),
     ]
-    spark_ddl = JsonCodec(FLIGHT).spark_schema
-    flights = spark.createDataFrame(rows, f"{spark_ddl}, {_KAFKA}")
+    ddl = to_ddl(json_type(JsonCodec(FLIGHT).fields))
+    flights = spark.createDataFrame(rows, f"{ddl}, {_KAFKA}")
     planes = spark.createDataFrame(
         [("N14228", 1999, "Fixed wing multi engine", "BOEING", "737-824", 2, 149)],
         "tailnum STRING, year BIGINT, type STRING, manufacturer STRING, model STRING, engines BIGINT, seats BIGINT",
@@ -65,5 +67,5 @@ def test_planes_and_airlines_that_are_not_known_stay_empty(enriched: list[dict[s
 
 def test_delays_are_a_row_a_flight(spark: SparkSession, enriched: list[dict[str, Any]]) -> None:
     rows = [{name: value for name, value in row.items() if name != "_kafka"} for row in enriched]
-    frame = spark.createDataFrame(rows, JsonCodec(ENRICHED_FLIGHT).spark_schema)
+    frame = spark.createDataFrame(rows, json_type(JsonCodec(ENRICHED_FLIGHT).fields))
     assert carrier_delays(frame).count() == len(enriched)

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from kpipe_platform import JsonCodec, KafkaTopic, TextCodec, kafka_topic_asset
+from kpipe_platform.codecs.types import json_type
 from kpipe_platform.deadletter import Envelope
 from kpipe_platform_tests.values import SOURCE, record, text_of
 
@@ -31,7 +32,7 @@ def stream(spark: SparkSession, orders: Orders, target: str, codec: JsonCodec, c
     """What Structured Streaming makes of the source topic."""
     servers = {"kafka.bootstrap.servers": orders.manager.source.connection.bootstrap_servers}
     read = {**servers, "subscribe": orders.source, "startingOffsets": "earliest", "includeHeaders": "true"}
-    value = F.to_json(F.from_json(F.col("value").cast("string"), codec.spark_schema))
+    value = F.to_json(F.from_json(F.col("value").cast("string"), json_type(codec.fields)))
     rows = spark.readStream.format("kafka").options(**read).load().select("key", value.alias("value"), "headers")
     write = {**servers, "topic": target, "includeHeaders": "true", "checkpointLocation": str(checkpoint)}
     query = rows.writeStream.format("kafka").options(**write).trigger(availableNow=True).start()

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kpipe_platform import JsonCodec, KafkaRecord, TextCodec
+from kpipe_platform.codecs.types import json_type
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.checks import check_output_schema
 from kpipe_platform.spark.columns import as_key, as_timestamp_ms, column_at, encoded_value
@@ -48,7 +49,7 @@ def through(spark: SparkSession, frame: DataFrame, form: str, codec: JsonCodec, 
     """The bytes that a stage writes which takes this form and returns it as it is."""
     if form.startswith("map_records"):
         batch: Any = form.partition(" ")[2] or None
-        back = map_records(frame, lambda rows: rows, schema=source.spark_schema, batch=batch)
+        back = map_records(frame, lambda rows: rows, schema=json_type(source.fields), batch=batch)
     else:
         back = to_frame(spark, to_form(frame, form, source), codec, source.fields)
     if form != "records":

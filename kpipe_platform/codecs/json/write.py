@@ -15,12 +15,13 @@ import re
 from collections.abc import Mapping
 from decimal import Decimal
 from enum import Enum
-from functools import lru_cache
 from typing import Any
 from uuid import UUID
 
+from pyspark.sql import types as T
+
 from kpipe_platform.codecs.base import NOT_ENCODABLE, EncodeFault
-from kpipe_platform.codecs.schema import EPOCH_UNITS, ArrayType, DataType, MapType, ScalarType, StructType
+from kpipe_platform.codecs.types import EpochType
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
@@ -28,7 +29,7 @@ _ENCODER = json.JSONEncoder(ensure_ascii=False)
 _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 
-def write_json(value: Any, *, include_nulls: bool, kind: DataType | None = None) -> str:
+def write_json(value: Any, *, include_nulls: bool, kind: T.DataType | None = None) -> str:
     """Write a value as compact JSON, objects in the order of their names.
 
     Args:
@@ -51,7 +52,7 @@ def write_json(value: Any, *, include_nulls: bool, kind: DataType | None = None)
     return "".join(parts)
 
 
-def _write(value: Any, put: Any, nulls: bool, path: str, kind: DataType | None) -> None:
+def _write(value: Any, put: Any, nulls: bool, path: str, kind: T.DataType | None) -> None:
     if isinstance(value, str):
         put(_text(value))
     elif value is None:
@@ -64,15 +65,15 @@ def _write(value: Any, put: Any, nulls: bool, path: str, kind: DataType | None) 
         put(_float_text(value))
     elif isinstance(value, Mapping):
         _write_object(value, put, nulls, path, kind)
-    elif isinstance(value, dt.datetime) and isinstance(kind, ScalarType) and kind.name in EPOCH_UNITS:
-        put("null" if value != value else str(_since_1970(value, EPOCH_UNITS[kind.name])))
+    elif isinstance(value, dt.datetime) and isinstance(kind, EpochType):
+        put("null" if value != value else str(_since_1970(value, kind.per_second)))
     else:
         fields = _fields(value)
         if fields is not None:
             _write_object(fields, put, nulls, path, kind)
         elif isinstance(value, list | tuple | set | frozenset):
             put("[")
-            element = kind.element if isinstance(kind, ArrayType) else None
+            element = kind.elementType if isinstance(kind, T.ArrayType) else None
             for i, one in enumerate(value):
                 if i:
                     put(",")
@@ -82,10 +83,10 @@ def _write(value: Any, put: Any, nulls: bool, path: str, kind: DataType | None) 
             put(_scalar_text(value, nulls, path))
 
 
-def _write_object(value: Mapping[Any, Any], put: Any, nulls: bool, path: str, kind: DataType | None) -> None:
+def _write_object(value: Mapping[Any, Any], put: Any, nulls: bool, path: str, kind: T.DataType | None) -> None:
     separator = "{"
-    entry = kind.value if isinstance(kind, MapType) else None
-    fields = _types(kind) if isinstance(kind, StructType) else {}
+    entry = kind.valueType if isinstance(kind, T.MapType) else None
+    fields = {field.name: field.dataType for field in kind} if isinstance(kind, T.StructType) else {}
     for name, one in value.items():
         if one is None and not nulls and entry is None:
             continue
@@ -97,11 +98,6 @@ def _write_object(value: Mapping[Any, Any], put: Any, nulls: bool, path: str, ki
         _write(one, put, nulls, f"{path}.{name}" if path else name, entry or fields.get(name))
         separator = ","
     put("{}" if separator == "{" else "}")
-
-
-@lru_cache(maxsize=256)
-def _types(kind: StructType) -> Mapping[str, DataType]:
-    return {field.name: field.type for field in kind.fields}
 
 
 def _text(value: str) -> str:

@@ -1,11 +1,11 @@
-"""A sample of what Spark reads as dates and times; test_json_against_spark asks Spark itself."""
+"""A sample of what Spark reads as dates and times; test_against_spark asks Spark itself."""
 
 from __future__ import annotations
 
 import pytest
 
-from kpipe_platform.codecs import datetime_text
-from kpipe_platform.codecs.datetime_text import is_date, is_timestamp, is_timestamp_ntz, is_zone
+from kpipe_platform.codecs.json import times
+from kpipe_platform.codecs.json.times import is_date, is_timestamp, is_timestamp_ntz, is_zone
 
 
 @pytest.mark.parametrize(
@@ -65,6 +65,6 @@ def test_what_is_no_zone(zone: str) -> None:
 
 
 def test_any_region_goes_where_the_machine_has_no_zone_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datetime_text, "_regions", frozenset)
+    monkeypatch.setattr(times, "_regions", frozenset)
     assert is_zone("Mars/Base")
     assert not is_zone("+19")

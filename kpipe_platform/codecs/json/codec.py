@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+
+from pyspark.sql import types as T
 
 from kpipe_platform.codecs.base import (
     EMPTY,
@@ -15,20 +16,11 @@ from kpipe_platform.codecs.base import (
     DecodeFault,
     EncodeFault,
 )
-from kpipe_platform.codecs.json_check import first_fault, project, shown
-from kpipe_platform.codecs.json_text import JsonSyntaxError, read_json
-from kpipe_platform.codecs.json_write import write_json
-from kpipe_platform.codecs.schema import (
-    ArrayType,
-    DataType,
-    Field,
-    MapType,
-    ScalarType,
-    StructType,
-    to_ddl,
-    to_spark_ddl,
-)
-from kpipe_platform.codecs.spark_schema import fields_of
+from kpipe_platform.codecs.json.fields import read_fields, shown
+from kpipe_platform.codecs.json.scalars import with_doubles
+from kpipe_platform.codecs.json.syntax import JsonSyntaxError, read_json
+from kpipe_platform.codecs.json.write import write_json
+from kpipe_platform.codecs.schema import schema_of, to_ddl
 from kpipe_platform.codecs.text import not_utf8
 from kpipe_platform.errors import ConfigError
 
@@ -39,13 +31,13 @@ _WHITE_SPACE = " \t\r\n"
 class JsonCodec(Codec):
     r"""One JSON object a record, in UTF-8.
 
-    What counts as wrong is what Spark's ``from_json`` refuses, and beyond it: bytes that are not UTF-8, a
-    required field that is missing or null, text after the object, and a value that Spark would change, because its
-    type does not hold it: a TINYINT beyond 127, a DECIMAL with more digits after the point than its scale, a text
-    longer than its VARCHAR, seconds that a TIMESTAMP does not reach, a key that is twice in a MAP, half of a
-    surrogate pair. Spark's other leniencies hold: a STRING field takes any value as the JSON text that Spark makes
-    of it, names that the schema does not have are left out, and names match exactly. Beside the types of Spark,
-    TIMESTAMP_MILLIS and TIMESTAMP_MICROS are whole numbers since 1970 in JSON, and a TIMESTAMP to the stage.
+    The codec refuses what Spark's ``from_json`` refuses. It also refuses bytes that are not UTF-8, a required field
+    that is missing or null, text after the object, and values that Spark would change because the type cannot hold
+    them: a TINYINT above 127, a DECIMAL with more digits after the point than its scale, a text longer than its
+    VARCHAR, seconds beyond the range of a TIMESTAMP, a key that occurs twice in a MAP, half of a surrogate pair.
+    Otherwise it is as lenient as Spark: a STRING field takes any value as JSON text, and names that are not in the
+    schema are ignored. Names are case-sensitive. Two types are kpipe's own: TIMESTAMP_MILLIS and TIMESTAMP_MICROS are
+    whole numbers since 1970 in JSON, and a TIMESTAMP to the stage.
 
     Args:
         schema: The fields of the value: DDL text such as ``"dep_time INT NOT NULL, tailnum STRING"``, the
@@ -55,7 +47,7 @@ class JsonCodec(Codec):
 
     Raises:
         ConfigError: The schema cannot be read, has a map whose keys are not strings, or has names that differ only in
-            case, which Spark does not tell apart.
+            case, which Spark does not distinguish.
 
     Source: Spark ``from_json`` and ``to_json``, mode PERMISSIVE, ANSI.
     """
@@ -63,12 +55,12 @@ class JsonCodec(Codec):
     name: ClassVar[str] = "json"
     schema: Any = None
     include_nulls: bool = False
-    fields: tuple[Field, ...] = field(init=False, repr=False, compare=False, default=())
+    fields: T.StructType = field(init=False, repr=False, compare=False, default_factory=T.StructType)
 
     def __post_init__(self) -> None:
         if self.schema is None:
             return
-        fields = fields_of(self.schema)
+        fields = schema_of(self.schema)
         _check_fields(fields)
         object.__setattr__(self, "fields", fields)
         object.__setattr__(self, "schema", to_ddl(fields))
@@ -78,13 +70,8 @@ class JsonCodec(Codec):
         """Whether the codec knows the fields of the value, as it must to make columns of it."""
         return self.schema is not None
 
-    @property
-    def spark_schema(self) -> str:
-        """The fields as DDL text that Spark's ``from_json`` takes; empty without a schema."""
-        return to_spark_ddl(self.fields)
-
     def diagnose(self, data: bytes) -> DecodeFault | None:
-        """Why these bytes are no record: the first of the reasons, in this order.
+        """The first reason why these bytes do not decode, in this order.
 
         No bytes; not UTF-8; not JSON; not an object; the first field of the schema that is missing, null
         or of a wrong type; text after the object.
@@ -96,25 +83,20 @@ class JsonCodec(Codec):
             The fault, with the field and what was found there, or None.
         """
         try:
-            self._object(data)
+            self._decode(data)
         except DecodeFault as fault:
             return fault.with_traceback(None)
         return None
 
-    def _decode(self, data: bytes) -> dict[str, Any]:
-        value = self._object(data)
-        return value if self.schema is None else project(self.fields, value)
-
     def _encode(self, value: Any) -> bytes:
         try:
-            kind = StructType(self.fields) if self.fields else None
-            return write_json(value, include_nulls=self.include_nulls, kind=kind).encode("utf-8")
+            return write_json(value, include_nulls=self.include_nulls, kind=self.fields or None).encode("utf-8")
         except UnicodeEncodeError as error:
             found = error.object[error.start]
             message = f"a text has half of a surrogate pair ({found!r}), which UTF-8 cannot hold"
             raise EncodeFault(message, kind=NOT_ENCODABLE) from None
 
-    def _object(self, data: bytes) -> dict[str, Any]:
+    def _decode(self, data: bytes) -> dict[str, Any]:
         try:
             text = str(data, "utf-8")
         except UnicodeDecodeError as error:
@@ -123,22 +105,20 @@ class JsonCodec(Codec):
             what = "is empty" if not text else "holds only white space"
             raise DecodeFault(f"the value {what}, where a JSON object should be", kind=EMPTY)
         try:
-            value, end = read_json(text, exact=self.has_schema)
+            value, end = read_json(text)
         except JsonSyntaxError as error:
             raise DecodeFault(f"not JSON: {error}", kind=NOT_JSON) from None
         if not isinstance(value, dict):
             raise DecodeFault(f"expected a JSON object, found {shown(value)}", kind=NOT_AN_OBJECT)
-        fault = first_fault(self.fields, value)
-        if fault is not None:
-            raise fault
+        found: dict[str, Any] = read_fields(self.fields, value) if self.has_schema else with_doubles(value)
         if end != len(text) and text[end:].strip(_WHITE_SPACE):
             rest = text[end:].lstrip(_WHITE_SPACE)
             place = JsonSyntaxError(f"text after the object, {rest[:12]!r},", text, len(text) - len(rest))
             raise DecodeFault(f"not JSON: {place}", kind=NOT_JSON)
-        return value
+        return found
 
 
-def _check_fields(fields: Iterable[Field], path: str = "") -> None:
+def _check_fields(fields: T.StructType, path: str = "") -> None:
     known: dict[str, str] = {}
     for one in fields:
         where = f"{path}.{one.name}" if path else one.name
@@ -146,16 +126,16 @@ def _check_fields(fields: Iterable[Field], path: str = "") -> None:
         if twin != one.name:
             msg = f"schema: fields {twin!r} and {where!r} differ only in case, and Spark does not tell them apart"
             raise ConfigError(msg, fix="declare one of them, or read the topic with RawCodec()", field=where)
-        _check_type(one.type, where)
+        _check_type(one.dataType, where)
 
 
-def _check_type(kind: DataType, where: str) -> None:
-    if isinstance(kind, MapType):
-        if kind.key != ScalarType("string"):
-            msg = f"schema: field {where!r} is {kind}, and the keys of a JSON object are strings"
+def _check_type(kind: T.DataType, where: str) -> None:
+    if isinstance(kind, T.MapType):
+        if not isinstance(kind.keyType, T.StringType):
+            msg = f"schema: field {where!r} is {kind.simpleString()}, and the keys of a JSON object are strings"
             raise ConfigError(msg, fix="use MAP<STRING, ...>", field=where)
-        _check_type(kind.value, where)
-    elif isinstance(kind, ArrayType):
-        _check_type(kind.element, where)
-    elif isinstance(kind, StructType):
-        _check_fields(kind.fields, where)
+        _check_type(kind.valueType, where)
+    elif isinstance(kind, T.ArrayType):
+        _check_type(kind.elementType, where)
+    elif isinstance(kind, T.StructType):
+        _check_fields(kind, where)

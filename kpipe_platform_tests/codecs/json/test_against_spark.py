@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import hypothesis.strategies as st
 import pytest
+from pyspark.sql import types as T
 
 from kpipe_platform.codecs import DecodeFault, JsonCodec
-from kpipe_platform.codecs.schema import ArrayType, DataType, MapType, ScalarType, StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -472,16 +472,16 @@ _MOMENT = [
         "1e9",
     ),
 ]
-_OF = {
-    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), _WHOLE),
-    **dict.fromkeys(("float", "double"), _FLOATING),
-    **dict.fromkeys(("string", "varchar", "char"), _TEXT),
-    "decimal": _DECIMAL,
-    "boolean": ["true", "false", "True", "1", '"true"', "tru", "truex"],
-    "binary": _BINARY,
-    "date": _DATE,
-    "timestamp": _MOMENT,
-    "timestamp_ntz": _MOMENT,
+_OF: dict[type[T.DataType], list[str]] = {
+    **dict.fromkeys((T.ByteType, T.ShortType, T.IntegerType, T.LongType), _WHOLE),
+    **dict.fromkeys((T.FloatType, T.DoubleType), _FLOATING),
+    **dict.fromkeys((T.StringType, T.VarcharType, T.CharType), _TEXT),
+    T.DecimalType: _DECIMAL,
+    T.BooleanType: ["true", "false", "True", "1", '"true"', "tru", "truex"],
+    T.BinaryType: _BINARY,
+    T.DateType: _DATE,
+    T.TimestampType: _MOMENT,
+    T.TimestampNTZType: _MOMENT,
 }
 _ODD = ["null", "{}", "[]", '"x"', "1", f"{'[' * 150}{']' * 150}", f"{'[' * 250}{']' * 250}"]
 _SPACE = [" ", "\n\t\r ", "\x0c", "\xa0", "\0", "/**/", "\ufeff"]
@@ -499,19 +499,21 @@ class NearlyJson:
         self.random = random
         self.odd = odd
 
-    def text(self, kind: DataType) -> str:
+    def text(self, kind: T.DataType) -> str:
         """JSON of a type."""
         if self._is_odd():
             return self.random.choice(_ODD)
-        if isinstance(kind, StructType):
-            return self.object([(field.name, field.type, field.required) for field in kind.fields])
-        if isinstance(kind, ArrayType):
-            return f"[{','.join(self.text(kind.element) for _ in range(self.random.randrange(3)))}]"
-        if isinstance(kind, MapType):
-            return self.object([(name, kind.value, False) for name in ("k", "\\u006b" if self._is_odd() else "l", "K")])
-        return self.random.choice(_OF[kind.name] if self._is_odd() else _fitting(kind))
+        if isinstance(kind, T.StructType):
+            return self.object([(field.name, field.dataType, not field.nullable) for field in kind])
+        if isinstance(kind, T.ArrayType):
+            return f"[{','.join(self.text(kind.elementType) for _ in range(self.random.randrange(3)))}]"
+        if isinstance(kind, T.MapType):
+            return self.object(
+                [(name, kind.valueType, False) for name in ("k", "\\u006b" if self._is_odd() else "l", "K")]
+            )
+        return self.random.choice(_OF[type(kind)] if self._is_odd() else _fitting(kind))
 
-    def object(self, fields: list[tuple[str, DataType, bool]]) -> str:
+    def object(self, fields: list[tuple[str, T.DataType, bool]]) -> str:
         """An object with some of the fields, in any order."""
         chosen = self.random.sample(fields, self.random.randrange(min(len(fields), 5)))
         chosen += [field for field in fields if field[2] and field not in chosen and not self._is_odd()]
@@ -537,9 +539,9 @@ class NearlyJson:
 
 
 @cache
-def _fitting(kind: ScalarType) -> list[str]:
-    codec = JsonCodec(f"x {kind}")
-    return [text for text in _OF[kind.name] if codec.diagnose(f'{{"x":{text}}}'.encode()) is None]
+def _fitting(kind: T.DataType) -> list[str]:
+    codec = JsonCodec(f"x {kind.simpleString()}")
+    return [text for text in _OF[type(kind)] if codec.diagnose(f'{{"x":{text}}}'.encode()) is None]
 
 
 def nearly_json(random: Random) -> bytes:
@@ -550,35 +552,35 @@ def nearly_json(random: Random) -> bytes:
     if how == 1:
         return b"".join(random.choices(_PIECES, k=random.randrange(12)))
     make = NearlyJson(random, random.choice([0.0, 0.02, 0.2]))
-    record = random.choice(_TEXTS) if how == 2 else make.text(StructType(CODEC.fields)).encode()
+    record = random.choice(_TEXTS) if how == 2 else make.text(CODEC.fields).encode()
     return make.altered(record) if how < 5 else record
 
 
-def _same(kind: DataType, ours: Any, sparks: Any) -> bool:
+def _same(kind: T.DataType, ours: Any, sparks: Any) -> bool:
     """Whether a value that the codec decodes is the one that Spark has, as its JSON."""
     if ours is None or sparks is None:
         return ours is sparks
-    if isinstance(kind, StructType):
-        return all(_same(field.type, ours[field.name], sparks[field.name]) for field in kind.fields)
-    if isinstance(kind, ArrayType):
-        return len(ours) == len(sparks) and all(map(partial(_same, kind.element), ours, sparks))
-    if isinstance(kind, MapType):
-        return ours.keys() == sparks.keys() and all(_same(kind.value, ours[name], sparks[name]) for name in ours)
-    if kind.name in ("float", "double"):
+    if isinstance(kind, T.StructType):
+        return all(_same(field.dataType, ours[field.name], sparks[field.name]) for field in kind)
+    if isinstance(kind, T.ArrayType):
+        return len(ours) == len(sparks) and all(map(partial(_same, kind.elementType), ours, sparks))
+    if isinstance(kind, T.MapType):
+        return ours.keys() == sparks.keys() and all(_same(kind.valueType, ours[name], sparks[name]) for name in ours)
+    if isinstance(kind, T.FloatType | T.DoubleType):
         number = float(str(ours).replace("INF", "Infinity"))
         theirs = float(sparks)
-        if kind.name == "float":
+        if isinstance(kind, T.FloatType):
             number, theirs = _as_float32(number), _as_float32(theirs)
         return number == theirs or (math.isnan(number) and math.isnan(theirs))
-    if kind.name == "decimal":
+    if isinstance(kind, T.DecimalType):
         exact = Decimal(str(ours).replace(",", ""))
         return exact == Decimal(sparks) or float(exact) == float(sparks)
-    if kind.name == "binary":
+    if isinstance(kind, T.BinaryType):
         groups = re.findall("....", "".join(ours.split()))
         return b"".join(map(base64.b64decode, groups)) == base64.b64decode(sparks)
-    if kind.name in ("date", "timestamp", "timestamp_ntz"):
+    if isinstance(kind, T.DateType | T.TimestampType | T.TimestampNTZType):
         return isinstance(sparks, str)
-    if kind.name in ("string", "varchar", "char"):
+    if isinstance(kind, T.StringType | T.VarcharType | T.CharType):
         return ours == sparks if isinstance(ours, str) else isinstance(sparks, str)
     return type(ours) is type(sparks) and ours == sparks
 
@@ -608,7 +610,7 @@ def check_agreement(spark: SparkSession, cases: Sequence[bytes], codec: JsonCode
         assert (case, _reason(codec.decode, case)) == (case, reason)
         if sparks is not None:
             value = json.loads(sparks, parse_float=Decimal)
-            assert _same(StructType(codec.fields), codec.decode(case), value), (case, sparks)
+            assert _same(codec.fields, codec.decode(case), value), (case, sparks)
             good.append(case)
     return good
 
@@ -619,8 +621,8 @@ def test_every_odd_value_of_each_type_alone(spark: SparkSession, codec: JsonCode
     cases = [
         f'{{"req":1,"{field.name}":{text}}}'.encode()
         for field in codec.fields
-        if isinstance(field.type, ScalarType)
-        for text in (*_OF[field.type.name], *_ODD)
+        if type(field.dataType) in _OF
+        for text in (*_OF[type(field.dataType)], *_ODD)
     ]
     good = check_agreement(spark, cases, codec)
     assert len(cases) / 5 < len(good) < len(cases) * 4 / 5

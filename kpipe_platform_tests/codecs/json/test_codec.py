@@ -5,9 +5,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+from pyspark.sql import types as T
 
 from kpipe_platform.codecs import DecodeFault, JsonCodec
-from kpipe_platform.codecs.schema import Field, ScalarType
 from kpipe_platform.errors import ConfigError
 
 FLIGHT = JsonCodec(
@@ -26,50 +26,50 @@ FLIGHT = JsonCodec(
             b'{"dep_time":517',
             "not_json",
             None,
-            "not JSON: expected ',' or '}', found the end of the text at line 1, column 16 (character 15)",
+            "not JSON: Expecting ',' delimiter, found the end of the text at line 1, column 16 (character 15)",
         ),
         (
             b'{"dep_time":517,\n "tailnum": N14228}',
             "not_json",
             None,
-            "not JSON: expected a value, found 'N14228}' at line 2, column 13 (character 29)",
+            "not JSON: Expecting value, found 'N14228}' at line 2, column 13 (character 29)",
         ),
         (
             b"{dep_time:1}",
             "not_json",
             None,
-            "not JSON: expected a field name in quotes, found 'dep_time:1}' at line 1, column 2 (character 1)",
+            "not JSON: Expecting property name enclosed in double quotes, found 'dep_time:1}' "
+            "at line 1, column 2 (character 1)",
         ),
         (
             b'{"dep_time" 1}',
             "not_json",
             None,
-            "not JSON: expected ':', found '1}' at line 1, column 13 (character 12)",
+            "not JSON: Expecting ':' delimiter, found '1}' at line 1, column 13 (character 12)",
         ),
         (
             b'{"legs":[1 2]}',
             "not_json",
             None,
-            "not JSON: expected ',' or ']', found '2]}' at line 1, column 12 (character 11)",
+            "not JSON: Expecting ',' delimiter, found '2]}' at line 1, column 12 (character 11)",
         ),
         (
             b'{"tailnum":"N14228',
             "not_json",
             None,
-            "not JSON: a string that does not end at line 1, column 12 (character 11)",
+            "not JSON: Unterminated string, found '\"N14228' at line 1, column 12 (character 11)",
         ),
         (
             b'{"tailnum":"N1\n4228"}',
             "not_json",
             None,
-            "not JSON: a control character in a string, not escaped, found '\\n4228\"}' "
-            "at line 1, column 15 (character 14)",
+            "not JSON: Invalid control character, found '\\n4228\"}' at line 1, column 15 (character 14)",
         ),
         (
             b'{"tailnum":"\\q"}',
             "not_json",
             None,
-            "not JSON: an escape that JSON does not know, found '\\\\q\"}' at line 1, column 13 (character 12)",
+            "not JSON: Invalid \\escape, found '\\\\q\"}' at line 1, column 13 (character 12)",
         ),
         (
             b'{"dep_time":1} {"dep_time":2}',
@@ -202,7 +202,7 @@ def test_decode_gives_the_fields_of_the_schema(data: bytes, value: dict[str, Any
 
 def test_without_a_schema_any_object_decodes() -> None:
     codec = JsonCodec()
-    assert (codec.has_schema, codec.fields, codec.spark_schema) == (False, (), "")
+    assert (codec.has_schema, codec.fields) == (False, T.StructType())
     assert codec.decode(b'{"a":{"b":[1,2.5,null,true]}}') == {"a": {"b": [1, 2.5, None, True]}}
     assert codec.explain(b"[1]").kind == "not_an_object"
 
@@ -211,8 +211,7 @@ def test_the_schema_is_known_in_every_form() -> None:
     codec = JsonCodec("id bigint not null, v varchar(3)")
     assert codec.has_schema
     assert codec.schema == "id BIGINT NOT NULL, v VARCHAR(3)"
-    assert codec.spark_schema == "id BIGINT, v STRING"
-    assert codec.fields == (Field("id", ScalarType("bigint"), required=True), Field("v", ScalarType("varchar", (3,))))
+    assert codec.fields == T.StructType().add("id", T.LongType(), nullable=False).add("v", T.VarcharType(3))
     assert pickle.loads(pickle.dumps(codec)).fields == codec.fields
 
 

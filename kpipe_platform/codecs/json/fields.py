@@ -1,0 +1,108 @@
+"""The fields of a JSON object by their schema, or the first one that does not fit it."""
+
+from __future__ import annotations
+
+import json
+from decimal import Decimal
+from typing import Any
+
+from pyspark.sql import types as T
+
+from kpipe_platform.codecs.base import MISSING_FIELD, NULL_FIELD, WRONG_TYPE, DecodeFault
+from kpipe_platform.codecs.json.scalars import mismatch, with_doubles
+from kpipe_platform.codecs.json.syntax import RepeatedNames
+
+MAX_SHOWN_CHARS = 60
+"""Longest piece of a record's data in a message: messages reach headers, logs of consumers and the UI."""
+
+
+def read_fields(
+    schema: T.StructType, value: dict[str, Any], path: str = "", *, replaced: bool = False
+) -> dict[str, Any]:
+    """The object with the fields of the schema only, in its order, None where one is absent.
+
+    Args:
+        schema: The schema.
+        value: The object, as `read_json` gives it.
+        path: Path of the object within the record; empty for the record itself.
+        replaced: Whether a later value of the same name replaces the object. Spark refuses the record where it cannot
+            convert the object, and kpipe checks nothing else in it.
+
+    Returns:
+        The fields. Numbers with a fraction or an exponent are `Decimal` in DECIMAL fields, and float in others, as in
+        Spark.
+
+    Raises:
+        DecodeFault: The first field, in the schema's order, whose value does not fit.
+    """
+    found: dict[str, Any] = {}
+    for field in schema:
+        where = f"{path}.{field.name}" if path else field.name
+        # Spark converts every value of a repeated name, keeps the last, and refuses the record for any.
+        if isinstance(value, RepeatedNames):
+            values = [one for name, one in value.pairs if name == field.name]
+        else:
+            values = [value[field.name]] if field.name in value else []
+        last = None
+        for number, one in enumerate(values, 1):
+            last = _read(field.dataType, one, where, replaced=replaced or number < len(values))
+        if not field.nullable and last is None and not replaced:
+            what, kind = ("null", NULL_FIELD) if values else ("missing", MISSING_FIELD)
+            raise DecodeFault(f'field "{where}" is required but {what}', kind=kind, field=where)
+        found[field.name] = last
+    return found
+
+
+def shown(value: Any) -> str:
+    """A JSON value for messages, with the name of its kind: ``string "abc"``; cut to `MAX_SHOWN_CHARS`."""
+    kind = _kind(value)
+    if kind == "null":
+        return kind
+    text = str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, default=float)
+    return f"{kind} {_shortened(text)}"
+
+
+def _read(kind: T.DataType, value: Any, where: str, *, replaced: bool) -> Any:
+    if value is None:
+        return None
+    if isinstance(kind, T.StructType) and isinstance(value, dict):
+        return read_fields(kind, value, where, replaced=replaced)
+    if isinstance(kind, T.ArrayType) and isinstance(value, list):
+        return [_read(kind.elementType, one, f"{where}[{i}]", replaced=replaced) for i, one in enumerate(value)]
+    if isinstance(kind, T.MapType) and isinstance(value, dict):
+        return _read_map(kind, value, where, replaced=replaced)
+    note = mismatch(kind, value, replaced=replaced)
+    if note is not None:
+        message = f'field "{where}": expected {_shortened(kind.simpleString())}, found {shown(value)}{note}'
+        raise DecodeFault(message, kind=WRONG_TYPE, field=where)
+    return value if isinstance(kind, T.DecimalType) else with_doubles(value)
+
+
+def _read_map(kind: T.MapType, value: dict[str, Any], where: str, *, replaced: bool) -> dict[str, Any]:
+    pairs = value.pairs if isinstance(value, RepeatedNames) else value.items()
+    read = [
+        (name, _read(kind.valueType, one, f"{where}[{json.dumps(name)}]", replaced=replaced)) for name, one in pairs
+    ]
+    found: dict[str, Any] = {}
+    for name, one in read:
+        if name in found and not replaced:
+            message = f'field "{where}": the key {shown(name)} is there twice'
+            raise DecodeFault(message, kind=WRONG_TYPE, field=where)
+        found[name] = one
+    return found
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
+
+
+def _kind(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "string"
+    if isinstance(value, list):
+        return "array"
+    return "object" if isinstance(value, dict) else "number"

@@ -1,0 +1,213 @@
+r"""JSON text as Spark's parser reads it.
+
+Python's own parser, which is written in C, reads the text. Spark's parser, Jackson, takes somewhat more than the
+standard does: names and strings in single quotes, ``\'``, and the words ``+INF``, ``-INF`` and ``+Infinity``. A text
+that Python's parser refuses is therefore rewritten in the standard's form and read once more. Spark refuses numbers of
+more than 1,000 digits, names of more than 50,000 characters, and, as kpipe configures it, nesting deeper than 200
+levels; all of these are checked first. Half of a surrogate pair, which Spark replaces by a question mark, is refused.
+
+Source: Spark ``JSONOptions`` (allowSingleQuotes, allowNonNumericNumbers) and Jackson
+``StreamReadConstraints``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+MAX_DEPTH = 200
+MAX_NUMBER_DIGITS = 1_000
+MAX_NAME_CHARS = 50_000
+MAX_EXACT_DIGITS = 38
+"""Most digits of a number that Spark's variant keeps; it makes a double of a number with more."""
+
+# The expressions are valid in Python and in Java: the decoder uses the same ones, after two backslashes became blanks.
+BACKSLASHES = "\\\\"
+SURROGATE_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+SURROGATE = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+
+# A number whose exponent has four digits or more; also valid in both languages.
+HUGE_NUMBER = r"[:\[, \t\r\n]-?[0-9]+(?:[.][0-9]+)?[eE][-+]?[0-9]{4,}[ \t\r\n]*[,\]}]"
+
+# A whole string, or the rest of the text where a string does not end.
+_STRING = r""""[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'|["'].*"""
+_LIMITED = re.compile(rf"(?P<string>{_STRING})(?P<colon>\s*:)?|(?P<number>[0-9][0-9.eE+-]*)|[\[{{\]}}]", re.DOTALL)
+# A number of three parts that has too many digits has so many of them in one part.
+_LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_NUMBER_DIGITS // 3}}}")
+_BESIDE_STANDARD = re.compile(rf"{_STRING}|(?<![^\s:,\[])[+-](?:INF|Infinity)\b", re.DOTALL)
+_ESCAPE_OR_QUOTE = re.compile(r'\\.|"', re.DOTALL)
+_WORDS = {"+INF": "Infinity", "+Infinity": "Infinity", "-INF": "-Infinity"}
+_ESCAPES = {r"\'": "'", '"': r"\""}
+_SPACE = re.compile(r"[ \t\r\n]*")
+
+
+class JsonSyntaxError(ValueError):
+    """The text is not JSON.
+
+    Args:
+        problem: What is wrong.
+        text: The text.
+        position: Where, in characters from 0.
+    """
+
+    def __init__(self, problem: str, text: str, position: int) -> None:
+        line = text.count("\n", 0, position) + 1
+        column = position - (text.rfind("\n", 0, position) + 1) + 1
+        super().__init__(f"{problem} at line {line}, column {column} (character {position})")
+
+
+class RepeatedNames(dict[str, Any]):
+    """An object in which a name occurs more than once; as a dict it holds the last value of each name.
+
+    Args:
+        pairs: All names and values in their order.
+    """
+
+    def __init__(self, pairs: list[tuple[str, Any]]) -> None:
+        super().__init__(pairs)
+        self.pairs = pairs
+
+
+class RoughNumber(Decimal):
+    """A number with an exponent, or with more digits than `MAX_EXACT_DIGITS`: a double in Spark's variant."""
+
+
+class HugeNumber(RoughNumber):
+    """Zero or infinity as a double, in a text in which there is a `HUGE_NUMBER`."""
+
+
+def read_json(text: str) -> tuple[Any, int]:
+    """Read the first JSON value of a text.
+
+    Args:
+        text: The text; white space before the value is skipped.
+
+    Returns:
+        The value, and the position behind it. Numbers with a fraction or an exponent are `Decimal`, so that no digit
+        is lost; NaN, infinities and numbers whose exponent is beyond 18 digits are float.
+
+    Raises:
+        JsonSyntaxError: There is no value, or it is not JSON.
+    """
+    _check_surrogates(text)
+    _check_limits(text)
+    decoder = _DECODERS[_HUGE_NUMBER.search(text) is not None]
+    try:
+        return decoder.raw_decode(text, _skip(text))
+    except json.JSONDecodeError:
+        pass
+    standard, ends = _standardized(text)
+    try:
+        value, end = decoder.raw_decode(standard, _skip(standard))
+    except json.JSONDecodeError as error:
+        position = _original_position(error.pos, ends)
+        rest = text[position : position + 12]
+        problem = error.msg.removesuffix(" at").removesuffix(" starting")
+        found = f"found {rest!r}" if rest else "found the end of the text"
+        raise JsonSyntaxError(f"{problem}, {found}", text, position) from None
+    return value, _original_position(end, ends)
+
+
+def _skip(text: str) -> int:
+    match = _SPACE.match(text)
+    return 0 if match is None else match.end()
+
+
+def _check_surrogates(text: str) -> None:
+    if "\\ud" not in text and "\\uD" not in text:
+        return
+    paired = re.sub(SURROGATE_PAIR, lambda pair: " " * len(pair.group()), text.replace(BACKSLASHES, "  "))
+    half = re.search(SURROGATE, paired)
+    if half is not None:
+        raise JsonSyntaxError(f"half of a surrogate pair, {half.group()},", text, half.start())
+
+
+def _check_limits(text: str) -> None:
+    is_deep = text.count("[") + text.count("{") > MAX_DEPTH
+    # A character beyond U+FFFF is two in Java.
+    if not is_deep and len(text) <= MAX_NAME_CHARS // 2 and _LONG_NUMBER.search(text) is None:
+        return
+    depth = 0
+    for match in _LIMITED.finditer(text):
+        problem = None
+        if match["number"]:
+            if sum(map(str.isdigit, match["number"])) > MAX_NUMBER_DIGITS:
+                problem = f"a number of more than {MAX_NUMBER_DIGITS:,} digits"
+        elif match["string"]:
+            if match["colon"] and _is_long(match["string"]):
+                problem = f"a name of more than {MAX_NAME_CHARS:,} characters"
+        else:
+            depth += 1 if match.group() in "[{" else -1
+            if depth > MAX_DEPTH:
+                problem = f"nested deeper than {MAX_DEPTH:,} levels"
+        if problem is not None:
+            raise JsonSyntaxError(problem, text, match.start())
+
+
+def _is_long(string: str) -> bool:
+    if len(string) <= MAX_NAME_CHARS // 2:
+        return False
+    try:
+        name: str = json.loads(_standard(string))
+    except json.JSONDecodeError:
+        return False
+    return len(name.encode("utf-16-le", "surrogatepass")) > 2 * MAX_NAME_CHARS
+
+
+def _standardized(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """The text in the standard's form, and where each string or word of it ends, there and in the text itself."""
+    ends = [(0, 0)]
+
+    def piece(match: re.Match[str]) -> str:
+        made = _standard(match.group())
+        end, original = ends[-1]
+        ends.append((end + match.start() - original + len(made), match.end()))
+        return made
+
+    return _BESIDE_STANDARD.sub(piece, text), ends
+
+
+def _standard(piece: str) -> str:
+    if piece[0] not in "\"'":
+        return _WORDS.get(piece, piece)
+    if len(piece) == 1 or piece[0] != piece[-1]:
+        return piece  # a string that does not end
+    inside = _ESCAPE_OR_QUOTE.sub(lambda match: _ESCAPES.get(match.group(), match.group()), piece[1:-1])
+    return f'"{inside}"'
+
+
+def _original_position(position: int, ends: list[tuple[int, int]]) -> int:
+    end, original = max(pair for pair in ends if pair[0] <= position)
+    return original + position - end
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    return found if len(found) == len(pairs) else RepeatedNames(pairs)
+
+
+def _exact(text: str) -> Decimal | float:
+    try:
+        number = Decimal(text)
+    except InvalidOperation:  # an exponent beyond 18 digits
+        return float(text)
+    _, digits, exponent = number.as_tuple()
+    if "e" in text or "E" in text or max(len(digits), -int(exponent)) > MAX_EXACT_DIGITS:
+        return RoughNumber(number)
+    return number
+
+
+def _beside_huge(text: str) -> Decimal | float:
+    number = _exact(text)
+    if isinstance(number, RoughNumber) and abs(float(number)) in (0.0, float("inf")):
+        return HugeNumber(number)
+    return number
+
+
+_HUGE_NUMBER = re.compile(HUGE_NUMBER)
+_DECODERS = {
+    is_beside_huge: json.JSONDecoder(object_pairs_hook=_object, parse_float=fraction)
+    for is_beside_huge, fraction in ((False, _exact), (True, _beside_huge))
+}

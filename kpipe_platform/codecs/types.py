@@ -1,0 +1,128 @@
+"""The types of a record's fields: PySpark's, and two that kpipe adds for times that are numbers.
+
+PySpark's ``StructType`` is the one form of a schema. ``nullable=False`` marks a required field, the metadata
+``comment`` holds its comment. Importing the types needs no Spark session.
+
+Source: Spark SQL reference, "Data Types".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import ClassVar
+
+from pyspark.sql import types as T
+
+
+class EpochType(T.DataType):
+    """A TIMESTAMP to the stage, and a whole number since 1970 in JSON."""
+
+    per_second: ClassVar[int]
+    """How many of its units a second has."""
+
+
+class TimestampMillisType(EpochType):
+    """Milliseconds since 1970."""
+
+    per_second = 1_000
+
+    @classmethod
+    def typeName(cls) -> str:
+        """Its name in DDL."""
+        return "timestamp_millis"
+
+
+class TimestampMicrosType(EpochType):
+    """Microseconds since 1970."""
+
+    per_second = 1_000_000
+
+    @classmethod
+    def typeName(cls) -> str:
+        """Its name in DDL."""
+        return "timestamp_micros"
+
+
+SCALARS: dict[str, type[T.DataType]] = {
+    "boolean": T.BooleanType,
+    "tinyint": T.ByteType,
+    "byte": T.ByteType,
+    "smallint": T.ShortType,
+    "short": T.ShortType,
+    "int": T.IntegerType,
+    "integer": T.IntegerType,
+    "bigint": T.LongType,
+    "long": T.LongType,
+    "float": T.FloatType,
+    "real": T.FloatType,
+    "double": T.DoubleType,
+    "decimal": T.DecimalType,
+    "dec": T.DecimalType,
+    "numeric": T.DecimalType,
+    "string": T.StringType,
+    "varchar": T.VarcharType,
+    "char": T.CharType,
+    "character": T.CharType,
+    "binary": T.BinaryType,
+    "date": T.DateType,
+    "timestamp": T.TimestampType,
+    "timestamp_ltz": T.TimestampType,
+    "timestamp_ntz": T.TimestampNTZType,
+    "timestamp_millis": TimestampMillisType,
+    "timestamp_micros": TimestampMicrosType,
+}
+"""The scalar types by their names in DDL."""
+
+
+def types_in(kind: T.DataType) -> Iterator[T.DataType]:
+    """The type, and every type inside of it, at any depth."""
+    yield kind
+    if isinstance(kind, T.StructType):
+        for field in kind:
+            yield from types_in(field.dataType)
+    elif isinstance(kind, T.ArrayType):
+        yield from types_in(kind.elementType)
+    elif isinstance(kind, T.MapType):
+        yield from types_in(kind.valueType)
+
+
+def map_fields(
+    struct: T.StructType, change: Callable[[T.DataType], T.DataType], *, keep_not_null: bool = False
+) -> T.StructType:
+    """The fields with each scalar in them replaced, without comments, and without NOT NULL unless it is kept."""
+    inside = partial(_map_type, change=change, keep_not_null=keep_not_null)
+    return T.StructType(
+        [T.StructField(field.name, inside(field.dataType), field.nullable or not keep_not_null) for field in struct]
+    )
+
+
+def _map_type(kind: T.DataType, change: Callable[[T.DataType], T.DataType], keep_not_null: bool) -> T.DataType:
+    inside = partial(_map_type, change=change, keep_not_null=keep_not_null)
+    if isinstance(kind, T.StructType):
+        return map_fields(kind, change, keep_not_null=keep_not_null)
+    if isinstance(kind, T.ArrayType):
+        return T.ArrayType(inside(kind.elementType))
+    if isinstance(kind, T.MapType):
+        return T.MapType(kind.keyType, inside(kind.valueType))
+    return change(kind)
+
+
+def stage_type(kind: T.DataType, *, keep_not_null: bool = False) -> T.DataType:
+    """The type that a stage sees: VARCHAR and CHAR are STRING, numbers since 1970 are TIMESTAMP."""
+    return _map_type(kind, partial(_replaced, epoch=T.TimestampType()), keep_not_null)
+
+
+def json_type(struct: T.StructType) -> T.StructType:
+    """The type that Spark's ``from_json`` gets.
+
+    Without NOT NULL, because ``from_json`` does not check it and some settings make it trust it; VARCHAR and CHAR as
+    STRING, because ``from_json`` refuses both; numbers since 1970 as BIGINT.
+    """
+    return map_fields(struct, partial(_replaced, epoch=T.LongType()))
+
+
+def _replaced(scalar: T.DataType, epoch: T.DataType) -> T.DataType:
+    if isinstance(scalar, EpochType):
+        return epoch
+    return T.StringType() if isinstance(scalar, T.VarcharType | T.CharType) else scalar
