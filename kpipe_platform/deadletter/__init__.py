@@ -2,9 +2,11 @@
 
 from kpipe_platform.deadletter.build import build_dead_letter, correlation_id
 from kpipe_platform.deadletter.context import DeadLetterContext
-from kpipe_platform.deadletter.envelope import Envelope, envelope_schema, is_envelope
+from kpipe_platform.deadletter.decode import decode_envelope, is_envelope
+from kpipe_platform.deadletter.encode import encode_envelope
 from kpipe_platform.deadletter.headers import connect_headers, error_headers, spring_headers
 from kpipe_platform.deadletter.letter import DeadLetter
+from kpipe_platform.deadletter.model import Envelope, envelope_schema
 from kpipe_platform.deadletter.parts import SCHEMA, Distribution, OriginRange, PayloadReference, Retry, Segment
 from kpipe_platform.deadletter.redaction import Redact, load_redaction
 
@@ -22,6 +24,8 @@ __all__ = [
     "build_dead_letter",
     "connect_headers",
     "correlation_id",
+    "decode_envelope",
+    "encode_envelope",
     "envelope_schema",
     "error_headers",
     "is_envelope",

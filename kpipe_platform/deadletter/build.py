@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from kpipe_platform.deadletter.context import DeadLetterContext
-from kpipe_platform.deadletter.envelope import OMITTED_RETRIES, OMITTED_RULES, Envelope
 from kpipe_platform.deadletter.letter import DeadLetter, Failure, envelope_letters, raw_letters
+from kpipe_platform.deadletter.model import OMITTED_RETRIES, OMITTED_RULES, Envelope
 from kpipe_platform.deadletter.parts import Distribution, OriginRange, Retry, Segment
 from kpipe_platform.deadletter.redaction import redacted
 from kpipe_platform.errors import DeadLetterError

@@ -6,11 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from kpipe_platform.codecs.base import DecodeFault
-from kpipe_platform.deadletter.envelope import OMITTED_MESSAGE_HEADERS, Envelope, is_envelope
+from kpipe_platform.deadletter.decode import decode_envelope, is_envelope
 from kpipe_platform.deadletter.found import FoundDeadLetter
 from kpipe_platform.deadletter.header_families import REDACTED_MARK, Origin, own_headers
 from kpipe_platform.deadletter.hops import Hops, attempts_of, find_hops
 from kpipe_platform.deadletter.json_body import JsonBody, read_json_body
+from kpipe_platform.deadletter.model import OMITTED_MESSAGE_HEADERS
 from kpipe_platform.deadletter.numbers import read_text
 from kpipe_platform.kafka.records import KafkaRecord
 
@@ -58,7 +59,7 @@ def with_source(found: FoundDeadLetter, source: KafkaRecord) -> FoundDeadLetter:
 
 def _read_envelope(record: KafkaRecord) -> FoundDeadLetter:
     try:
-        envelope = Envelope.from_json_bytes(record.value)
+        envelope = decode_envelope(record.value)
     except DecodeFault as error:
         return FoundDeadLetter(record, "kpipe", _nowhere(record), problem=f"its envelope cannot be read: {error}")
     fault = envelope.fault

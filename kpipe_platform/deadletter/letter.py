@@ -8,7 +8,12 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from kpipe_platform.deadletter.context import DeadLetterContext
-from kpipe_platform.deadletter.envelope import (
+from kpipe_platform.deadletter.decode import is_envelope
+from kpipe_platform.deadletter.encode import encode_envelope
+from kpipe_platform.deadletter.header_families import ORIGIN_HEADER, REDACTED_MARK, Origin, is_error_header
+from kpipe_platform.deadletter.headers import coordinate_headers, error_headers
+from kpipe_platform.deadletter.json_body import read_json_body
+from kpipe_platform.deadletter.model import (
     OMITTED_HEADERS,
     OMITTED_KEY,
     OMITTED_MESSAGE,
@@ -18,11 +23,7 @@ from kpipe_platform.deadletter.envelope import (
     OMITTED_RULES,
     OMITTED_STACKTRACE,
     Envelope,
-    is_envelope,
 )
-from kpipe_platform.deadletter.header_families import ORIGIN_HEADER, REDACTED_MARK, Origin, is_error_header
-from kpipe_platform.deadletter.headers import coordinate_headers, error_headers
-from kpipe_platform.deadletter.json_body import read_json_body
 from kpipe_platform.deadletter.parts import PayloadReference
 from kpipe_platform.kafka.records import Headers, KafkaRecord
 from kpipe_platform.kafka.sizes import compressed_size, record_size
@@ -118,7 +119,7 @@ def envelope_letters(failure: Failure) -> Iterator[DeadLetter]:
         if headers and headers[-1][0] == ORIGIN_HEADER:
             # The record's own, which must not be the last one: it would be taken for this dead letter's.
             headers = (*headers, (ORIGIN_HEADER, None))
-        return DeadLetter(context.topic, key, envelope.to_json_bytes(), headers, envelope.dead_lettered_ms)
+        return DeadLetter(context.topic, key, encode_envelope(envelope), headers, envelope.dead_lettered_ms)
 
     known = envelope.omitted
     for less, omitted in _shrunk(fault):

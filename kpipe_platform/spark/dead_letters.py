@@ -10,14 +10,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kpipe_platform.deadletter.context import CORRELATION_HEADER
-from kpipe_platform.deadletter.envelope import (
-    ENVELOPE_PREFIX,
-    OMITTED_HEADERS,
-    OMITTED_KEY,
-    OMITTED_MESSAGE_HEADERS,
-)
+from kpipe_platform.deadletter.decode import ENVELOPE_PREFIX
 from kpipe_platform.deadletter.header_families import ERROR_NAMES, ERROR_PREFIXES, ORIGIN_HEADER, REDACTED_MARK
 from kpipe_platform.deadletter.headers import CONNECT_PREFIX, SPRING_PREFIX
+from kpipe_platform.deadletter.model import OMITTED_HEADERS, OMITTED_KEY, OMITTED_MESSAGE_HEADERS
 from kpipe_platform.deadletter.parts import SCHEMA
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, watermarks

@@ -21,6 +21,7 @@ from kpipe_platform.deadletter import (
     Segment,
     build_dead_letter,
     correlation_id,
+    decode_envelope,
     envelope_schema,
 )
 from kpipe_platform.errors import DeadLetterError
@@ -57,7 +58,7 @@ class Range:
 def read(letter: DeadLetter) -> Envelope:
     assert letter.value is not None
     VALIDATOR.validate(json.loads(letter.value))
-    return Envelope.from_json_bytes(letter.value)
+    return decode_envelope(letter.value)
 
 
 def test_an_envelope() -> None:

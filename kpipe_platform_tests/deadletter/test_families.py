@@ -11,8 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kpipe_platform.deadletter import DeadLetterContext, OriginRange, build_dead_letter
-from kpipe_platform.deadletter.envelope import Envelope
+from kpipe_platform.deadletter import (
+    DeadLetterContext,
+    OriginRange,
+    build_dead_letter,
+    decode_envelope,
+    encode_envelope,
+)
 from kpipe_platform.deadletter.families import read_dead_letter, with_source
 from kpipe_platform.deadletter.found import FoundDeadLetter
 from kpipe_platform.deadletter.header_families import ERROR_NAMES, ERROR_PREFIXES, Origin, is_error_header
@@ -259,7 +264,7 @@ def test_what_did_not_fit_into_the_envelope_is_taken_from_the_message() -> None:
     record = replace(source(), key=b"k" * 300, headers=(*OWN, ("kpipe.redrive.attempts", b"2"), ("big", b"h" * 900)))
     context = replace(CONTEXT, max_record_bytes=3_600)
     built = build_dead_letter(record, FAULT, context, TIME)
-    assert b'"headers"' in Envelope.from_json_bytes(built.value).to_json_bytes()[:120]  # omitted
+    assert b'"headers"' in encode_envelope(decode_envelope(built.value))[:120]  # omitted
     found = read_dead_letter(in_log(built))
     assert found.original == record
     assert found.attempts == 2

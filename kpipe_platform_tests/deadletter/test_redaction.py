@@ -17,9 +17,9 @@ from jsonschema import Draft202012Validator
 from kpipe_platform.deadletter import (
     DeadLetter,
     DeadLetterContext,
-    Envelope,
     Retry,
     build_dead_letter,
+    decode_envelope,
     envelope_schema,
     load_redaction,
 )
@@ -112,7 +112,7 @@ def everything_of(letter: DeadLetter) -> bytes:
     """All bytes of a dead letter, those behind base64 too."""
     parts = [letter.key or b"", letter.value or b"", *(value or b"" for _, value in letter.headers)]
     if letter.value is not None and letter.value.startswith(b'{"schema"'):
-        original = Envelope.from_json_bytes(letter.value).original
+        original = decode_envelope(letter.value).original
         parts += [original.key or b"", original.value or b"", *(value or b"" for _, value in original.headers)]
     return b"\n".join(parts)
 
@@ -136,7 +136,7 @@ def test_a_redacted_envelope_says_so_and_restores_what_is_left() -> None:
     letter = build_dead_letter(RECORD, FAULT, context(), 9, retries=retries)
     assert letter.value is not None
     Draft202012Validator(envelope_schema()).validate(json.loads(letter.value))
-    envelope = Envelope.from_json_bytes(letter.value)
+    envelope = decode_envelope(letter.value)
     assert envelope.redacted
     kept = replace(RECORD, key=b"***", value=b'{"mail": "***"}', headers=(("trace", b"1"),))
     assert envelope.restore(letter.key, letter.headers) == kept
@@ -149,7 +149,7 @@ def test_a_reference_has_the_checksum_of_what_is_left() -> None:
     record = replace(RECORD, value=RECORD.value * 100)
     letter = build_dead_letter(record, FAULT, context(max_record_bytes=2_500), 9)
     assert letter.value is not None
-    envelope = Envelope.from_json_bytes(letter.value)
+    envelope = decode_envelope(letter.value)
     assert envelope.reference is not None
     assert envelope.reference.value_sha256 == hashlib.sha256(b'{"mail": "***"}' * 100).hexdigest()
 
@@ -173,7 +173,7 @@ def test_raw_form_is_marked_behind_the_records_own_headers_even_where_only_the_l
 def test_a_hook_may_return_the_record_alone() -> None:
     letter = build_dead_letter(RECORD, FAULT, context("only_the_record"), 9)
     assert letter.value is not None
-    envelope = Envelope.from_json_bytes(letter.value)
+    envelope = decode_envelope(letter.value)
     assert (envelope.original, envelope.fault) == (replace(RECORD, value=None), FAULT)
 
 
@@ -181,7 +181,7 @@ def test_without_a_hook_nothing_is_marked() -> None:
     plain = DeadLetterContext("people.dlq", "people_clean", "7f3e", "g")
     letter = build_dead_letter(RECORD, FAULT, plain, 9)
     assert letter.value is not None
-    assert not Envelope.from_json_bytes(letter.value).redacted
+    assert not decode_envelope(letter.value).redacted
     raw = build_dead_letter(RECORD, FAULT, replace(plain, form="raw"), 9)
     assert "kpipe.redacted" not in dict(raw.headers)
 
