@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "as_json",
     "as_text",
+    "hint_unknown",
     "moving_bar",
     "print_decisions",
     "print_letter",
@@ -128,6 +129,16 @@ def print_letter(found: FoundDeadLetter, is_complete: bool) -> None:
         print_line(f"header {name}: {_or_null(data)}")
     print_line(f"key: {_or_null(original.key)}")
     print_line(f"value: {_or_null(original.value)}")
+
+
+def hint_unknown(topic: str, families: Iterable[str]) -> None:
+    """Say how to go on where no family of headers is known of any dead letter that is shown."""
+    from kpipe_platform.deadletter.families import ADD_A_FAMILY
+
+    if set(families) == {"unknown"}:
+        print_hint(
+            f"Topic {topic!r} is no dead-letter topic, or one of a family that kpipe does not know; {ADD_A_FAMILY}."
+        )
 
 
 def print_stats(stats: Stats) -> None:

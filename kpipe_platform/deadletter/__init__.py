@@ -4,6 +4,8 @@ from kpipe_platform.deadletter.build import build_dead_letter, correlation_id
 from kpipe_platform.deadletter.context import DeadLetterContext
 from kpipe_platform.deadletter.decode import decode_envelope, is_envelope
 from kpipe_platform.deadletter.encode import encode_envelope
+from kpipe_platform.deadletter.families import HeaderFamily, header_families
+from kpipe_platform.deadletter.found import FoundDeadLetter
 from kpipe_platform.deadletter.headers import connect_headers, error_headers, spring_headers
 from kpipe_platform.deadletter.letter import DeadLetter
 from kpipe_platform.deadletter.model import Envelope, envelope_schema
@@ -16,6 +18,8 @@ __all__ = [
     "DeadLetterContext",
     "Distribution",
     "Envelope",
+    "FoundDeadLetter",
+    "HeaderFamily",
     "OriginRange",
     "PayloadReference",
     "Redact",
@@ -28,6 +32,7 @@ __all__ = [
     "encode_envelope",
     "envelope_schema",
     "error_headers",
+    "header_families",
     "is_envelope",
     "load_redaction",
     "spring_headers",

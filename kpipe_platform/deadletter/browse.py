@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from kpipe_platform.deadletter.families import read_dead_letter
 from kpipe_platform.deadletter.filters import DeadLetterFilter
 from kpipe_platform.deadletter.found import FoundDeadLetter
 from kpipe_platform.deadletter.progress import Progress
+from kpipe_platform.deadletter.reader import read_dead_letter
 from kpipe_platform.deadletter.reading import read_range
 from kpipe_platform.deadletter.stored_offset import read_stored_offset
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.offsets import OffsetRange, watermarks
 from kpipe_platform.kafka.slices import check_partitions
 from kpipe_platform.kafka.topics import describe_topics
 
-# Records of a partition in which a dead letter must be found.
-_LOOKED_AT = 1_000
 _HOUR_MS = 3_600_000
 AGES = (("under 1 hour", _HOUR_MS), ("under 1 day", 24 * _HOUR_MS), ("under 7 days", 7 * 24 * _HOUR_MS))
 """Classes of age, each with its limit in milliseconds; older ones are ``7 days or more``."""
@@ -59,15 +57,12 @@ def browse(
 
     Raises:
         TopicNotFoundError: The topic, or one of the partitions, does not exist.
-        ConfigError: It is no dead-letter topic.
         BrokerUnavailableError: The brokers are away.
     """
     described = describe_topics(clients, [topic])[topic]
     numbers = sorted(set(letter_partitions)) or list(range(described.partitions))
     check_partitions({topic: described}, [(topic, number) for number in numbers])
     marks = watermarks(clients, [(topic, number) for number in numbers], "read_committed")
-    if wanted is None or not wanted.places:
-        require_dead_letters(clients, topic, group, marks)
     for number in numbers:
         mark = marks[(topic, number)]
         progress = _progress(clients, group, topic, number, described.topic_id)
@@ -75,35 +70,6 @@ def browse(
             found = read_dead_letter(letter)
             if wanted is None or wanted.takes(found):
                 yield Listed(found, progress.is_done(letter.offset or 0))
-
-
-def require_dead_letters(clients: Clients, topic: str, group: str, marks: Mapping[Partition, Watermarks]) -> None:
-    """Refuse a topic that has records and no dead letter among the first ones of its partitions.
-
-    Args:
-        clients: Clients to use.
-        topic: The topic that should hold dead letters.
-        group: Group id for the client; nothing is joined and nothing is committed.
-        marks: Log start and end of the partitions to look at.
-
-    Raises:
-        ConfigError: It is no dead-letter topic.
-    """
-    looked_at = 0
-    for (_, number), mark in marks.items():
-        first = OffsetRange(topic, number, mark.log_start, min(mark.end, mark.log_start + _LOOKED_AT))
-        for letter in read_range(clients.settings, group, first):
-            found = read_dead_letter(letter)
-            if found.family != "unknown" or found.redacted:
-                return
-            looked_at += 1
-    if looked_at:
-        msg = f"topic {topic!r} is no dead-letter topic: none of the {looked_at:,} records that were looked at is one"
-        fix = (
-            f"name the dead-letter topic, for example {topic}.dlq; for single records give --at PARTITION@OFFSET, and "
-            "to redrive plain records say where to with --to-topic"
-        )
-        raise ConfigError(msg, fix=fix, topic=topic)
 
 
 def find_one(clients: Clients, topic: str, group: str, partition: int, offset: int) -> Listed:

@@ -12,7 +12,7 @@ from kpipe_platform.kafka.topics import TopicLimits
 Form: TypeAlias = Literal["envelope", "raw"]
 """``envelope``: documented JSON around the original bytes. ``raw``: the original bytes and headers."""
 
-HeaderFamily: TypeAlias = Literal["connect", "spring"]
+HeaderStyle: TypeAlias = Literal["connect", "spring"]
 """Which error headers to write: Kafka Connect's text headers, Spring Kafka's binary ones."""
 
 CORRELATION_HEADER = "correlation-id"
@@ -55,7 +55,7 @@ class DeadLetterContext:
     form: Form = "envelope"
     max_record_bytes: int = DEFAULT_MAX_RECORD_BYTES
     distribution: Distribution | None = None
-    header_families: tuple[HeaderFamily, ...] = ("connect",)
+    header_families: tuple[HeaderStyle, ...] = ("connect",)
     correlation_header: str = CORRELATION_HEADER
     segments: tuple[Segment, ...] = ()
     retries: tuple[Retry, ...] = ()

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal, TypeAlias
 
+from kpipe_platform.deadletter.families import ADD_A_FAMILY
 from kpipe_platform.deadletter.found import FoundDeadLetter
-from kpipe_platform.deadletter.header_families import ATTEMPTS_HEADER
+from kpipe_platform.deadletter.origin import ATTEMPTS_HEADER
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.sizes import record_size
@@ -143,7 +144,8 @@ def decide(
         return kept(found, "unreadable", found.problem)
     name = policy.to_topic or found.original.topic
     if name is None:
-        return kept(found, "no_topic", "it does not say which topic it came from")
+        detail = "it does not say which topic it came from"
+        return kept(found, "no_topic", f"{detail}; {ADD_A_FAMILY}" if found.family == "unknown" else detail)
     if found.topics and policy.to_topic is None:
         named = ", ".join(map(repr, found.topics))
         return kept(found, "several_topics", f"its headers name the topics {named}; --to-topic says which one is meant")

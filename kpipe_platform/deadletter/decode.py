@@ -61,6 +61,13 @@ def _bytes(text: str | None) -> bytes | None:
     return None if text is None else base64.b64decode(text, validate=True)
 
 
+def _number(value: Any) -> int | None:
+    if value is None or type(value) is int:
+        return value
+    msg = f"{value!r} is no number"
+    raise TypeError(msg)
+
+
 def _read(document: dict[str, Any]) -> Envelope:
     original, fault = document["original"], document["fault"]
     reference, origin_range = original["reference"], document["origin_range"]
@@ -69,7 +76,7 @@ def _read(document: dict[str, Any]) -> Envelope:
             topic=original["topic"],
             partition=original["partition"],
             offset=original["offset"],
-            timestamp_ms=original["timestamp_ms"],
+            timestamp_ms=_number(original["timestamp_ms"]),
             timestamp_type=original["timestamp_type"],
             key=_bytes(original["key_base64"]),
             value=_bytes(original["value_base64"]),
@@ -96,7 +103,7 @@ def _read(document: dict[str, Any]) -> Envelope:
         retries=tuple(map(Retry.from_json, document["retries"])),
         omitted=tuple(document["omitted"]),
         reference=reference and PayloadReference(**fields_of(PayloadReference, reference)),
-        header_count=original["header_count"],
+        header_count=_number(original["header_count"]) or 0,
         rules=tuple(document.get("rules") or ()),
         redacted=bool(document.get("redacted")),
     )

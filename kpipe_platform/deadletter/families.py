@@ -1,202 +1,175 @@
-"""Reading a dead letter of any family: kpipe's envelope, kpipe's raw form, and what other systems write."""
+"""The header families that kpipe reads: its own, Kafka Connect's, Spring Kafka's, and those of installed packages.
+
+A header family is the set of header names by which one tool says where a dead letter comes from and why it is there.
+A package adds one by an entry point of the group `ENTRY_POINT_GROUP`, which names a `HeaderFamily`.
+
+Source: Kafka Connect ``DeadLetterQueueReporter``; Spring Kafka ``DeadLetterPublishingRecoverer`` and its retry topics.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib import metadata
+from typing import NamedTuple
 
-from kpipe_platform.codecs.base import DecodeFault
-from kpipe_platform.deadletter.decode import decode_envelope, is_envelope
 from kpipe_platform.deadletter.found import FoundDeadLetter
-from kpipe_platform.deadletter.header_families import REDACTED_MARK, Origin, own_headers
-from kpipe_platform.deadletter.hops import Hops, attempts_of, find_hops
-from kpipe_platform.deadletter.json_body import JsonBody, read_json_body
-from kpipe_platform.deadletter.model import OMITTED_MESSAGE_HEADERS
-from kpipe_platform.deadletter.numbers import read_text
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.deadletter.origin import ORIGIN_HEADER, REDACTED_HEADER
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.records import Headers
 
-_KPIPE_CLASS = "kpipe_platform."
+ENTRY_POINT_GROUP = "kpipe_platform.dead_letter_families"
+"""Group of the entry points that add header families."""
 
-
-def read_dead_letter(letter: KafkaRecord) -> FoundDeadLetter:
-    """Read a dead letter.
-
-    Where a document holds the record, as kpipe's envelope does, its coordinates count, and the record in it is taken as
-    it is, left-over error headers of earlier tools and all. Where only headers tell, and several hops left theirs, the
-    first original coordinates and the last exception count, and ``topics`` says whether they agree.
-
-    Args:
-        letter: The message as it lies in the dead-letter topic.
-
-    Returns:
-        What it says. A message that is no dead letter of any known family is one of family ``unknown``.
-    """
-    origin, hops = Origin.from_headers(letter.headers), find_hops(letter.headers)
-    if origin is not None:
-        return _read_own(letter, origin, hops)
-    if is_envelope(letter.value):
-        return _read_envelope(letter)
-    body = read_json_body(letter.value)
-    if body is not None:
-        return _read_body(letter, body)
-    if hops is not None:
-        return _read_headers(letter, hops)
-    redacted, attempts = REDACTED_MARK in letter.headers, attempts_of(letter.headers) or 0
-    return FoundDeadLetter(letter, "unknown", _nowhere(letter), attempts=attempts, redacted=redacted)
+ADD_A_FAMILY = (
+    f"for dead letters of a tool that kpipe does not know, install a package with an entry point of group "
+    f"{ENTRY_POINT_GROUP!r} that names its HeaderFamily"
+)
+"""How to make dead letters readable that another tool wrote; part of error messages."""
 
 
-def with_source(found: FoundDeadLetter, source: KafkaRecord) -> FoundDeadLetter:
-    """Complete a dead letter with the record that was read at its original coordinates.
+@dataclass(frozen=True, slots=True)
+class HeaderFamily:
+    """The names of one tool's error headers; None, or no names, for what the tool does not write.
+
+    Where several names are given, the first one that the dead letter has counts. When several hops left their headers,
+    the oldest original coordinates and the newest exception count.
 
     Args:
-        found: One whose bytes or headers only the source topic has.
-        source: The record there.
+        name: Shown by ``kpipe dlq``; no two families have the same.
+        topic: Original topic.
+        partition: Original partition.
+        offset: Original offset.
+        timestamp: Original timestamp, milliseconds.
+        exceptions: The exception's class.
+        cause: Class of the exception's cause.
+        messages: The exception's message.
+        stacktraces: Its stack trace.
+        kind: A short reason.
+        asset: Who gave the record up: an asset or a connector.
+        group: The consumer group that gave it up.
+        run: The run or task.
+        attempts: How often the record was tried.
+        prefixes: How the names of the tool's headers begin. They are error headers: a redrive strips them.
+        names: Further names of its error headers.
+        binary_numbers: Whether numbers may be big-endian integers, and not only text.
+        keeps_timestamp: Whether the dead letter has the record's own timestamp, rather than the time of its failure.
+        refine: Called with what the headers of a dead letter say, returns it with what else the tool's rules imply:
+            another exception, the record out of a document in the value, or ``from_source`` where the tool does not
+            copy the whole record.
     """
-    known = attempts_of(source.headers)
-    attempts = found.attempts if known is None else max(known, found.attempts)
-    return replace(found, original=source, attempts=attempts, redacted=False, from_source=None, reference=None)
+
+    name: str
+    topic: str | None = None
+    partition: str | None = None
+    offset: str | None = None
+    timestamp: str | None = None
+    exceptions: tuple[str, ...] = ()
+    cause: str | None = None
+    messages: tuple[str, ...] = ()
+    stacktraces: tuple[str, ...] = ()
+    kind: str | None = None
+    asset: str | None = None
+    group: str | None = None
+    run: str | None = None
+    attempts: str | None = None
+    prefixes: tuple[str, ...] = ()
+    names: tuple[str, ...] = ()
+    binary_numbers: bool = False
+    keeps_timestamp: bool = False
+    refine: Callable[[FoundDeadLetter], FoundDeadLetter] | None = None
 
 
-def _read_envelope(record: KafkaRecord) -> FoundDeadLetter:
+def _spring(name: str, prefix: str, prefixes: tuple[str, ...]) -> HeaderFamily:
+    original, exception, key = f"{prefix}original-", f"{prefix}exception-", f"{prefix}key-exception-"
+    return HeaderFamily(
+        name,
+        topic=f"{original}topic",
+        partition=f"{original}partition",
+        offset=f"{original}offset",
+        timestamp=f"{original}timestamp",
+        exceptions=(f"{exception}fqcn", f"{key}fqcn"),
+        cause=f"{exception}cause-fqcn",
+        messages=(f"{exception}message", f"{key}message"),
+        stacktraces=(f"{exception}stacktrace", f"{key}stacktrace"),
+        group=f"{original}consumer-group",
+        attempts="retry_topic-attempts",
+        prefixes=(*prefixes, "retry_topic-"),
+        names=("springDeserializerExceptionKey", "springDeserializerExceptionValue"),
+        binary_numbers=True,
+    )
+
+
+CONNECT = HeaderFamily(
+    "connect",
+    topic="__connect.errors.topic",
+    partition="__connect.errors.partition",
+    offset="__connect.errors.offset",
+    exceptions=("__connect.errors.exception.class.name",),
+    messages=("__connect.errors.exception.message",),
+    stacktraces=("__connect.errors.exception.stacktrace",),
+    kind="__connect.errors.stage",
+    asset="__connect.errors.connector.name",
+    run="__connect.errors.task.id",
+    prefixes=("__connect.errors.",),
+    keeps_timestamp=True,
+)
+SPRING = _spring("spring", "kafka_dlt-", ("kafka_dlt-",))
+# Dead letters that went through Spring's retry topics have these names.
+SPRING_RETRY = _spring("spring_retry", "kafka_", ("kafka_original-", "kafka_exception-", "kafka_key-exception-"))
+
+
+class _Known(NamedTuple):
+    families: tuple[HeaderFamily, ...]
+    names: frozenset[str]
+    prefixes: tuple[str, ...]
+
+
+@lru_cache(maxsize=1)
+def _known() -> _Known:
+    """All families, once in each process; an entry point that fails is tried again by the next call."""
+    families = [CONNECT, SPRING, SPRING_RETRY]
+    for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP):
+        family = _loaded(entry_point)
+        if family.name in {each.name for each in families} | {"kpipe", "unknown"}:
+            msg = f"entry point {entry_point.name!r} adds a second dead-letter family named {family.name!r}"
+            raise ConfigError(msg, fix="give it another name, or uninstall one of the packages")
+        families.append(family)
+    names = {REDACTED_HEADER, ORIGIN_HEADER}.union(*(family.names for family in families))
+    prefixes = tuple(dict.fromkeys(prefix for family in families for prefix in family.prefixes))
+    return _Known(tuple(families), frozenset(names), prefixes)
+
+
+def _loaded(entry_point: metadata.EntryPoint) -> HeaderFamily:
+    where = f"entry point {entry_point.name!r} = {entry_point.value!r} of group {ENTRY_POINT_GROUP!r}"
     try:
-        envelope = decode_envelope(record.value)
-    except DecodeFault as error:
-        return FoundDeadLetter(record, "kpipe", _nowhere(record), problem=f"its envelope cannot be read: {error}")
-    fault = envelope.fault
-    about: dict[str, Any] = {
-        "exception_type": fault.exception_type,
-        "message": fault.message,
-        "who": envelope.asset,
-        "component": fault.component.value,
-        "kind": fault.kind,
-        "rules": envelope.rules,
-        "dead_lettered_ms": envelope.dead_lettered_ms,
-    }
-    if envelope.reference is None:
-        restored = envelope.restore(record.key, record.headers)
-        return FoundDeadLetter(
-            record,
-            "kpipe",
-            restored,
-            attempts=attempts_of(restored.headers) or 0,
-            redacted=envelope.redacted,
-            origin_range=envelope.origin_range,
-            **about,
-        )
-    own = () if OMITTED_MESSAGE_HEADERS in envelope.omitted else record.headers[: envelope.header_count]
-    problem = None
-    if envelope.original.offset is None:
-        problem = "its payload did not fit into the envelope, and it was in no log before"
-    return FoundDeadLetter(
-        record,
-        "kpipe",
-        envelope.original,
-        attempts=attempts_of(own) or 0,
-        redacted=envelope.redacted,
-        from_source="payload",
-        reference=envelope.reference,
-        origin_range=envelope.origin_range,
-        problem=problem,
-        **about,
-    )
+        family = entry_point.load()
+    except Exception as error:  # importing runs the package's code
+        msg = f"{where} cannot be loaded: {type(error).__name__}: {error}"
+        raise ConfigError(msg, fix="correct the package that has it, or uninstall it") from error
+    if not isinstance(family, HeaderFamily):
+        msg = f"{where} names {type(family).__name__}"
+        raise ConfigError(msg, fix="let it name a kpipe_platform.deadletter.HeaderFamily")
+    return family
 
 
-def _read_body(record: KafkaRecord, body: JsonBody) -> FoundDeadLetter:
-    attempts = attempts_of(body.original.headers)
-    return FoundDeadLetter(
-        record,
-        "dagster_kafka",
-        body.original,
-        exception_type=body.kind,
-        kind=body.kind,
-        message=body.message,
-        who=body.asset,
-        dead_lettered_ms=body.failed_ms,
-        attempts=body.attempts if attempts is None else attempts,
-    )
+def header_families() -> tuple[HeaderFamily, ...]:
+    """The families that are known here.
+
+    Raises:
+        ConfigError: An entry point does not load, or does not name a family.
+    """
+    return _known().families
 
 
-def _read_own(record: KafkaRecord, origin: Origin, hops: Hops | None) -> FoundDeadLetter:
-    """The raw form of kpipe, where the error headers alone would not say where the record belongs."""
-    own, added = record.headers[: origin.header_count], record.headers[origin.header_count :]
-    original = replace(
-        record,
-        topic=origin.topic,
-        partition=origin.partition,
-        offset=origin.offset,
-        timestamp_ms=record.timestamp_ms if origin.timestamp_ms is None else origin.timestamp_ms,
-        timestamp_type=None,
-        headers=own,
-    )
-    about = FoundDeadLetter(record, "kpipe", original) if hops is None else _read_headers(record, hops)
-    return replace(
-        about,
-        family="kpipe",
-        original=original,
-        attempts=attempts_of(own) or 0,
-        redacted=REDACTED_MARK in added,
-        from_source=None,
-        problem=None,
-        topics=(),
-    )
+def is_error_header(name: str) -> bool:
+    """Whether a header of that name belongs to a dead letter and not to its record."""
+    _, names, prefixes = _known()
+    return name in names or name.startswith(prefixes)
 
 
-def _read_headers(record: KafkaRecord, hops: Hops) -> FoundDeadLetter:
-    origin, failure = hops.origin, hops.failure
-    topic = hops.original_text(origin.topic)
-    partition, offset = hops.original_number(origin.partition), hops.original_number(origin.offset)
-    timestamp = hops.original_number(origin.timestamp)
-    original = replace(
-        record,
-        topic=topic,
-        partition=partition,
-        offset=offset,
-        timestamp_ms=record.timestamp_ms if timestamp is None else timestamp,
-        timestamp_type=None,
-        headers=own_headers(record.headers),
-    )
-    exception, message = hops.failure_text(failure.exceptions), hops.failure_text(failure.messages)
-    if failure.name == "streams" and exception is not None:
-        # The header is the exception's toString(): the class, and often the message behind it.
-        exception = exception.partition(":")[0].strip()
-    topics = hops.topics
-    from_source = problem = None
-    if not hops.keeps_headers and None not in (topic, partition, offset):
-        # A share group copies neither key nor value unless it is told to.
-        bare = failure.name == "share_group" and record.key is None and record.value is None
-        if len(topics) == 1:
-            from_source = "payload" if bare else "headers"
-        elif bare:
-            problem = f"its payload is in one of the topics {', '.join(topics)}, and it does not say in which"
-    own_time = record.timestamp_type == "log_append_time" or not failure.keeps_timestamp
-    return FoundDeadLetter(
-        record,
-        origin.name,
-        original,
-        exception_type=exception,
-        cause_type=hops.failure_text((failure.cause,)),
-        message=message,
-        who=hops.either("who"),
-        component=_component(record),
-        kind=hops.either("kind"),
-        dead_lettered_ms=record.timestamp_ms if own_time else None,
-        attempts=attempts_of(record.headers) or 0,
-        redacted=REDACTED_MARK in record.headers,
-        from_source=from_source,  # type: ignore[arg-type]  # a conditional of two literals
-        problem=problem,
-        topics=topics if len(topics) > 1 else (),
-    )
-
-
-def _component(record: KafkaRecord) -> str | None:
-    """The component that kpipe's raw form names."""
-    for name, value in record.headers:
-        if name == "__connect.errors.class.name":
-            text = read_text(value) or ""
-            return text[len(_KPIPE_CLASS) :] if text.startswith(_KPIPE_CLASS) else None
-    return None
-
-
-def _nowhere(record: KafkaRecord) -> KafkaRecord:
-    """The message's bytes, from no known place: the dead-letter topic is not where the record comes from."""
-    return replace(record, topic=None, partition=None, offset=None, headers=own_headers(record.headers))
+def own_headers(headers: Headers) -> Headers:
+    """The record's own headers, untouched and in their order."""
+    _, names, prefixes = _known()
+    return tuple(pair for pair in headers if pair[0] not in names and not pair[0].startswith(prefixes))

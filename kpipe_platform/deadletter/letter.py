@@ -10,9 +10,7 @@ from typing import NamedTuple
 from kpipe_platform.deadletter.context import DeadLetterContext
 from kpipe_platform.deadletter.decode import is_envelope
 from kpipe_platform.deadletter.encode import encode_envelope
-from kpipe_platform.deadletter.header_families import ORIGIN_HEADER, REDACTED_MARK, Origin, is_error_header
 from kpipe_platform.deadletter.headers import coordinate_headers, error_headers
-from kpipe_platform.deadletter.json_body import read_json_body
 from kpipe_platform.deadletter.model import (
     OMITTED_HEADERS,
     OMITTED_KEY,
@@ -24,6 +22,7 @@ from kpipe_platform.deadletter.model import (
     OMITTED_STACKTRACE,
     Envelope,
 )
+from kpipe_platform.deadletter.origin import ORIGIN_HEADER, REDACTED_MARK, Origin
 from kpipe_platform.deadletter.parts import PayloadReference
 from kpipe_platform.kafka.records import Headers, KafkaRecord
 from kpipe_platform.kafka.sizes import compressed_size, record_size
@@ -96,8 +95,9 @@ def raw_letters(failure: Failure) -> Iterator[DeadLetter]:
     timestamp_ms, kept_ms = record.timestamp_ms, None
     if timestamp_ms is not None and timestamp_ms not in context.limits.times_ms(envelope.dead_lettered_ms):
         timestamp_ms, kept_ms = envelope.dead_lettered_ms, timestamp_ms
-    if envelope.origin_range is not None or kept_ms is not None or _looks_dead_lettered(record):
-        # Without it a reader would take what the record brings, or a rejected output's source, at its word.
+    if envelope.origin_range is not None or kept_ms is not None or record.headers or is_envelope(record.value):
+        # Any header of the record may be an error header to a reader, and a rejected output's error headers name its
+        # source. Only a record without headers is sure to be read by those that are added here.
         origin = (Origin(record.topic, record.partition, record.offset, len(record.headers), kept_ms).to_header(),)
 
     def letter(errors: list[tuple[str, bytes | None]]) -> DeadLetter:
@@ -151,13 +151,6 @@ def envelope_letters(failure: Failure) -> Iterator[DeadLetter]:
     if record.key is not None:
         envelope = replace(envelope, omitted=(*envelope.omitted, OMITTED_MESSAGE_KEY))
         yield letter(None, ())
-
-
-def _looks_dead_lettered(record: KafkaRecord) -> bool:
-    """Whether a record without more about it would be read as a dead letter itself."""
-    if any(is_error_header(name) for name, _ in record.headers):
-        return True
-    return is_envelope(record.value) or read_json_body(record.value) is not None
 
 
 def _shrunk(fault: Fault) -> Iterator[tuple[Fault, tuple[str, ...]]]:

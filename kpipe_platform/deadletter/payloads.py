@@ -8,9 +8,9 @@ from dataclasses import replace
 from types import TracebackType
 
 from kpipe_platform.deadletter.decide import Decision, Redacted, kept
-from kpipe_platform.deadletter.families import with_source
 from kpipe_platform.deadletter.found import FoundDeadLetter
 from kpipe_platform.deadletter.parts import PayloadReference
+from kpipe_platform.deadletter.reader import with_source
 from kpipe_platform.errors import BrokerUnavailableError, TopicNotFoundError, TransientError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.fetch import RecordFetcher

@@ -12,22 +12,28 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
-from kpipe_platform.deadletter.browse import require_dead_letters
 from kpipe_platform.deadletter.decide import Decision
+from kpipe_platform.deadletter.families import ADD_A_FAMILY
 from kpipe_platform.deadletter.options import RedriveOptions
 from kpipe_platform.deadletter.pace import Pace
 from kpipe_platform.deadletter.payloads import Payloads
+from kpipe_platform.deadletter.reader import read_dead_letter
+from kpipe_platform.deadletter.reading import read_range
 from kpipe_platform.deadletter.redrive_partition import PartitionRedrive, Shared
 from kpipe_platform.deadletter.results import RedriveProgress, RedriveResult
 from kpipe_platform.deadletter.targets import Targets
+from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import group_members
-from kpipe_platform.kafka.offsets import Partition, Watermarks, watermarks
+from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import check_partitions, refuse_foreign_members
 from kpipe_platform.kafka.topics import describe_topics
 
 logger = logging.getLogger(__name__)
+
+# Records of a partition in which a dead letter must be found.
+_LOOKED_AT = 1_000
 
 
 def _check(shared: Shared, numbers: list[int], marks: Mapping[Partition, Watermarks]) -> None:
@@ -43,6 +49,28 @@ def _check(shared: Shared, numbers: list[int], marks: Mapping[Partition, Waterma
         PartitionRedrive(planned, number, marks[(topic, number)]).check()
         if result.limited:
             break
+
+
+def _require_dead_letters(clients: Clients, topic: str, group: str, marks: Mapping[Partition, Watermarks]) -> None:
+    """Refuse a topic that has records and no dead letter of a known family among the first of its partitions."""
+    looked_at = 0
+    for (_, number), mark in marks.items():
+        first = OffsetRange(topic, number, mark.log_start, min(mark.end, mark.log_start + _LOOKED_AT))
+        for letter in read_range(clients.settings, group, first):
+            found = read_dead_letter(letter)
+            if found.family != "unknown" or found.redacted:
+                return
+            looked_at += 1
+    if looked_at:
+        msg = (
+            f"topic {topic!r} is no dead-letter topic, or one of a family that kpipe does not know: none of the "
+            f"{looked_at:,} records that were looked at is a dead letter"
+        )
+        fix = (
+            f"name the dead-letter topic, for example {topic}.dlq; {ADD_A_FAMILY}; to send the records as they are, "
+            "say where to with --to-topic"
+        )
+        raise ConfigError(msg, fix=fix, topic=topic)
 
 
 def redrive(
@@ -78,8 +106,8 @@ def redrive(
         TopicRecreatedError: The group's offset belongs to an earlier topic of that name.
         NoStartOffsetError: The group has no offset, and ``start="error"``.
         ForeignMemberError: Another consumer uses the group.
-        ConfigError: The topic holds no dead letters, a record's partition is not in ``to_topic``, or more would be
-            passed over than the group's offset can remember; then nothing was sent.
+        ConfigError: The topic holds no dead letters of a known family, a record's partition is not in ``to_topic``, or
+            more would be passed over than the group's offset can remember; then nothing was sent.
         OffsetConflictError: Another redrive moved the group's offset, or took over (`FencedError`).
         BrokerUnavailableError: The brokers are away.
     """
@@ -94,7 +122,7 @@ def redrive(
         # The ends of all partitions before anything is sent: nothing that comes of this redrive is met in it.
         marks = watermarks(clients, [(options.topic, number) for number in numbers], "read_committed")
         if options.to_topic is None and not options.filter.places:
-            require_dead_letters(clients, options.topic, group, marks)
+            _require_dead_letters(clients, options.topic, group, marks)
         create = described.partitions if options.create_parking_topic else None
         shared = Shared(
             clients=clients,

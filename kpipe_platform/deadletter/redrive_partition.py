@@ -8,11 +8,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from kpipe_platform.deadletter.decide import Action, Decision, decide, kept
-from kpipe_platform.deadletter.families import read_dead_letter
 from kpipe_platform.deadletter.options import RedriveOptions
 from kpipe_platform.deadletter.pace import Pace
 from kpipe_platform.deadletter.payloads import Payloads
 from kpipe_platform.deadletter.progress import ALWAYS_FIT, Progress
+from kpipe_platform.deadletter.reader import read_dead_letter
 from kpipe_platform.deadletter.reading import read_range
 from kpipe_platform.deadletter.results import PartitionResult, RedriveProgress, RedriveResult
 from kpipe_platform.deadletter.sending import RedriveTransaction, RefusedError

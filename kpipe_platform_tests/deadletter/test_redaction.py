@@ -161,7 +161,7 @@ def test_raw_form_is_marked_behind_the_records_own_headers_even_where_only_the_l
     again = build_dead_letter(replace(RECORD, headers=letter.headers), FAULT, context(form="raw"), 9)
     own = len(letter.headers)
     assert again.headers[: own + 1] == (*letter.headers, ("kpipe.redacted", b"true"))
-    least = build_dead_letter(RECORD, FAULT, context(form="raw", max_record_bytes=300), 9)
+    least = build_dead_letter(RECORD, FAULT, context(form="raw", max_record_bytes=340), 9)
     assert ("kpipe.redacted", b"true") in least.headers
     assert len(least.headers) < len(letter.headers)
     oversized = context(oversized="raw", max_record_bytes=2_200)

@@ -35,12 +35,12 @@ def source(kafka_topic: TopicFactory) -> str:
 @pytest.fixture
 def dlq(kafka_topic: TopicFactory, produce: Produce, source: str) -> str:
     topic = kafka_topic("orders.dlq")
-    about = {"x-original-topic": source, "x-original-partition": "0"}
+    about = {"__connect.errors.topic": source, "__connect.errors.partition": "0"}
     produce(
         topic,
         [
-            {"key": b"\xff", "value": b"bad", "headers": {**about, "x-exception-fqcn": "a.Boom"}},
-            {"key": b"k", "value": b"other", "headers": {**about, "x-exception-fqcn": "a.Other"}},
+            {"key": b"\xff", "value": b"bad", "headers": {**about, "__connect.errors.exception.class.name": "a.Boom"}},
+            {"key": b"k", "value": b"other", "headers": {**about, "__connect.errors.exception.class.name": "a.Other"}},
             {"value": b"plain"},
         ],
     )

@@ -6,7 +6,7 @@ from __future__ import annotations
 _MAX_BYTES = 8
 
 
-def read_number(data: bytes | None) -> int | None:
+def read_number(data: bytes | None, *, binary: bool = True) -> int | None:
     """A number that is text, or binary and big-endian, as Spring writes it.
 
     Spring has 4 bytes for a partition or an attempt (a single byte is seen too), 8 for an offset or a timestamp,
@@ -15,6 +15,7 @@ def read_number(data: bytes | None) -> int | None:
 
     Args:
         data: The header's value.
+        binary: Whether it may be binary.
 
     Returns:
         The number; None where there is none, or where it is negative: those stand for what is not known.
@@ -25,12 +26,12 @@ def read_number(data: bytes | None) -> int | None:
     if text.isdigit():
         # More digits than a 64-bit number has.
         return int(text) if len(text) <= 19 else None
-    if len(data) > _MAX_BYTES or text[:1] == b"-":
+    if not binary or len(data) > _MAX_BYTES or text[:1] == b"-":
         return None
     number = int.from_bytes(data, "big", signed=True)
     return number if number >= 0 else None
 
 
 def read_text(data: bytes | None) -> str | None:
-    """A header's text; bytes that are no UTF-8 are shown as escapes."""
+    """A header's text; bytes that are not UTF-8 are shown as escapes."""
     return None if data is None else data.decode("utf-8", "backslashreplace")
