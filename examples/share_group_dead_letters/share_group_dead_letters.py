@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kpipe_platform.deadletter import FoundDeadLetter, HeaderFamily
+from kpipe_platform.dead_letters import FoundDeadLetter, HeaderFamily
 
 
 def refine(found: FoundDeadLetter) -> FoundDeadLetter:

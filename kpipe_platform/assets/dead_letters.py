@@ -7,7 +7,7 @@ from typing import Any
 import dagster as dg
 
 from kpipe_platform.assets.bars import bar_chart
-from kpipe_platform.deadletter.times import to_iso
+from kpipe_platform.dead_letters.envelope.times import to_iso
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable, OpenTable, open_table
 from kpipe_platform.io_managers.kafka import KafkaIOManager

@@ -58,7 +58,7 @@ def list_(
     """List dead letters, and why they are there."""
     from kpipe_platform.cli.dlq_output import as_json as letter_as_json
     from kpipe_platform.cli.dlq_output import hint_unknown, print_letters
-    from kpipe_platform.deadletter.browse import Listed, browse
+    from kpipe_platform.dead_letters.browse import Listed, browse
 
     wanted = filter_from(topics, partitions, since, until, exceptions, rules, assets, places)
     shown: list[Listed] = []
@@ -97,9 +97,9 @@ def show(
     """Show one dead letter in full, with the original record."""
     from kpipe_platform.cli.dlq_output import as_json as letter_as_json
     from kpipe_platform.cli.dlq_output import hint_unknown, print_letter
-    from kpipe_platform.deadletter.browse import Listed, find_one
-    from kpipe_platform.deadletter.decide import Decision
-    from kpipe_platform.deadletter.payloads import Payloads
+    from kpipe_platform.dead_letters.browse import Listed, find_one
+    from kpipe_platform.dead_letters.redrive.decide import Decision
+    from kpipe_platform.dead_letters.redrive.payloads import Payloads
 
     name = group_of(topic, group)
     with open_clients(bootstrap_servers) as clients:
@@ -144,7 +144,7 @@ def stats(
 ) -> None:
     """Count dead letters by reason, topic, partition, asset and age."""
     from kpipe_platform.cli.dlq_output import hint_unknown, print_stats
-    from kpipe_platform.deadletter.browse import Stats, browse
+    from kpipe_platform.dead_letters.browse import Stats, browse
 
     wanted = filter_from(topics, partitions, since, until, exceptions, rules, assets, None)
     counted = Stats()

@@ -11,10 +11,10 @@ from kpipe_platform.cli.output import print_hint, print_line
 from kpipe_platform.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from kpipe_platform.deadletter.browse import Listed, Stats
-    from kpipe_platform.deadletter.decide import Decision
-    from kpipe_platform.deadletter.found import FoundDeadLetter
-    from kpipe_platform.deadletter.results import RedriveProgress, RedriveResult
+    from kpipe_platform.dead_letters.browse import Listed, Stats
+    from kpipe_platform.dead_letters.read.found import FoundDeadLetter
+    from kpipe_platform.dead_letters.redrive.decide import Decision
+    from kpipe_platform.dead_letters.redrive.results import RedriveProgress, RedriveResult
     from kpipe_platform.kafka.records import KafkaRecord
 
 __all__ = [
@@ -47,7 +47,7 @@ def as_text(data: bytes | None) -> str | None:
 
 def as_json(listed: Listed) -> dict[str, Any]:
     """A dead letter without its payload, as JSON values."""
-    from kpipe_platform.deadletter.times import to_iso
+    from kpipe_platform.dead_letters.envelope.times import to_iso
 
     found = listed.found
     return {
@@ -77,7 +77,7 @@ def as_json(listed: Listed) -> dict[str, Any]:
 
 def print_letters(letters: list[Listed]) -> None:
     """A table of dead letters."""
-    from kpipe_platform.deadletter.times import to_iso
+    from kpipe_platform.dead_letters.envelope.times import to_iso
 
     print_table(
         ("at", "time", "original", "exception", "message", "attempts", "state"),
@@ -98,7 +98,7 @@ def print_letters(letters: list[Listed]) -> None:
 
 def print_letter(found: FoundDeadLetter, is_complete: bool) -> None:
     """One dead letter in full."""
-    from kpipe_platform.deadletter.times import to_iso
+    from kpipe_platform.dead_letters.envelope.times import to_iso
 
     original = found.original
     facts = {
@@ -133,7 +133,7 @@ def print_letter(found: FoundDeadLetter, is_complete: bool) -> None:
 
 def hint_unknown(topic: str, families: Iterable[str]) -> None:
     """Say how to go on where no family of headers is known of any dead letter that is shown."""
-    from kpipe_platform.deadletter.families import ADD_A_FAMILY
+    from kpipe_platform.dead_letters.read.families import ADD_A_FAMILY
 
     if set(families) == {"unknown"}:
         print_hint(

@@ -7,8 +7,9 @@ from typing import Any, Literal, cast, get_args
 import dagster as dg
 from pydantic import Field, field_validator
 
-from kpipe_platform.deadletter.context import CORRELATION_HEADER, HeaderStyle
-from kpipe_platform.deadletter.redaction import load_redaction
+from kpipe_platform.dead_letters.envelope.origin import CORRELATION_HEADER
+from kpipe_platform.dead_letters.write.context import HeaderStyle
+from kpipe_platform.dead_letters.write.redaction import load_redaction
 from kpipe_platform.kafka.properties import check_producer
 from kpipe_platform.policies.limits import DEFAULT_MINIMUM, DeadLetterLimit
 from kpipe_platform.resources.connection import KafkaConnection, known_values

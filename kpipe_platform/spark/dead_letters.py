@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from kpipe_platform.deadletter.reader import read_dead_letter
-from kpipe_platform.deadletter.row import COLUMNS, row_of
+from kpipe_platform.dead_letters.read.reader import read_dead_letter
+from kpipe_platform.dead_letters.read.row import COLUMNS, row_of
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, watermarks
 from kpipe_platform.kafka.records import KafkaRecord
@@ -79,7 +79,7 @@ def dead_letter_frame(
 
 
 def dead_letter_columns(rows: DataFrame) -> DataFrame:
-    """Rows of Spark's Kafka source, read as dead letters by `kpipe_platform.deadletter.reader`.
+    """Rows of Spark's Kafka source, read as dead letters by `kpipe_platform.dead_letters.read.reader`.
 
     A record that is no envelope of version 1 is a row too, with what its error headers say.
 

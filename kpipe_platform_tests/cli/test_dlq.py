@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 from kpipe_platform.cli import dlq_output
 from kpipe_platform.cli.dlq_output import as_text, moving_bar
 from kpipe_platform.cli.main import app
-from kpipe_platform.deadletter import DeadLetterContext, build_dead_letter
-from kpipe_platform.deadletter.results import RedriveProgress
+from kpipe_platform.dead_letters import DeadLetterContext, build_dead_letter
+from kpipe_platform.dead_letters.redrive.results import RedriveProgress
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.testing.broker import EmbeddedBroker

@@ -19,7 +19,7 @@ import kpipe_platform
 from kpipe_platform import errors
 from kpipe_platform.cli.connection import _VARIABLES
 from kpipe_platform.cli.main import app
-from kpipe_platform.deadletter import decode_envelope, encode_envelope, envelope_schema
+from kpipe_platform.dead_letters import decode_envelope, encode_envelope, envelope_schema
 from kpipe_platform.kafka.commit_metadata import CommitMetadata
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing import plugin

@@ -21,7 +21,7 @@ from kpipe_platform import (
     OffsetCommittingIOManager,
     current_slice,
 )
-from kpipe_platform.deadletter import Envelope, decode_envelope
+from kpipe_platform.dead_letters import Envelope, decode_envelope
 from kpipe_platform.errors import DeadLetterLimitError, StageFailedError, TransientError
 from kpipe_platform.testing.broker import EmbeddedBroker
 

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from kpipe_platform import JsonCodec, KafkaDestination, KafkaIOManager, KafkaRecord, KafkaTopic, kafka_topic_asset
 from kpipe_platform.codecs import RawCodec, TextCodec
-from kpipe_platform.deadletter import decode_envelope
+from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform.errors import DestinationRejectedError
 from kpipe_platform.policies.faults import FaultAction
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from kpipe_platform import ExecutionMode, PartitionScaling
-from kpipe_platform.deadletter import decode_envelope
+from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform.errors import StageFailedError
 
 from .conftest import Orders, order

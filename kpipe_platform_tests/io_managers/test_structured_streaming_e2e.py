@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from kpipe_platform import JsonCodec, KafkaTopic, TextCodec, kafka_topic_asset
-from kpipe_platform.deadletter import decode_envelope
+from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform_tests.values import SOURCE, record, text_of
 
 from .conftest import Orders

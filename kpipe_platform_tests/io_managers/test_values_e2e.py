@@ -22,7 +22,7 @@ from kpipe_platform import (
     table_input,
 )
 from kpipe_platform.codecs import Codec
-from kpipe_platform.deadletter import decode_envelope
+from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform.errors import ConfigError, RecordFaultError
 
 from .conftest import ORDER, Orders, order

@@ -114,7 +114,7 @@ def test_every_option_of_the_engine_is_in_the_config() -> None:
         letter_partitions=[6],
         group="g",
     ).options()
-    from kpipe_platform.deadletter.options import RedriveOptions
+    from kpipe_platform.dead_letters.redrive.options import RedriveOptions
 
     default = RedriveOptions("x.dlq")
     same = [name for name in RedriveOptions.__slots__ if getattr(wanted, name) == getattr(default, name)]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kpipe_platform.deadletter import (
+from kpipe_platform.dead_letters import (
     DeadLetter,
     DeadLetterContext,
     Distribution,
@@ -21,7 +21,7 @@ from kpipe_platform.deadletter import (
     build_dead_letter,
     decode_envelope,
 )
-from kpipe_platform.deadletter.reader import read_dead_letter
+from kpipe_platform.dead_letters.read.reader import read_dead_letter
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.topics import TopicLimits
 from kpipe_platform.policies.faults import Component, Fault
