@@ -26,7 +26,8 @@ from kpipe_platform.cli.dlq_options import (
 from kpipe_platform.cli.output import print_hint, print_json
 
 if TYPE_CHECKING:
-    from kpipe_platform.dead_letters.redrive.decide import Decision, Redacted
+    from kpipe_platform.dead_letters.redrive.decide import Decision
+    from kpipe_platform.dead_letters.redrive.options import Redacted
 
 __all__ = ["redrive"]
 

@@ -5,21 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Literal, TypeAlias
 
 from kpipe_platform.dead_letters.envelope.origin import ATTEMPTS_HEADER
 from kpipe_platform.dead_letters.read.families import ADD_A_FAMILY
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
+from kpipe_platform.dead_letters.redrive.options import RedriveOptions
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.sizes import record_size
 from kpipe_platform.kafka.topics import TopicLimits, is_topic_name
-
-Partitioning: TypeAlias = Literal["original", "by_key"]
-"""``original``: the partition that the record came from. ``by_key``: what the Java client's partitioner says."""
-
-Redacted: TypeAlias = Literal["keep", "from_source", "as_is"]
-"""What becomes of a redacted payload: stays; the original bytes from the source topic; what the hook left of it."""
 
 
 class Action(str, Enum):
@@ -37,36 +31,6 @@ class Action(str, Enum):
     def __str__(self) -> str:
         """The value: what tables and JSON show."""
         return self.value
-
-
-@dataclass(frozen=True, slots=True)
-class RedrivePolicy:
-    """How to redrive.
-
-    Args:
-        dead_letter_topic: Where the dead letters are.
-        parking_topic: Where those go that were redriven too often.
-        to_topic: Where records go instead of their original topic.
-        partitioning: How the partition is chosen.
-        max_attempts: How often one record is redriven; with that many attempts its dead letter is parked.
-        redacted: What becomes of a payload that was redacted.
-    """
-
-    dead_letter_topic: str
-    parking_topic: str
-    to_topic: str | None = None
-    partitioning: Partitioning = "original"
-    max_attempts: int = 3
-    redacted: Redacted = "keep"
-
-    def __post_init__(self) -> None:
-        if self.max_attempts < 1:
-            msg = f"max_attempts is {self.max_attempts}, so that nothing would ever be redriven"
-            raise ConfigError(msg, fix="set max_attempts to 1 or more")
-        for name in ("to_topic", "parking_topic"):
-            if getattr(self, name) == self.dead_letter_topic:
-                msg = f"{name} is {self.dead_letter_topic!r}, the topic that is redriven"
-                raise ConfigError(msg, fix="choose another topic: dead letters would come back for ever")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +86,13 @@ def kept(found: FoundDeadLetter, reason: str, detail: str) -> Decision:
 
 
 def decide(
-    found: FoundDeadLetter, policy: RedrivePolicy, topic_of: Callable[[str], TargetTopic], now_ms: int
+    found: FoundDeadLetter, options: RedriveOptions, topic_of: Callable[[str], TargetTopic], now_ms: int
 ) -> Decision:
     """What becomes of a dead letter.
 
     Args:
         found: The dead letter, complete: what only the source topic has was read already.
-        policy: How to redrive.
+        options: How to redrive.
         topic_of: Describes a topic.
         now_ms: The time, milliseconds since the epoch.
 
@@ -136,33 +100,33 @@ def decide(
         ConfigError: Its partition is not in ``to_topic``.
         TopicNotFoundError: ``to_topic``, or the parking topic that it needs, does not exist.
     """
-    if found.attempts >= policy.max_attempts:
-        return _checked(_parked(found, policy, topic_of), topic_of, now_ms)
-    if found.redacted and policy.redacted == "keep":
+    if found.attempts >= options.max_attempts:
+        return _checked(_parked(found, options, topic_of), topic_of, now_ms)
+    if found.redacted and options.redacted == "keep":
         return kept(found, "redacted", "its payload was redacted, and would come back changed")
     if found.problem is not None:
         return kept(found, "unreadable", found.problem)
-    name = policy.to_topic or found.original.topic
+    name = options.to_topic or found.original.topic
     if name is None:
         detail = "it does not say which topic it came from"
         return kept(found, "no_topic", f"{detail}; {ADD_A_FAMILY}" if found.family == "unknown" else detail)
-    if found.topics and policy.to_topic is None:
+    if found.topics and options.to_topic is None:
         named = ", ".join(map(repr, found.topics))
         return kept(found, "several_topics", f"its headers name the topics {named}; --to-topic says which one is meant")
-    if name in (policy.dead_letter_topic, policy.parking_topic):
+    if name in (options.topic, options.parking_name):
         return kept(found, "own_topic", f"its original topic is {name!r} itself, so that it would come back for ever")
-    if policy.to_topic is None and not is_topic_name(name):
+    if options.to_topic is None and not is_topic_name(name):
         return kept(found, "topic_gone", f"no topic can have the name {name!r}, where it says that it came from")
     try:
         topic = topic_of(name)
     except TopicNotFoundError as error:
-        if policy.to_topic is not None:
+        if options.to_topic is not None:
             raise
         return kept(found, "topic_gone", f"{error.message}; {error.fix}" if error.fix else error.message)
-    partition = None if policy.partitioning == "by_key" else found.original.partition
+    partition = None if options.partitioning == "by_key" else found.original.partition
     if partition is not None and partition >= topic.partitions:
         has = f"topic {name!r} has {topic.partitions} partition(s)"
-        if policy.to_topic is None:
+        if options.to_topic is None:
             detail = f"it came from partition {partition}, and {has}; --partitioning by-key lets its key choose"
             return kept(found, "partition_gone", detail)
         msg = f"the record of dead letter {found.place} came from partition {partition}, and {has}"
@@ -180,8 +144,8 @@ def decide(
     return _checked(Decision(found, Action.SEND, record, attempts), topic_of, now_ms)
 
 
-def _parked(found: FoundDeadLetter, policy: RedrivePolicy, topic_of: Callable[[str], TargetTopic]) -> Decision:
-    topic = topic_of(policy.parking_topic)
+def _parked(found: FoundDeadLetter, options: RedriveOptions, topic_of: Callable[[str], TargetTopic]) -> Decision:
+    topic = topic_of(options.parking_name)
     letter = found.letter
     same = letter.partition is not None and letter.partition < topic.partitions
     record = replace(letter, topic=topic.name, partition=letter.partition if same else None, offset=None)

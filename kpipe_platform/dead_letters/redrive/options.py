@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from kpipe_platform.dead_letters.read.filters import DeadLetterFilter
-from kpipe_platform.dead_letters.redrive.decide import Partitioning, Redacted, RedrivePolicy
 from kpipe_platform.errors import ConfigError
+
+Partitioning: TypeAlias = Literal["original", "by_key"]
+"""``original``: the partition that the record came from. ``by_key``: what the Java client's partitioner says."""
+
+Redacted: TypeAlias = Literal["keep", "from_source", "as_is"]
+"""What becomes of a redacted payload: stays; the original bytes from the source topic; what the hook left of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,13 @@ class RedriveOptions:
         if not self.transaction_timeout_s > 0:
             msg = f"transaction_timeout_s is {self.transaction_timeout_s}"
             raise ConfigError(msg, fix="set it to a number of seconds, for example 60")
-        _ = self.policy
+        if self.max_attempts < 1:
+            msg = f"max_attempts is {self.max_attempts}, so that nothing would ever be redriven"
+            raise ConfigError(msg, fix="set max_attempts to 1 or more")
+        for name, topic in (("to_topic", self.to_topic), ("parking_topic", self.parking_name)):
+            if topic == self.topic:
+                msg = f"{name} is {topic!r}, the topic that is redriven"
+                raise ConfigError(msg, fix="choose another topic: dead letters would come back for ever")
 
     @property
     def group_name(self) -> str:
@@ -73,16 +84,9 @@ class RedriveOptions:
         return self.group or redrive_group(self.topic)
 
     @property
-    def policy(self) -> RedrivePolicy:
-        """What becomes of a dead letter, by these options."""
-        return RedrivePolicy(
-            dead_letter_topic=self.topic,
-            parking_topic=self.parking_topic or f"{self.topic}.parking",
-            to_topic=self.to_topic,
-            partitioning=self.partitioning,
-            max_attempts=self.max_attempts,
-            redacted=self.redacted,
-        )
+    def parking_name(self) -> str:
+        """Where dead letters are parked."""
+        return self.parking_topic or f"{self.topic}.parking"
 
 
 def redrive_group(topic: str) -> str:

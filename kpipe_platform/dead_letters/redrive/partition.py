@@ -80,7 +80,6 @@ class PartitionRedrive:
 
     def __init__(self, shared: Shared, partition: int, marks: Watermarks) -> None:
         self._shared, self._options = shared, shared.options
-        self._policy = shared.options.policy
         self._partition, self._marks = partition, marks
         self._transaction: RedriveTransaction | None = None
         self._progress = Progress(marks.log_start)
@@ -202,12 +201,12 @@ class PartitionRedrive:
         if not self._options.filter.takes(found):
             self._counts.left_out += 1
             return _Item(offset, None, is_done=False)
-        if found.attempts < self._policy.max_attempts:
+        if found.attempts < self._options.max_attempts:
             completed = self._shared.payloads.complete(found)
             if isinstance(completed, Decision):
                 return _Item(offset, completed, is_done=False)
             found = completed
-        decision = decide(found, self._policy, self._shared.topics, int(self._shared.now_s() * 1000))
+        decision = decide(found, self._options, self._shared.topics, int(self._shared.now_s() * 1000))
         return _Item(offset, decision, is_done=decision.action is not Action.KEEP)
 
     def _commit(self, items: Sequence[_Item], end: int | None = None) -> None:

@@ -10,7 +10,8 @@ from types import TracebackType
 from kpipe_platform.dead_letters.envelope.parts import PayloadReference
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
 from kpipe_platform.dead_letters.read.reader import with_source
-from kpipe_platform.dead_letters.redrive.decide import Decision, Redacted, kept
+from kpipe_platform.dead_letters.redrive.decide import Decision, kept
+from kpipe_platform.dead_letters.redrive.options import Redacted
 from kpipe_platform.errors import BrokerUnavailableError, TopicNotFoundError, TransientError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.fetch import RecordFetcher

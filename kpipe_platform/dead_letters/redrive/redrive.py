@@ -39,7 +39,7 @@ _LOOKED_AT = 1_000
 def _check(shared: Shared, numbers: list[int], marks: Mapping[Partition, Watermarks]) -> None:
     """Refuse, before anything is sent, what the group's offsets could not remember."""
     options, topic = shared.options, shared.options.topic
-    parking = shared.options.policy.parking_topic
+    parking = options.parking_name
     result = RedriveResult(topic, options.group_name, parking, dry_run=True)
     # A parking topic that would be created counts as there.
     create = len(numbers) if options.create_parking_topic else None
@@ -111,8 +111,8 @@ def redrive(
         OffsetConflictError: Another redrive moved the group's offset, or took over (`FencedError`).
         BrokerUnavailableError: The brokers are away.
     """
-    policy, group = options.policy, options.group_name
-    result = RedriveResult(options.topic, group, policy.parking_topic, options.dry_run)
+    group = options.group_name
+    result = RedriveResult(options.topic, group, options.parking_name, options.dry_run)
     with ExitStack() as stack:
         clients = stack.enter_context(Clients(settings))
         described = describe_topics(clients, [options.topic])[options.topic]
@@ -128,7 +128,7 @@ def redrive(
             clients=clients,
             options=options,
             topic_id=described.topic_id,
-            topics=RedriveTopics(clients, policy.parking_topic, parking_partitions=create, dry_run=options.dry_run),
+            topics=RedriveTopics(clients, options.parking_name, parking_partitions=create, dry_run=options.dry_run),
             payloads=stack.enter_context(Payloads(clients, group, options.redacted)),
             pace=Pace(None if options.dry_run else options.max_records_per_s, clock=clock, sleep=sleep),
             result=result,
