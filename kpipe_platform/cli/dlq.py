@@ -57,8 +57,8 @@ def list_(
 ) -> None:
     """List dead letters, and why they are there."""
     from kpipe_platform.cli.dlq_output import as_json as letter_as_json
-    from kpipe_platform.cli.dlq_output import print_letters
-    from kpipe_platform.deadletter.browse import Listed, browse
+    from kpipe_platform.cli.dlq_output import hint_unknown, print_letters
+    from kpipe_platform.dead_letters.browse import Listed, browse
 
     wanted = filter_from(topics, partitions, since, until, exceptions, rules, assets, places)
     shown: list[Listed] = []
@@ -77,6 +77,7 @@ def list_(
         print_json([letter_as_json(each) for each in shown])
     elif shown:
         print_letters(shown)
+        hint_unknown(topic, (each.found.family for each in shown))
     else:
         print_hint("There are no such dead letters.")
     if has_more:
@@ -95,10 +96,10 @@ def show(
 ) -> None:
     """Show one dead letter in full, with the original record."""
     from kpipe_platform.cli.dlq_output import as_json as letter_as_json
-    from kpipe_platform.cli.dlq_output import print_letter
-    from kpipe_platform.deadletter.browse import Listed, find_one
-    from kpipe_platform.deadletter.decide import Decision
-    from kpipe_platform.deadletter.payloads import Payloads
+    from kpipe_platform.cli.dlq_output import hint_unknown, print_letter
+    from kpipe_platform.dead_letters.browse import Listed, find_one
+    from kpipe_platform.dead_letters.redrive.decide import Decision
+    from kpipe_platform.dead_letters.redrive.payloads import Payloads
 
     name = group_of(topic, group)
     with open_clients(bootstrap_servers) as clients:
@@ -121,6 +122,7 @@ def show(
         print_json({**shown, "missing": missing, "record": _record(found.original, missing)})
     else:
         print_letter(found, missing is None)
+        hint_unknown(topic, [found.family])
         if missing is not None:
             print_hint(f"The original record is not shown: {missing}.")
 
@@ -141,8 +143,8 @@ def stats(
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
     """Count dead letters by reason, topic, partition, asset and age."""
-    from kpipe_platform.cli.dlq_output import print_stats
-    from kpipe_platform.deadletter.browse import Stats, browse
+    from kpipe_platform.cli.dlq_output import hint_unknown, print_stats
+    from kpipe_platform.dead_letters.browse import Stats, browse
 
     wanted = filter_from(topics, partitions, since, until, exceptions, rules, assets, None)
     counted = Stats()
@@ -156,6 +158,7 @@ def stats(
         print_json({"topic": topic, **counted.to_json()})
     else:
         print_stats(counted)
+        hint_unknown(topic, counted.by_family)
 
 
 app.command()(redrive)

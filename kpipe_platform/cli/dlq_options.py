@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from kpipe_platform.deadletter.filters import DeadLetterFilter
+    from kpipe_platform.dead_letters.read.filters import DeadLetterFilter
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
 Group = Annotated[
@@ -59,7 +59,7 @@ def filter_from(
     Raises:
         ConfigError: A time or a place cannot be read.
     """
-    from kpipe_platform.deadletter.filters import make_filter
+    from kpipe_platform.dead_letters.read.filters import make_filter
 
     return make_filter(
         topics=topics or (),
@@ -75,6 +75,6 @@ def filter_from(
 
 def group_of(topic: str, group: str | None) -> str:
     """The group that holds the progress."""
-    from kpipe_platform.deadletter.options import redrive_group
+    from kpipe_platform.dead_letters.redrive.options import redrive_group
 
     return group or redrive_group(topic)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -11,15 +11,16 @@ from kpipe_platform.cli.output import print_hint, print_line
 from kpipe_platform.cli.tables import print_table
 
 if TYPE_CHECKING:
-    from kpipe_platform.deadletter.browse import Listed, Stats
-    from kpipe_platform.deadletter.decide import Decision
-    from kpipe_platform.deadletter.found import FoundDeadLetter
-    from kpipe_platform.deadletter.results import RedriveProgress, RedriveResult
+    from kpipe_platform.dead_letters.browse import Listed, Stats
+    from kpipe_platform.dead_letters.read.found import FoundDeadLetter
+    from kpipe_platform.dead_letters.redrive.decide import Decision
+    from kpipe_platform.dead_letters.redrive.results import RedriveProgress, RedriveResult
     from kpipe_platform.kafka.records import KafkaRecord
 
 __all__ = [
     "as_json",
     "as_text",
+    "hint_unknown",
     "moving_bar",
     "print_decisions",
     "print_letter",
@@ -46,7 +47,7 @@ def as_text(data: bytes | None) -> str | None:
 
 def as_json(listed: Listed) -> dict[str, Any]:
     """A dead letter without its payload, as JSON values."""
-    from kpipe_platform.deadletter.times import to_iso
+    from kpipe_platform.dead_letters.envelope.times import to_iso
 
     found = listed.found
     return {
@@ -76,7 +77,7 @@ def as_json(listed: Listed) -> dict[str, Any]:
 
 def print_letters(letters: list[Listed]) -> None:
     """A table of dead letters."""
-    from kpipe_platform.deadletter.times import to_iso
+    from kpipe_platform.dead_letters.envelope.times import to_iso
 
     print_table(
         ("at", "time", "original", "exception", "message", "attempts", "state"),
@@ -97,7 +98,7 @@ def print_letters(letters: list[Listed]) -> None:
 
 def print_letter(found: FoundDeadLetter, is_complete: bool) -> None:
     """One dead letter in full."""
-    from kpipe_platform.deadletter.times import to_iso
+    from kpipe_platform.dead_letters.envelope.times import to_iso
 
     original = found.original
     facts = {
@@ -128,6 +129,16 @@ def print_letter(found: FoundDeadLetter, is_complete: bool) -> None:
         print_line(f"header {name}: {_or_null(data)}")
     print_line(f"key: {_or_null(original.key)}")
     print_line(f"value: {_or_null(original.value)}")
+
+
+def hint_unknown(topic: str, families: Iterable[str]) -> None:
+    """Say how to go on where no family of headers is known of any dead letter that is shown."""
+    from kpipe_platform.dead_letters.read.families import ADD_A_FAMILY
+
+    if set(families) == {"unknown"}:
+        print_hint(
+            f"Topic {topic!r} is no dead-letter topic, or one of a family that kpipe does not know; {ADD_A_FAMILY}."
+        )
 
 
 def print_stats(stats: Stats) -> None:

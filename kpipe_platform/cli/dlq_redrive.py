@@ -26,7 +26,8 @@ from kpipe_platform.cli.dlq_options import (
 from kpipe_platform.cli.output import print_hint, print_json
 
 if TYPE_CHECKING:
-    from kpipe_platform.deadletter.decide import Decision, Redacted
+    from kpipe_platform.dead_letters.redrive.decide import Decision
+    from kpipe_platform.dead_letters.redrive.options import Redacted
 
 __all__ = ["redrive"]
 
@@ -101,8 +102,8 @@ def redrive(
     with the same command.
     """
     from kpipe_platform.cli.dlq_output import moving_bar, print_decisions, print_result
-    from kpipe_platform.deadletter.options import RedriveOptions
-    from kpipe_platform.deadletter.redrive import redrive as run
+    from kpipe_platform.dead_letters.redrive.options import RedriveOptions
+    from kpipe_platform.dead_letters.redrive.redrive import redrive as run
 
     options = RedriveOptions(
         topic=topic,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import dagster as dg
 
@@ -14,6 +14,9 @@ from kpipe_platform.errors import ConfigError, StageFailedError, TopicNotFoundEr
 from kpipe_platform.io_managers.step import DEAD_LETTERS
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.resources.destination import KafkaDeadLetterDestination
+from kpipe_platform.resources.source import KafkaSource
+from kpipe_platform.resources.spark import SparkEngine
 from kpipe_platform.spark.convert import to_form
 from kpipe_platform.spark.dead_letter_counts import DeadLetterCounts, count_dead_letters
 from kpipe_platform.spark.dead_letters import dead_letter_frame, newest_ranges
@@ -21,8 +24,6 @@ from kpipe_platform.spark.failures import classify, is_sparks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from kpipe_platform.io_managers.kafka import KafkaIOManager
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,20 @@ class DeadLetterTable:
         declared = (metadata or {}).get(DEAD_LETTERS)
         value = declared.value if isinstance(declared, dg.MetadataValue) else declared
         return None if value is None else cls(**value)
+
+
+class TableReader(NamedTuple):
+    """The resources that read a dead-letter topic as a table.
+
+    Args:
+        source: Isolation, and the prefix of Spark's group ids.
+        spark: The engine.
+        dead_letter: Where the topic is; None: where the source is.
+    """
+
+    source: KafkaSource
+    spark: SparkEngine
+    dead_letter: KafkaDeadLetterDestination | None
 
 
 @dataclass(frozen=True)
@@ -84,24 +99,24 @@ class OpenTable:
             raise found from error
 
 
-def open_table(manager: KafkaIOManager, declared: DeadLetterTable, asset_key: dg.AssetKey) -> OpenTable:
+def open_table(reader: TableReader, declared: DeadLetterTable, asset_key: dg.AssetKey) -> OpenTable:
     """Look at a dead-letter topic as it is now.
 
     Args:
-        manager: Says which cluster, and reads.
+        reader: Where the topic is, and what reads it.
         declared: The topic.
         asset_key: Asset of the table; Spark's group ids are named after it.
 
     Raises:
         TopicNotFoundError: The topic does not exist, and it is not one that the first run creates.
     """
-    where = manager.dead_letter or manager.source
-    isolation = manager.source.isolation
+    where = reader.dead_letter or reader.source
+    isolation = reader.source.isolation
     with Clients(where.connection.settings) as clients:
         try:
             ranges = newest_ranges(clients, declared.topic, isolation, declared.max_records)
         except TopicNotFoundError as error:
-            if not _will_be_created(manager, declared):
+            if not _will_be_created(reader.dead_letter, declared):
                 msg = f"{error.message}, so there are no dead letters of topic {declared.source_topic!r} to show"
                 fix = (
                     "give dead_letter_asset(topic=...) the name that KafkaDeadLetterDestination has, or create it: "
@@ -110,25 +125,24 @@ def open_table(manager: KafkaIOManager, declared: DeadLetterTable, asset_key: dg
                 raise TopicNotFoundError(msg, fix=fix, topic=declared.topic) from error
             ranges = []
         frame = dead_letter_frame(
-            manager.spark.spark_session,
+            reader.spark.spark_session,
             clients,
             ranges,
             isolation=isolation,
-            group=manager.source.group(asset_key),
-            parts=manager.spark.tasks_at_once,
+            group=reader.source.group(asset_key),
+            parts=reader.spark.tasks_at_once,
         )
     return OpenTable(ranges, frame)
 
 
-def _will_be_created(manager: KafkaIOManager, declared: DeadLetterTable) -> bool:
-    """Whether the topic is missing only because no run has created it: then nothing failed as yet."""
-    destination = manager.dead_letter
+def _will_be_created(destination: KafkaDeadLetterDestination | None, declared: DeadLetterTable) -> bool:
+    """Whether the topic is missing only because no run has created it: then nothing has failed yet."""
     if destination is None or not destination.create_topic:
         return False
     return destination.topic_for(declared.source_topic) == declared.topic
 
 
-def load_dead_letters(manager: KafkaIOManager, declared: DeadLetterTable, asset_key: dg.AssetKey, form: str) -> Any:
+def load_dead_letters(reader: TableReader, declared: DeadLetterTable, asset_key: dg.AssetKey, form: str) -> Any:
     """The table in the form that an input asks for.
 
     Raises:
@@ -138,4 +152,4 @@ def load_dead_letters(manager: KafkaIOManager, declared: DeadLetterTable, asset_
     if form == "records":
         msg = f"asset {asset_key.to_user_string()} is a table of dead letters, which list[KafkaRecord] cannot hold"
         raise ConfigError(msg, fix="annotate a Spark, pandas or polars DataFrame, or a pyarrow Table")
-    return to_form(open_table(manager, declared, asset_key).frame, form, RawCodec())
+    return to_form(open_table(reader, declared, asset_key).frame, form, RawCodec())

@@ -13,7 +13,7 @@ from pydantic import Field
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
 from kpipe_platform.io_managers import ledger
-from kpipe_platform.io_managers.dead_letters import DeadLetterTable, load_dead_letters
+from kpipe_platform.io_managers.dead_letters import DeadLetterTable, TableReader, load_dead_letters
 from kpipe_platform.io_managers.feed import StagedFeeds, TopicFeed
 from kpipe_platform.io_managers.outputs import emit_feeds, emit_plain
 from kpipe_platform.io_managers.partition_events import StepEvents
@@ -112,7 +112,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
         form = context.definition_metadata.get(FORM) or requested_form(context.dagster_type.typing_type)
         dead_letters = DeadLetterTable.of(_upstream_metadata(context))
         if dead_letters is not None and READ not in context.definition_metadata:
-            return load_dead_letters(self, dead_letters, context.asset_key, form)
+            return load_dead_letters(self.table_reader(), dead_letters, context.asset_key, form)
         if how == READ_TABLE:
             return self._load_table(context, topic, form)
         pipeline = self.pipeline(context.step_context)
@@ -182,6 +182,10 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
         else:
             pipeline = self.pipeline(context.step_context)
             yield from emit_plain(context, obj, pipeline, topic=topic, store=None)
+
+    def table_reader(self) -> TableReader:
+        """What reads dead-letter topics as tables."""
+        return TableReader(self.source, self.spark, self.dead_letter)
 
     def _policies(self) -> FaultPolicies:
         return FaultPolicies.of(self.fault_policies).over(FaultPolicies.of(self.on_fault))

@@ -14,7 +14,7 @@ from typing import Any
 
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.deadletter import DeadLetterContext, Distribution
+from kpipe_platform.dead_letters import DeadLetterContext, Distribution
 from kpipe_platform.errors import CommitUnknownError, ConfigError, EngineUnavailableError, KpipeError
 from kpipe_platform.io_managers.current import storing
 from kpipe_platform.io_managers.interruption import Interruptible

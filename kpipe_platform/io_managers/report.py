@@ -9,7 +9,7 @@ from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.deadletter import Distribution
+from kpipe_platform.dead_letters import Distribution
 from kpipe_platform.io_managers.staged import IsolationCost
 from kpipe_platform.io_managers.step import RULES
 from kpipe_platform.io_managers.tally import Tally

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.deadletter import Retry
+from kpipe_platform.dead_letters import Retry
 from kpipe_platform.errors import OffsetConflictError, TransientError
 from kpipe_platform.io_managers.feed import StagedFeeds
 from kpipe_platform.io_managers.follower import Follower

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.deadletter import Retry, Segment
+from kpipe_platform.dead_letters import Retry, Segment
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.spark.frames import SliceFrames

@@ -14,7 +14,7 @@ import dagster as dg
 from dagster._core.definitions.utils import NoValueSentinel
 
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.deadletter import Retry, Segment
+from kpipe_platform.dead_letters import Retry, Segment
 from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
 from kpipe_platform.io_managers.feed import StagedFeeds
 from kpipe_platform.io_managers.isolation import Fails, Part, failing_records, refuse_hopeless

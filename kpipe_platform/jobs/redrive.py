@@ -6,10 +6,10 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from kpipe_platform.deadletter.decide import Action, Decision
-from kpipe_platform.deadletter.filters import make_filter
-from kpipe_platform.deadletter.options import RedriveOptions
-from kpipe_platform.deadletter.redrive import redrive
+from kpipe_platform.dead_letters.read.filters import make_filter
+from kpipe_platform.dead_letters.redrive.decide import Action, Decision
+from kpipe_platform.dead_letters.redrive.options import RedriveOptions
+from kpipe_platform.dead_letters.redrive.redrive import redrive
 from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.known_names import KnownNames
 
@@ -21,7 +21,7 @@ _LOGGED = 100
 
 
 class RedriveConfig(KnownNames):
-    """What to redrive, and how; see `kpipe_platform.deadletter.options.RedriveOptions`."""
+    """What to redrive, and how; see `kpipe_platform.dead_letters.redrive.options.RedriveOptions`."""
 
     topic: str = Field(description="the dead-letter topic")
     topics: list[str] = Field(default=[], description="filter: original topic, patterns")

@@ -7,8 +7,9 @@ from typing import Any, Literal, cast, get_args
 import dagster as dg
 from pydantic import Field, field_validator
 
-from kpipe_platform.deadletter.context import CORRELATION_HEADER, HeaderFamily
-from kpipe_platform.deadletter.redaction import load_redaction
+from kpipe_platform.dead_letters.envelope.origin import CORRELATION_HEADER
+from kpipe_platform.dead_letters.write.context import HeaderStyle
+from kpipe_platform.dead_letters.write.redaction import load_redaction
 from kpipe_platform.kafka.properties import check_producer
 from kpipe_platform.policies.limits import DEFAULT_MINIMUM, DeadLetterLimit
 from kpipe_platform.resources.connection import KafkaConnection, known_values
@@ -127,16 +128,16 @@ class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: 
     @field_validator("headers")
     @classmethod
     def _families(cls, value: list[str]) -> list[str]:
-        known = get_args(HeaderFamily)
+        known = get_args(HeaderStyle)
         if len(set(value)) < len(value) or not set(value) <= set(known):
             msg = f"headers={value}: give each of {', '.join(map(repr, known))} once at most"
             raise ValueError(msg)
         return value
 
     @property
-    def header_families(self) -> tuple[HeaderFamily, ...]:
+    def header_families(self) -> tuple[HeaderStyle, ...]:
         """The error headers to write, in their order."""
-        return tuple(cast("HeaderFamily", family) for family in self.headers)
+        return tuple(cast("HeaderStyle", family) for family in self.headers)
 
     @property
     def limit(self) -> DeadLetterLimit:

@@ -151,7 +151,7 @@ class OutputRows:
         """
         offsets = pc.cast(pc.cast(self._columns["src_offset"], pa.string()), pa.binary())
         places = self._prefixed("{}/{}/", offsets)
-        # As `kpipe_platform.deadletter.correlation_id` makes it.
+        # As `kpipe_platform.dead_letters.correlation_id` makes it.
         ids = self._prefixed("{}-{}-", offsets)
         if own is None and not places.null_count:
             # Usual, and in less than half the time.

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kpipe_platform.deadletter.parts import Retry
+from kpipe_platform.dead_letters.envelope.parts import Retry
 from kpipe_platform.policies.faults import Component, Fault, FaultAction
 from kpipe_platform.policies.retry import Attempt
 from kpipe_platform.spark.cached import drop_cached

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from kpipe_platform.deadletter import Segment, build_dead_letter
-from kpipe_platform.deadletter.redaction import without_message
+from kpipe_platform.dead_letters import Segment, build_dead_letter
+from kpipe_platform.dead_letters.write.redaction import without_message
 from kpipe_platform.errors import DeadLetterError
 from kpipe_platform.kafka.fetch import RecordFetcher
 from kpipe_platform.kafka.records import KafkaRecord

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from kpipe_platform.codecs import Codec
-from kpipe_platform.deadletter import DeadLetterContext
+from kpipe_platform.dead_letters import DeadLetterContext
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.settings import ConnectionSettings

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from confluent_kafka import KafkaException, Producer
 
-from kpipe_platform.deadletter import Segment
+from kpipe_platform.dead_letters import Segment
 from kpipe_platform.errors import DeadLetterError, EngineUnavailableError, KpipeError
 from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, not_delivered, translate
 from kpipe_platform.kafka.clients import new_client

@@ -17,8 +17,8 @@ from typer.testing import CliRunner, Result
 from kpipe_platform.cli import dlq_output
 from kpipe_platform.cli.dlq_output import as_text, moving_bar
 from kpipe_platform.cli.main import app
-from kpipe_platform.deadletter import DeadLetterContext, build_dead_letter
-from kpipe_platform.deadletter.results import RedriveProgress
+from kpipe_platform.dead_letters import DeadLetterContext, build_dead_letter
+from kpipe_platform.dead_letters.redrive.results import RedriveProgress
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.testing.broker import EmbeddedBroker
@@ -223,20 +223,29 @@ def test_dry_run_as_json(kpipe: Kpipe, dlq: str, source: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("command", ["list", "stats", "redrive", "redrive --dry-run --limit 3"])
-def test_a_topic_without_dead_letters_is_refused(
-    kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce, command: str
+def test_a_topic_of_no_known_family_is_shown_and_not_redriven(
+    kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce
 ) -> None:
     flights = kafka_topic("flights", partitions=2)
-    produce(flights, [{"value": b'{"flight": 1}', "partition": n % 2} for n in range(10)])
-    refused(kpipe(f"dlq {command} {flights}"), f"topic '{flights}' is no dead-letter topic", "none of the 10 records")
+    record = {"value": b'{"flight": 1}', "headers": {"x-original-topic": "departures"}}
+    produce(flights, [{**record, "partition": n % 2} for n in range(10)])
+    group = "kpipe_platform.dead_letter_families"
+    for command, lines in (("list", 11), ("list --at 1@2", 2)):
+        result = succeeded(kpipe(f"dlq {command} {flights}"))
+        assert (len(result.stdout.splitlines()), group in result.stderr) == (lines, True)
+    shown = succeeded(kpipe(f"dlq show {flights} 1 2"))
+    assert "header x-original-topic: departures" in shown.stdout
+    assert group in shown.stderr
+    assert "10 dead letter(s)" in succeeded(kpipe(f"dlq stats {flights}")).stdout
+    for command in ("redrive", "redrive --dry-run --limit 3"):
+        parts = f"topic '{flights}' is no dead-letter topic", "none of the 10 records", group, "--to-topic"
+        refused(kpipe(f"dlq {command} {flights}"), *parts)
     assert succeeded(kpipe(f"dlq list {kafka_topic('empty.dlq')}")).stderr == "There are no such dead letters.\n"
-    assert len(succeeded(kpipe(f"dlq list {flights} --at 1@2")).stdout.splitlines()) == 2
 
 
 def test_a_dry_run_lists_no_more_than_its_limit(kpipe: Kpipe, dlq: str, source: str, produce: Produce) -> None:
     produce(dlq, [b"plain"] * 20)
-    produce(dlq, [{"value": b"v", "headers": {"x-original-topic": source}}] * 3)
+    produce(dlq, [{"value": b"v", "headers": {"__connect.errors.topic": source}}] * 3)
     dry = f"dlq redrive {dlq} --dry-run --create-parking-topic --limit"
     rows = [line.split()[:2] for line in succeeded(kpipe(f"{dry} 3")).stdout.splitlines()[1:4]]
     assert rows == [["0@0", "send"], ["0@1", "park"], ["0@23", "send"]]

@@ -34,7 +34,7 @@ from kpipe_platform import (
     map_records,
     rule_checks,
 )
-from kpipe_platform.deadletter import Envelope
+from kpipe_platform.dead_letters import Envelope, decode_envelope
 from kpipe_platform.errors import BrokerUnavailableError, DeadLetterError, RecordFaultError, StageFailedError
 from kpipe_platform.spark.rules import RuleAction
 from kpipe_platform.spark.stage_notes import current_notes
@@ -46,7 +46,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def envelopes(orders: Orders) -> list[Envelope]:
-    return [Envelope.from_json_bytes(letter.value or b"") for letter in orders.letters()]
+    return [decode_envelope(letter.value or b"") for letter in orders.letters()]
 
 
 def ruled(orders: DataFrame) -> DataFrame:

@@ -21,7 +21,7 @@ from kpipe_platform import (
     OffsetCommittingIOManager,
     current_slice,
 )
-from kpipe_platform.deadletter import Envelope
+from kpipe_platform.dead_letters import Envelope, decode_envelope
 from kpipe_platform.errors import DeadLetterLimitError, StageFailedError, TransientError
 from kpipe_platform.testing.broker import EmbeddedBroker
 
@@ -69,7 +69,7 @@ def by_batch(orders: DataFrame) -> DataFrame:
 
 
 def envelopes(orders: Orders) -> list[Envelope]:
-    return [Envelope.from_json_bytes(letter.value or b"") for letter in orders.letters()]
+    return [decode_envelope(letter.value or b"") for letter in orders.letters()]
 
 
 @pytest.mark.parametrize(

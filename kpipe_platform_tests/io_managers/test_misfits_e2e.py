@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from kpipe_platform import JsonCodec, KafkaDestination, KafkaIOManager, KafkaRecord, KafkaTopic, kafka_topic_asset
 from kpipe_platform.codecs import RawCodec, TextCodec
-from kpipe_platform.deadletter import Envelope
+from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform.errors import DestinationRejectedError
 from kpipe_platform.policies.faults import FaultAction
 
@@ -45,7 +45,7 @@ def at_least_once(orders: Orders) -> KafkaIOManager:
 
 
 def faults(orders: Orders) -> dict[bytes | None, Any]:
-    envelopes = [Envelope.from_json_bytes(letter.value or b"") for letter in orders.letters()]
+    envelopes = [decode_envelope(letter.value or b"") for letter in orders.letters()]
     return {envelope.original.value: envelope.fault for envelope in envelopes}
 
 

@@ -17,8 +17,8 @@ from kpipe_platform import (
     RawCodec,
     kafka_topic_asset,
 )
-from kpipe_platform.deadletter.options import RedriveOptions
-from kpipe_platform.deadletter.redrive import redrive
+from kpipe_platform.dead_letters.redrive.options import RedriveOptions
+from kpipe_platform.dead_letters.redrive.redrive import redrive
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing.messages import ConsumedRecord
 

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame
 
 from kpipe_platform import ExecutionMode, PartitionScaling
-from kpipe_platform.deadletter import Envelope
+from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform.errors import StageFailedError
 
 from .conftest import Orders, order
@@ -61,7 +61,7 @@ def test_an_unusual_error_of_a_stage_is_the_records(
     orders.run(orders.asset(stage))
     assert orders.ids() == [0, 1, 3]
     (letter,) = orders.letters()
-    fault = Envelope.from_json_bytes(letter.value or b"").fault
+    fault = decode_envelope(letter.value or b"").fault
     assert fault.exception_type is not None
     assert fault.exception_type.endswith(exception)
     assert message in fault.message

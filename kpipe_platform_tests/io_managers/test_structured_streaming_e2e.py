@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 from kpipe_platform import JsonCodec, KafkaTopic, TextCodec, kafka_topic_asset
 from kpipe_platform.codecs.types import json_type
-from kpipe_platform.deadletter import Envelope
+from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform_tests.values import SOURCE, record, text_of
 
 from .conftest import Orders
@@ -50,7 +50,7 @@ def through_both(
     stream(spark, orders, target, codec, folder)
     streamed, ours = orders.consume(target), orders.outputs()
     found: dict[int, bytes | str | None] = {int(record.key or b""): record.value for record in ours}
-    letters = [Envelope.from_json_bytes(letter.value or b"") for letter in orders.letters()]
+    letters = [decode_envelope(letter.value or b"") for letter in orders.letters()]
     found |= {int(e.original.key or b""): e.fault.kind for e in letters}
     assert [record.headers for record in streamed] == [tuple(headers)] * len(sent)
     assert {record.headers[:3] for record in ours} <= {tuple(headers)}

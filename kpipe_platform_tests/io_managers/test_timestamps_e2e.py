@@ -25,7 +25,7 @@ from kpipe_platform import (
     kafka_topic_asset,
     table_input,
 )
-from kpipe_platform.deadletter.families import read_dead_letter
+from kpipe_platform.dead_letters.read.reader import read_dead_letter
 from kpipe_platform.errors import DestinationRejectedError, RecordFaultError
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.testing.messages import ConsumedRecord

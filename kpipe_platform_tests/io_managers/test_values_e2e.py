@@ -22,7 +22,7 @@ from kpipe_platform import (
     table_input,
 )
 from kpipe_platform.codecs import Codec
-from kpipe_platform.deadletter import Envelope
+from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform.errors import ConfigError, RecordFaultError
 
 from .conftest import ORDER, Orders, order
@@ -73,7 +73,7 @@ def test_values_leave_as_they_came_and_those_that_would_change_are_faults(
     found = orders.metadata(orders.run(orders.asset(stage, topic=topic), manager=manager))
     assert (found["records_written"], found["dead_letters"]) == (len(GOOD), len(CHANGED))
     assert sorted(record.value for record in orders.outputs()) == sorted(GOOD)
-    envelopes = [Envelope.from_json_bytes(letter.value or b"") for letter in orders.letters()]
+    envelopes = [decode_envelope(letter.value or b"") for letter in orders.letters()]
     assert {e.original.value: e.fault.kind for e in envelopes} == CHANGED
 
 

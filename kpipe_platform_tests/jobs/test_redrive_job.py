@@ -35,12 +35,12 @@ def source(kafka_topic: TopicFactory) -> str:
 @pytest.fixture
 def dlq(kafka_topic: TopicFactory, produce: Produce, source: str) -> str:
     topic = kafka_topic("orders.dlq")
-    about = {"x-original-topic": source, "x-original-partition": "0"}
+    about = {"__connect.errors.topic": source, "__connect.errors.partition": "0"}
     produce(
         topic,
         [
-            {"key": b"\xff", "value": b"bad", "headers": {**about, "x-exception-fqcn": "a.Boom"}},
-            {"key": b"k", "value": b"other", "headers": {**about, "x-exception-fqcn": "a.Other"}},
+            {"key": b"\xff", "value": b"bad", "headers": {**about, "__connect.errors.exception.class.name": "a.Boom"}},
+            {"key": b"k", "value": b"other", "headers": {**about, "__connect.errors.exception.class.name": "a.Other"}},
             {"value": b"plain"},
         ],
     )
@@ -114,7 +114,7 @@ def test_every_option_of_the_engine_is_in_the_config() -> None:
         letter_partitions=[6],
         group="g",
     ).options()
-    from kpipe_platform.deadletter.options import RedriveOptions
+    from kpipe_platform.dead_letters.redrive.options import RedriveOptions
 
     default = RedriveOptions("x.dlq")
     same = [name for name in RedriveOptions.__slots__ if getattr(wanted, name) == getattr(default, name)]

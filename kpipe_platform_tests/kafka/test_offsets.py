@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka import Producer, TopicPartition
 
 from kpipe_platform import KafkaConnection, KafkaSource
-from kpipe_platform.deadletter.filters import make_filter
+from kpipe_platform.dead_letters.read.filters import make_filter
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import Partition, Watermarks, parse_start, watermarks, watermarks_around

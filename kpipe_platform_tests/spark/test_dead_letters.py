@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from kpipe_platform.deadletter import (
+from kpipe_platform.dead_letters import (
     DeadLetter,
     DeadLetterContext,
     Distribution,
-    Envelope,
     OriginRange,
     Retry,
     Segment,
     build_dead_letter,
+    decode_envelope,
 )
-from kpipe_platform.deadletter.families import read_dead_letter
+from kpipe_platform.dead_letters.read.reader import read_dead_letter
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.topics import TopicLimits
 from kpipe_platform.policies.faults import Component, Fault
@@ -163,7 +163,7 @@ def test_whatever_makes_way_the_columns_are_what_restore_gives(table: Table) -> 
     assert [row["payload"] for row in rows] == ["embedded"] * 6 + ["reference"] * 3
     for letter, row in zip(letters, rows, strict=True):
         assert letter.value is not None
-        envelope = Envelope.from_json_bytes(letter.value)
+        envelope = decode_envelope(letter.value)
         assert row["omitted"] == list(envelope.omitted)
         if envelope.reference is None:
             record = envelope.restore(letter.key, letter.headers)
@@ -351,6 +351,27 @@ def test_nothing_counts_as_nothing(spark: SparkSession) -> None:
     assert count_dead_letters(frame_of(spark, [])) == DeadLetterCounts()
 
 
-def test_an_envelope_is_parsed_once(spark: SparkSession, capsys: pytest.CaptureFixture[str]) -> None:
-    frame_of(spark, [build_dead_letter(RECORD, FAULT, CONTEXT, NOW_MS)]).explain()
-    assert capsys.readouterr().out.count("from_json") == 1
+def test_what_no_column_holds_costs_no_other_dead_letter(table: Table) -> None:
+    """An envelope of another writer, and text that is half of a surrogate pair."""
+    whole = build_dead_letter(RECORD, FAULT, CONTEXT, NOW_MS, retries=RETRIES)
+    halves = (replace(FAULT, message="\ud800!"), (replace(RETRIES[0], message="\udfff"),))
+    half = build_dead_letter(RECORD, halves[0], CONTEXT, NOW_MS, retries=halves[1])
+    assert whole.value is not None
+    document = json.loads(whole.value)
+    original = document["original"] | {"timestamp_ms": "never"}
+    odd, odder = (
+        replace(whole, value=json.dumps(document | changes, separators=(",", ":")).encode())
+        for changes in ({"attempt": "twice", "rules": [1], "run_id": {"id": 7}}, {"original": original})
+    )
+    first, second, third, fourth = table(whole, odd, half, odder)
+    assert first["attempt"] == 2
+    assert second == first | {"dlq_offset": 1, "attempt": None, "rules": None, "run_id": None}
+    assert (fourth["form"], fourth["source_topic"], fourth["value"]) == ("raw", None, odder.value)
+    assert (third["message"], third["retries"][0]["message"]) == ("\\ud800!", "\\udfff")
+
+
+def test_numbers_that_no_column_holds_are_null(table: Table) -> None:
+    """A header may hold any eight bytes, and its message any timestamp."""
+    headers = (("kafka_dlt-original-partition", b"\x7f" * 8), ("kafka_dlt-original-timestamp", b"\x7f" * 8))
+    (row,) = table(DeadLetter("d", None, b"v", headers, 5))
+    assert (row["source_partition"], row["source_timestamp"]) == (None, None)

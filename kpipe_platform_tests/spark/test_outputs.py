@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from kpipe_platform.codecs import RawCodec
-from kpipe_platform.deadletter import correlation_id
+from kpipe_platform.dead_letters import correlation_id
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.settings import ConnectionSettings

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kpipe_platform.codecs import JsonCodec, RawCodec
-from kpipe_platform.deadletter import DeadLetterContext
+from kpipe_platform.dead_letters import DeadLetterContext
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.settings import ConnectionSettings

@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kpipe_platform.codecs import RawCodec
-from kpipe_platform.deadletter import DeadLetterContext
+from kpipe_platform.dead_letters import DeadLetterContext
 from kpipe_platform.errors import (
     BrokerUnavailableError,
     ConfigError,

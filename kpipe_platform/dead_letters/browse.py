@@ -1,0 +1,158 @@
+"""Looking at a dead-letter topic: its dead letters, and counts of them. Moves nothing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from kpipe_platform.dead_letters.read.filters import DeadLetterFilter
+from kpipe_platform.dead_letters.read.found import FoundDeadLetter
+from kpipe_platform.dead_letters.read.reader import read_dead_letter
+from kpipe_platform.dead_letters.read.reading import read_range
+from kpipe_platform.dead_letters.redrive.progress import Progress
+from kpipe_platform.dead_letters.redrive.stored_offset import read_stored_offset
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.offsets import OffsetRange, watermarks
+from kpipe_platform.kafka.slices import check_partitions
+from kpipe_platform.kafka.topics import describe_topics
+
+_HOUR_MS = 3_600_000
+AGES = (("under 1 hour", _HOUR_MS), ("under 1 day", 24 * _HOUR_MS), ("under 7 days", 7 * 24 * _HOUR_MS))
+"""Classes of age, each with its limit in milliseconds; older ones are ``7 days or more``."""
+OLDEST, NO_TIME = "7 days or more", "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A dead letter, and whether it was redriven.
+
+    Args:
+        found: The dead letter.
+        is_done: Whether the group redrove or parked it.
+    """
+
+    found: FoundDeadLetter
+    is_done: bool
+
+
+def browse(
+    clients: Clients,
+    topic: str,
+    group: str,
+    *,
+    letter_partitions: Iterable[int] = (),
+    wanted: DeadLetterFilter | None = None,
+) -> Iterator[Listed]:
+    """The dead letters of a topic, by partition and offset, up to the present end.
+
+    Args:
+        clients: Clients to use.
+        topic: The dead-letter topic.
+        group: The group that holds the progress of redrives.
+        letter_partitions: Partitions of the dead-letter topic; none: all.
+        wanted: Which dead letters; None: all.
+
+    Raises:
+        TopicNotFoundError: The topic, or one of the partitions, does not exist.
+        BrokerUnavailableError: The brokers are away.
+    """
+    described = describe_topics(clients, [topic])[topic]
+    numbers = sorted(set(letter_partitions)) or list(range(described.partitions))
+    check_partitions({topic: described}, [(topic, number) for number in numbers])
+    marks = watermarks(clients, [(topic, number) for number in numbers], "read_committed")
+    for number in numbers:
+        mark = marks[(topic, number)]
+        progress = _progress(clients, group, topic, number, described.topic_id)
+        for letter in read_range(clients.settings, group, OffsetRange(topic, number, mark.log_start, mark.end)):
+            found = read_dead_letter(letter)
+            if wanted is None or wanted.takes(found):
+                yield Listed(found, progress.is_done(letter.offset or 0))
+
+
+def find_one(clients: Clients, topic: str, group: str, partition: int, offset: int) -> Listed:
+    """One dead letter.
+
+    Raises:
+        ConfigError: There is none at this offset.
+        TopicNotFoundError: The topic or the partition does not exist.
+    """
+    described = describe_topics(clients, [topic])
+    check_partitions(described, [(topic, partition)])
+    mark = watermarks(clients, [(topic, partition)], "read_committed")[(topic, partition)]
+    if mark.log_start <= offset < mark.end:
+        for letter in read_range(clients.settings, group, OffsetRange(topic, partition, offset, offset + 1)):
+            progress = _progress(clients, group, topic, partition, described[topic].topic_id)
+            return Listed(read_dead_letter(letter), progress.is_done(offset))
+    msg = f"there is no dead letter at offset {offset} of {topic}/{partition}"
+    fix = f"the log has offsets {mark.log_start} to {mark.end - 1}, markers among them: kpipe dlq list {topic}"
+    raise ConfigError(msg, fix=fix, topic=topic, partition=partition, offset=offset)
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counted dead letters of a topic.
+
+    Args:
+        total: All that the filter takes.
+        waiting: Of these, not redriven yet.
+        by_reason: By the exception's class, else the kind.
+        by_topic: By original topic.
+        by_partition: By original topic and partition, ``topic[partition]``.
+        by_asset: By who gave the record up.
+        by_age: By the time since dead-lettering.
+        by_family: By who wrote the dead letter.
+        by_attempts: By how often the record was tried.
+    """
+
+    total: int = 0
+    waiting: int = 0
+    by_reason: Counter[str] = field(default_factory=Counter)
+    by_topic: Counter[str] = field(default_factory=Counter)
+    by_partition: Counter[str] = field(default_factory=Counter)
+    by_asset: Counter[str] = field(default_factory=Counter)
+    by_age: Counter[str] = field(default_factory=Counter)
+    by_family: Counter[str] = field(default_factory=Counter)
+    by_attempts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, listed: Listed, now_ms: int) -> None:
+        """Count one dead letter."""
+        found = listed.found
+        original = found.original
+        self.total += 1
+        self.waiting += not listed.is_done
+        self.by_reason[found.exception_type or found.kind or "unknown"] += 1
+        self.by_topic[original.topic or "unknown"] += 1
+        number = "?" if original.partition is None else original.partition
+        self.by_partition[f"{original.topic or 'unknown'}[{number}]"] += 1
+        self.by_asset[found.who or "unknown"] += 1
+        self.by_age[age_of(found.time_ms, now_ms)] += 1
+        self.by_family[found.family] += 1
+        self.by_attempts[str(found.attempts)] += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """The counts as JSON values, the most frequent first."""
+        counters = {name: getattr(self, name) for name in self.__slots__ if name.startswith("by_")}
+        return {
+            "total": self.total,
+            "waiting": self.waiting,
+            **{name: dict(counter.most_common()) for name, counter in counters.items()},
+        }
+
+
+def age_of(time_ms: int | None, now_ms: int) -> str:
+    """The class of age of a dead letter."""
+    if time_ms is None:
+        return NO_TIME
+    return next((name for name, limit_ms in AGES if now_ms - time_ms < limit_ms), OLDEST)
+
+
+def _progress(clients: Clients, group: str, topic: str, partition: int, topic_id: str) -> Progress:
+    stored = read_stored_offset(clients, group, topic, partition)
+    if stored is None:
+        return Progress(0)
+    progress, known_id = Progress.from_text(stored.offset, stored.text)
+    # An offset of an earlier topic of that name says nothing of this one.
+    return progress if known_id in (None, topic_id) else Progress(0)

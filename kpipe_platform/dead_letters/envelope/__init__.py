@@ -1,0 +1,1 @@
+"""The envelope of a dead letter, and the headers that kpipe writes beside it."""

@@ -1,0 +1,1 @@
+"""Reading dead letters, whoever wrote them."""

@@ -1,0 +1,120 @@
+"""Which dead letters are meant."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from kpipe_platform.dead_letters.read.found import FoundDeadLetter
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.offsets import parse_time
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFilter:
+    """What a dead letter must be to be taken; each condition that is given must hold, and one of its values is enough.
+
+    Names are patterns as a shell has them (``*``, ``?``, ``[...]``), and case counts.
+
+    Args:
+        topics: Original topic.
+        partitions: Original partition.
+        since_ms: Dead-lettered at this time or later, milliseconds since the epoch. A dead letter that has its
+            record's timestamp only is taken by that one.
+        until_ms: Dead-lettered before this time.
+        exceptions: Class of the last exception or of its cause, with or without its module: ``*.JsonParseException``
+            or ``JsonParseException``.
+        rules: Rule that failed, or the fault's kind, or Connect's stage.
+        assets: Asset, connector or consumer group that gave the record up.
+        places: Partition and offset of the dead letter itself.
+    """
+
+    topics: tuple[str, ...] = ()
+    partitions: tuple[int, ...] = ()
+    since_ms: int | None = None
+    until_ms: int | None = None
+    exceptions: tuple[str, ...] = ()
+    rules: tuple[str, ...] = ()
+    assets: tuple[str, ...] = ()
+    places: tuple[tuple[int, int], ...] = ()
+
+    def takes(self, found: FoundDeadLetter) -> bool:
+        """Whether a dead letter is meant."""
+        original, letter, time_ms = found.original, found.letter, found.time_ms
+        if self.places and (letter.partition, letter.offset) not in self.places:
+            return False
+        if self.partitions and original.partition not in self.partitions:
+            return False
+        if self.since_ms is not None and (time_ms is None or time_ms < self.since_ms):
+            return False
+        if self.until_ms is not None and (time_ms is None or time_ms >= self.until_ms):
+            return False
+        names = (found.exception_type, found.cause_type)
+        return (
+            _matches(self.topics, [original.topic])
+            and _matches(self.exceptions, [*names, *(_short(name) for name in names)])
+            and _matches(self.rules, [found.kind, *found.rules])
+            and _matches(self.assets, [found.who])
+        )
+
+
+def parse_place(text: str) -> tuple[int, int]:
+    """``PARTITION@OFFSET`` of a dead letter.
+
+    Raises:
+        ConfigError: It is not of that form.
+    """
+    partition, _, offset = text.partition("@")
+    if partition.isdecimal() and offset.isdecimal():
+        return int(partition), int(offset)
+    msg = f"{text!r} is no place of a dead letter"
+    raise ConfigError(msg, fix="write partition and offset as kpipe dlq list shows them, for example 0@42")
+
+
+def make_filter(
+    *,
+    topics: Iterable[str] = (),
+    partitions: Iterable[int] = (),
+    since: str | None = None,
+    until: str | None = None,
+    exceptions: Iterable[str] = (),
+    rules: Iterable[str] = (),
+    assets: Iterable[str] = (),
+    places: Iterable[str] = (),
+) -> DeadLetterFilter:
+    """A filter from the texts of options or of a configuration.
+
+    Raises:
+        ConfigError: A time or a place cannot be read, or no time lies between the two.
+    """
+    since_ms = None if since is None else parse_time(since, "since")
+    until_ms = None if until is None else parse_time(until, "until")
+    if since_ms is not None and until_ms is not None and since_ms >= until_ms:
+        msg = f"no time is both since {_shown(since_ms)} and before {_shown(until_ms)}"
+        raise ConfigError(msg, fix="give the earlier time as since and the later one as until")
+    return DeadLetterFilter(
+        tuple(topics),
+        tuple(partitions),
+        since_ms,
+        until_ms,
+        tuple(exceptions),
+        tuple(rules),
+        tuple(assets),
+        tuple(parse_place(text) for text in places),
+    )
+
+
+def _matches(patterns: tuple[str, ...], names: Iterable[str | None]) -> bool:
+    if not patterns:
+        return True
+    return any(name is not None and fnmatchcase(name, pattern) for name in names for pattern in patterns)
+
+
+def _short(name: str | None) -> str | None:
+    return None if name is None else name.rpartition(".")[2]
+
+
+def _shown(ms: int) -> str:
+    return dt.datetime.fromtimestamp(ms / 1000, dt.timezone.utc).isoformat()

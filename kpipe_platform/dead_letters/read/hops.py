@@ -1,0 +1,112 @@
+"""What the error headers of a message say when several tools left theirs, one after another.
+
+The first original coordinates are where the record comes from; the last exception is why it is here. Tools append their
+headers, so their order shows which came first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from kpipe_platform.dead_letters.envelope.origin import ATTEMPTS_HEADER
+from kpipe_platform.dead_letters.read.families import HeaderFamily, header_families
+from kpipe_platform.dead_letters.read.values import read_number, read_text
+from kpipe_platform.kafka.records import Headers
+
+
+@dataclass(frozen=True, slots=True)
+class Hops:
+    """The families that left headers in one message.
+
+    Args:
+        values: Of all headers of the message those that are not null, by name, the oldest first.
+        present: The families, in order of their first header.
+        origin: The first of those that name a topic; else the first of all.
+        failure: The one whose exception is the last.
+    """
+
+    values: Mapping[str | None, list[bytes]]
+    present: tuple[HeaderFamily, ...]
+    origin: HeaderFamily
+    failure: HeaderFamily
+
+    def original_text(self, name: str | None) -> str | None:
+        """The oldest header of that name, as text."""
+        return read_text(self._oldest(name))
+
+    def original_number(self, name: str | None) -> int | None:
+        """The oldest header of that name, as a number."""
+        return read_number(self._oldest(name), binary=self.origin.binary_numbers)
+
+    def newest_text(self, names: Iterable[str | None]) -> str | None:
+        """The newest header of the first of these names that the message has."""
+        for name in names:
+            if name in self.values:
+                return read_text(self.values[name][-1])
+        return None
+
+    def any_text(self, field: str) -> str | None:
+        """What the failure says, else the origin, else any hop. ``field`` is one with a single header name."""
+        families = (self.failure, self.origin, *self.present)
+        return self.newest_text(getattr(family, field) for family in families)
+
+    @property
+    def who(self) -> str | None:
+        """Who the last failure says gave the record up, else the origin."""
+        families = (self.failure, self.origin)
+        return self.newest_text(name for family in families for name in (family.asset, family.group))
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """The original topics that the headers name, each once."""
+        named = [self.values.get(family.topic, ()) for family in self.present]
+        return tuple(dict.fromkeys(read_text(value) or "" for values in named for value in values if value))
+
+    def _oldest(self, name: str | None) -> bytes | None:
+        return None if name not in self.values else self.values[name][0]
+
+
+def find_hops(headers: Headers) -> Hops | None:
+    """The families that left headers; None where none did."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    values: dict[str | None, list[bytes]] = {}
+    for index, (name, value) in enumerate(headers):
+        first.setdefault(name, index)
+        last[name] = index
+        if value is not None:
+            values.setdefault(name, []).append(value)
+    present = {}
+    for family in header_families():
+        places = [first[name] for name in _names(family) if name in first]
+        if places:
+            present[family.name] = (min(places), family)
+    if not present:
+        return None
+    ordered = [family for _, family in sorted(present.values(), key=lambda each: each[0])]
+    named = [family for family in ordered if family.topic in first]
+    origin = min(named, key=lambda f: first[f.topic or ""]) if named else ordered[0]
+
+    def age(family: HeaderFamily) -> int:
+        return max(last[name] for name in (*family.exceptions, *family.messages) if name in last)
+
+    failing = [f for f in ordered if any(name in first for name in (*f.exceptions, *f.messages))]
+    return Hops(values, tuple(ordered), origin, max(failing, key=age) if failing else origin)
+
+
+def attempts_of(headers: Headers) -> int | None:
+    """How often a record was redriven; else how often others tried it; None where no header says so."""
+    for names in ({ATTEMPTS_HEADER}, {family.attempts for family in header_families()}):
+        counts = [read_number(value) for name, value in headers if name in names]
+        known = [count for count in counts if count is not None]
+        if known:
+            return max(known)
+    return None
+
+
+def _names(family: HeaderFamily) -> list[str]:
+    # The attempts are left out: they may stand in a record that is no dead letter, and two families share them.
+    coordinates = (family.topic, family.partition, family.offset, family.timestamp)
+    about = (family.cause, family.kind, family.asset, family.group, family.run)
+    return [name for name in (*coordinates, *about, *family.exceptions, *family.messages) if name is not None]

@@ -1,0 +1,180 @@
+"""Reading a dead letter of any family: kpipe's envelope, kpipe's raw form, and what other tools write."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from kpipe_platform.codecs.base import DecodeFault
+from kpipe_platform.dead_letters.envelope.decode import decode_envelope, is_envelope
+from kpipe_platform.dead_letters.envelope.model import OMITTED_MESSAGE_HEADERS
+from kpipe_platform.dead_letters.envelope.origin import REDACTED_MARK, Origin
+from kpipe_platform.dead_letters.read.families import own_headers
+from kpipe_platform.dead_letters.read.found import FoundDeadLetter
+from kpipe_platform.dead_letters.read.hops import Hops, attempts_of, find_hops
+from kpipe_platform.kafka.records import KafkaRecord
+
+# In kpipe's raw form `__connect.errors.class.name` is this and the component.
+_KPIPE_CLASS = "kpipe_platform."
+
+
+def read_dead_letter(letter: KafkaRecord) -> FoundDeadLetter:
+    """Read a dead letter.
+
+    Where kpipe says where the record belongs, in an envelope or in the header ``kpipe.origin``, that counts, and the
+    record is taken as it is, left-over error headers of earlier tools included. Where only error headers say it, and
+    several hops left theirs, the first original coordinates and the last exception count, and ``topics`` says whether
+    they agree.
+
+    Args:
+        letter: The message as it lies in the dead-letter topic.
+
+    Returns:
+        What it says. A message that is not a dead letter of any known family is one of family ``unknown``.
+
+    Raises:
+        ConfigError: The entry point of a family does not load.
+    """
+    origin = Origin.from_headers(letter.headers)
+    if origin is None and is_envelope(letter.value):
+        return _read_envelope(letter)
+    hops = find_hops(letter.headers)
+    if origin is not None:
+        return _read_raw(letter, origin, hops)
+    if hops is not None:
+        return _read_headers(letter, hops)
+    redacted, attempts = REDACTED_MARK in letter.headers, attempts_of(letter.headers) or 0
+    return FoundDeadLetter(letter, "unknown", _nowhere(letter), attempts=attempts, redacted=redacted)
+
+
+def with_source(found: FoundDeadLetter, source: KafkaRecord) -> FoundDeadLetter:
+    """Complete a dead letter with the record that was read at its original coordinates.
+
+    Args:
+        found: One whose bytes or headers only the source topic has.
+        source: The record there.
+    """
+    known = attempts_of(source.headers)
+    attempts = found.attempts if known is None else max(known, found.attempts)
+    return replace(found, original=source, attempts=attempts, redacted=False, from_source=None, reference=None)
+
+
+def _read_envelope(record: KafkaRecord) -> FoundDeadLetter:
+    try:
+        envelope = decode_envelope(record.value)
+    except DecodeFault as error:
+        return FoundDeadLetter(record, "kpipe", _nowhere(record), problem=f"its envelope cannot be read: {error}")
+    fault, origin = envelope.fault, envelope.origin_range
+    original, own, problem = envelope.original, record.headers[: envelope.header_count], None
+    if envelope.reference is None:
+        original = envelope.restore(record.key, record.headers)
+        own = original.headers
+    elif OMITTED_MESSAGE_HEADERS in envelope.omitted:
+        own = ()
+    if envelope.reference is not None and original.offset is None:
+        problem = "its payload did not fit into the envelope, and it was in no log before"
+    return FoundDeadLetter(
+        record,
+        "kpipe",
+        original,
+        exception_type=fault.exception_type,
+        message=fault.message,
+        stacktrace=fault.stacktrace,
+        who=envelope.asset,
+        asset=envelope.asset,
+        group=envelope.distribution.group,
+        run_id=envelope.run_id,
+        component=fault.component.value,
+        kind=fault.kind,
+        rules=envelope.rules,
+        dead_lettered_ms=envelope.dead_lettered_ms,
+        attempts=attempts_of(own) or 0,
+        redacted=envelope.redacted,
+        from_source=None if envelope.reference is None else "payload",
+        reference=envelope.reference,
+        origin_range=origin,
+        slice_partition=None if origin is None else (origin.topic, origin.partition),
+        problem=problem,
+        envelope=envelope,
+    )
+
+
+def _read_raw(record: KafkaRecord, origin: Origin, hops: Hops | None) -> FoundDeadLetter:
+    """The raw form of kpipe, where the error headers alone would not say where the record belongs."""
+    own, added = record.headers[: origin.header_count], record.headers[origin.header_count :]
+    original = replace(
+        record,
+        topic=origin.topic,
+        partition=origin.partition,
+        offset=origin.offset,
+        timestamp_ms=record.timestamp_ms if origin.timestamp_ms is None else origin.timestamp_ms,
+        timestamp_type=None,
+        headers=own,
+    )
+    about = FoundDeadLetter(record, "kpipe", original)
+    if hops is not None:
+        about = _of_hops(record, hops)
+    source = about.original
+    return replace(
+        about,
+        family="kpipe",
+        original=original,
+        attempts=attempts_of(own) or 0,
+        redacted=REDACTED_MARK in added,
+        # A rejected output was in no log; its error headers name the slice that it came from.
+        slice_partition=(source.topic, source.partition) if hops is not None and origin.offset is None else None,
+        topics=(),
+    )
+
+
+def _read_headers(record: KafkaRecord, hops: Hops) -> FoundDeadLetter:
+    found = _of_hops(record, hops)
+    for family in hops.present:
+        if family.refine is not None:
+            found = family.refine(found)
+    return found
+
+
+def _of_hops(record: KafkaRecord, hops: Hops) -> FoundDeadLetter:
+    origin, failure = hops.origin, hops.failure
+    timestamp = hops.original_number(origin.timestamp)
+    original = replace(
+        record,
+        topic=hops.original_text(origin.topic),
+        partition=hops.original_number(origin.partition),
+        offset=hops.original_number(origin.offset),
+        timestamp_ms=record.timestamp_ms if timestamp is None else timestamp,
+        timestamp_type=None,
+        headers=own_headers(record.headers),
+    )
+    topics = hops.topics
+    own_time = record.timestamp_type == "log_append_time" or not failure.keeps_timestamp
+    return FoundDeadLetter(
+        record,
+        origin.name,
+        original,
+        exception_type=hops.newest_text(failure.exceptions),
+        cause_type=hops.newest_text((failure.cause,)),
+        message=hops.newest_text(failure.messages),
+        stacktrace=hops.newest_text(failure.stacktraces),
+        who=hops.who,
+        asset=hops.any_text("asset"),
+        group=hops.any_text("group"),
+        run_id=hops.any_text("run"),
+        component=_component(hops),
+        kind=hops.any_text("kind"),
+        dead_lettered_ms=record.timestamp_ms if own_time else None,
+        attempts=attempts_of(record.headers) or 0,
+        redacted=REDACTED_MARK in record.headers,
+        topics=topics if len(topics) > 1 else (),
+    )
+
+
+def _component(hops: Hops) -> str | None:
+    """The component that kpipe's raw form names."""
+    text = hops.newest_text(("__connect.errors.class.name",)) or ""
+    return text[len(_KPIPE_CLASS) :] if text.startswith(_KPIPE_CLASS) else None
+
+
+def _nowhere(record: KafkaRecord) -> KafkaRecord:
+    """The message's bytes, from no known place: the dead-letter topic is not where the record comes from."""
+    return replace(record, topic=None, partition=None, offset=None, headers=own_headers(record.headers))

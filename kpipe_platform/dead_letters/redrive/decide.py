@@ -1,0 +1,181 @@
+"""What becomes of one dead letter in a redrive. Pure: what topics are and take is asked of a function."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from kpipe_platform.dead_letters.envelope.origin import ATTEMPTS_HEADER
+from kpipe_platform.dead_letters.read.families import ADD_A_FAMILY
+from kpipe_platform.dead_letters.read.found import FoundDeadLetter
+from kpipe_platform.dead_letters.redrive.options import RedriveOptions
+from kpipe_platform.errors import ConfigError, TopicNotFoundError
+from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.sizes import record_size
+from kpipe_platform.kafka.topics import TopicLimits, is_topic_name
+
+
+class Action(str, Enum):
+    """What becomes of a dead letter."""
+
+    SEND = "send"
+    """Its record goes to its topic."""
+
+    PARK = "park"
+    """It was redriven too often: it goes to the parking topic as it is."""
+
+    KEEP = "keep"
+    """It cannot be redriven. It stays, and the group's offset stays before it."""
+
+    def __str__(self) -> str:
+        """The value: what tables and JSON show."""
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class TargetTopic:
+    """A topic that records are sent to.
+
+    Args:
+        name: The topic.
+        partitions: How many partitions it has.
+        limits: What it takes.
+        retention_ms: How long it keeps a record, counted from the record's timestamp; None: for ever.
+    """
+
+    name: str
+    partitions: int
+    limits: TopicLimits
+    retention_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a dead letter.
+
+    Args:
+        found: The dead letter.
+        action: What becomes of it.
+        record: What is to be sent; None where it is kept.
+        attempts: How often the record was redriven, with this time.
+        reason: Why it is kept, in a word to count by.
+        detail: The same, in a sentence; for one that is sent, what may still go wrong.
+        is_short_lived: Whether its timestamp is older than what its topic keeps, so that the brokers delete it again.
+    """
+
+    found: FoundDeadLetter
+    action: Action
+    record: KafkaRecord | None = None
+    attempts: int = 0
+    reason: str | None = None
+    detail: str | None = None
+    is_short_lived: bool = False
+
+    @property
+    def target(self) -> str | None:
+        """Where it goes: ``topic[partition]``, with ``?`` where the key decides."""
+        if self.record is None:
+            return None
+        return f"{self.record.topic}[{'?' if self.record.partition is None else self.record.partition}]"
+
+
+def kept(found: FoundDeadLetter, reason: str, detail: str) -> Decision:
+    """A dead letter that stays where it is."""
+    return Decision(found, Action.KEEP, attempts=found.attempts, reason=reason, detail=detail)
+
+
+def decide(
+    found: FoundDeadLetter, options: RedriveOptions, topic_of: Callable[[str], TargetTopic], now_ms: int
+) -> Decision:
+    """What becomes of a dead letter.
+
+    Args:
+        found: The dead letter, complete: what only the source topic has was read already.
+        options: How to redrive.
+        topic_of: Describes a topic.
+        now_ms: The time, milliseconds since the epoch.
+
+    Raises:
+        ConfigError: Its partition is not in ``to_topic``.
+        TopicNotFoundError: ``to_topic``, or the parking topic that it needs, does not exist.
+    """
+    if found.attempts >= options.max_attempts:
+        return _checked(_parked(found, options, topic_of), topic_of, now_ms)
+    if found.redacted and options.redacted == "keep":
+        return kept(found, "redacted", "its payload was redacted, and would come back changed")
+    if found.problem is not None:
+        return kept(found, "unreadable", found.problem)
+    name = options.to_topic or found.original.topic
+    if name is None:
+        detail = "it does not say which topic it came from"
+        return kept(found, "no_topic", f"{detail}; {ADD_A_FAMILY}" if found.family == "unknown" else detail)
+    if found.topics and options.to_topic is None:
+        named = ", ".join(map(repr, found.topics))
+        return kept(found, "several_topics", f"its headers name the topics {named}; --to-topic says which one is meant")
+    if name in (options.topic, options.parking_name):
+        return kept(found, "own_topic", f"its original topic is {name!r} itself, so that it would come back for ever")
+    if options.to_topic is None and not is_topic_name(name):
+        return kept(found, "topic_gone", f"no topic can have the name {name!r}, where it says that it came from")
+    try:
+        topic = topic_of(name)
+    except TopicNotFoundError as error:
+        if options.to_topic is not None:
+            raise
+        return kept(found, "topic_gone", f"{error.message}; {error.fix}" if error.fix else error.message)
+    partition = None if options.partitioning == "by_key" else found.original.partition
+    if partition is not None and partition >= topic.partitions:
+        has = f"topic {name!r} has {topic.partitions} partition(s)"
+        if options.to_topic is None:
+            detail = f"it came from partition {partition}, and {has}; --partitioning by-key lets its key choose"
+            return kept(found, "partition_gone", detail)
+        msg = f"the record of dead letter {found.place} came from partition {partition}, and {has}"
+        fix = "choose the partition by the key: --partitioning by-key"
+        raise ConfigError(msg, fix=fix, topic=name, partition=partition)
+    attempts = found.attempts + 1
+    own = tuple(pair for pair in found.original.headers if pair[0] != ATTEMPTS_HEADER)
+    record = replace(
+        found.original,
+        topic=name,
+        partition=partition,
+        offset=None,
+        headers=(*own, (ATTEMPTS_HEADER, str(attempts).encode())),
+    )
+    return _checked(Decision(found, Action.SEND, record, attempts), topic_of, now_ms)
+
+
+def _parked(found: FoundDeadLetter, options: RedriveOptions, topic_of: Callable[[str], TargetTopic]) -> Decision:
+    topic = topic_of(options.parking_name)
+    letter = found.letter
+    same = letter.partition is not None and letter.partition < topic.partitions
+    record = replace(letter, topic=topic.name, partition=letter.partition if same else None, offset=None)
+    return Decision(found, Action.PARK, record, found.attempts)
+
+
+def _checked(decision: Decision, topic_of: Callable[[str], TargetTopic], now_ms: int) -> Decision:
+    """The decision, unless the topic would not take the record."""
+    record, found = decision.record, decision.found
+    if record is None or record.topic is None:
+        return decision
+    topic = topic_of(record.topic)
+    limits = topic.limits
+    if limits.compacted and record.key is None:
+        return kept(found, "null_key", f"it has no key, and topic {record.topic!r} is compacted")
+    if record.timestamp_ms is not None and record.timestamp_ms not in limits.times_ms(now_ms):
+        detail = f"its timestamp {record.timestamp_ms} ms is outside of what topic {record.topic!r} takes"
+        return kept(found, "timestamp", detail)
+    notes = []
+    is_old = (
+        topic.retention_ms is not None
+        and limits.create_time
+        and record.timestamp_ms is not None
+        and record.timestamp_ms < now_ms - topic.retention_ms
+    )
+    if is_old:
+        notes.append(f"topic {record.topic!r} keeps no record that old (retention.ms): the brokers delete it again")
+    size = record_size(record.key, record.value, record.headers)
+    if size > limits.max_message_bytes:
+        # Compressed it may fit, as it may have done before: the brokers decide.
+        too_large = f"it takes up to {size:,} bytes, and topic {record.topic!r} takes {limits.max_message_bytes:,}"
+        notes.append(f"{too_large}: the brokers may refuse it")
+    return replace(decision, detail="; ".join(notes) or None, is_short_lived=is_old)

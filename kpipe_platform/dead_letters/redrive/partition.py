@@ -1,0 +1,260 @@
+"""The redrive of one partition of a dead-letter topic."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from kpipe_platform.dead_letters.read.reader import read_dead_letter
+from kpipe_platform.dead_letters.read.reading import read_range
+from kpipe_platform.dead_letters.redrive.decide import Action, Decision, decide, kept
+from kpipe_platform.dead_letters.redrive.options import RedriveOptions
+from kpipe_platform.dead_letters.redrive.pace import Pace
+from kpipe_platform.dead_letters.redrive.payloads import Payloads
+from kpipe_platform.dead_letters.redrive.progress import ALWAYS_FIT, Progress
+from kpipe_platform.dead_letters.redrive.results import PartitionResult, RedriveProgress, RedriveResult
+from kpipe_platform.dead_letters.redrive.stored_offset import StoredOffset, read_stored_offset
+from kpipe_platform.dead_letters.redrive.topics import RedriveTopics
+from kpipe_platform.dead_letters.redrive.transaction import RedriveTransaction, RefusedError
+from kpipe_platform.errors import NoStartOffsetError, TopicRecreatedError
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.offsets import OffsetRange, Watermarks, watermarks
+from kpipe_platform.kafka.records import KafkaRecord
+
+logger = logging.getLogger(__name__)
+
+# Records between those that are sent, in one batch: they cost memory only.
+_MAX_PENDING = 10_000
+# Bytes of one transaction, so that a batch of large records is still sent in seconds.
+_MAX_PENDING_BYTES = 16_000_000
+_PROGRESS_EVERY = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the partitions of one redrive have in common; see `kpipe_platform.dead_letters.redrive.redrive.redrive`."""
+
+    clients: Clients
+    options: RedriveOptions
+    topic_id: str
+    topics: RedriveTopics
+    payloads: Payloads
+    pace: Pace
+    result: RedriveResult
+    on_progress: Callable[[RedriveProgress], None] | None
+    on_decision: Callable[[Decision], None] | None
+    clock: Callable[[], float]
+    now_s: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A dead letter that was read and whose outcome is not committed yet.
+
+    Args:
+        offset: Its offset.
+        decision: What becomes of it; None where an earlier redrive did it, or the filter passes over it.
+        is_done: Whether it is done by then.
+    """
+
+    offset: int
+    decision: Decision | None
+    is_done: bool
+
+    @property
+    def record(self) -> KafkaRecord | None:
+        """What is to be sent."""
+        return None if self.decision is None else self.decision.record
+
+
+class PartitionRedrive:
+    """Redrives one partition, from the group's offset to a fixed end.
+
+    Args:
+        shared: What all partitions share.
+        partition: The partition.
+        marks: Log start, and the end to stop at.
+    """
+
+    def __init__(self, shared: Shared, partition: int, marks: Watermarks) -> None:
+        self._shared, self._options = shared, shared.options
+        self._partition, self._marks = partition, marks
+        self._transaction: RedriveTransaction | None = None
+        self._progress = Progress(marks.log_start)
+        # Reading has come so far in what is committed.
+        self._position = marks.log_start
+        self._pending: list[_Item] = []
+        self._pending_records = self._pending_bytes = 0
+        self._counts = PartitionResult(partition, marks.log_start, marks.end, marks.log_start)
+
+    def run(self) -> None:
+        """Redrive the partition, and note it in the result."""
+        with ExitStack() as stack:
+            options = self._options
+            if options.dry_run:
+                clients, group = self._shared.clients, options.group_name
+                stored = read_stored_offset(clients, group, options.topic, self._partition)
+            else:
+                self._transaction = stack.enter_context(self._new_transaction())
+                stored = self._transaction.open()
+            self._take(stored)
+
+    def check(self) -> None:
+        """Go through all of `run` and send nothing: find out whether what is done can be remembered to the end.
+
+        Raises:
+            ConfigError: It cannot.
+        """
+        if self._marks.end - self._marks.log_start <= ALWAYS_FIT:
+            return
+        # Opened, since a redrive that was killed holds the offset until a newer one aborts its transaction.
+        with self._new_transaction() as opened:
+            stored = opened.open()
+        self._take(stored)
+
+    def _new_transaction(self) -> RedriveTransaction:
+        return RedriveTransaction(
+            self._shared.clients,
+            self._options.group_name,
+            self._options.topic,
+            self._partition,
+            timeout_s=self._options.transaction_timeout_s,
+            clock=self._shared.clock,
+        )
+
+    def _take(self, stored: StoredOffset | None) -> None:
+        self._begin(stored)
+        self._shared.result.partitions.append(self._counts)
+        if self._read(OffsetRange(self._options.topic, self._partition, self._position, self._marks.end)):
+            # Also where nothing was sent: a commit keeps the brokers from forgetting the group's offset.
+            self._commit(self._pending, end=self._marks.end)
+        self._report()
+
+    def _begin(self, stored: StoredOffset | None) -> None:
+        topic, group = self._options.topic, self._options.group_name
+        where = f"{topic}/{self._partition}"
+        ids = {"topic": topic, "partition": self._partition, "group": group}
+        cli = f"kpipe offsets set {group} {topic} --partition {self._partition} --to earliest"
+        if stored is None:
+            if self._options.start == "error":
+                msg = f'group {group} has no offset for {where}, and the redrive says start="error"'
+                raise NoStartOffsetError(msg, fix=f"set the first offset: {cli} --new-group", **ids)
+            logger.info("group %s has no offset for %s: the redrive begins at %d", group, where, self._position)
+            self._counts.is_new = True
+        else:
+            progress, topic_id = Progress.from_text(stored.offset, stored.text)
+            if stored.offset > self._marks.end:
+                # Perhaps behind an open transaction only: nothing is to be read before it ends.
+                place = (topic, self._partition)
+                written = watermarks(self._shared.clients, [place], "read_uncommitted")[place].end
+                self._marks = replace(self._marks, end=min(stored.offset, written))
+                self._counts.end = self._marks.end
+            if (topic_id is not None and topic_id != self._shared.topic_id) or stored.offset > self._marks.end:
+                msg = f"offset {stored.offset} of group {group} belongs to another topic than the present {where}"
+                raise TopicRecreatedError(msg, fix=f"the topic was created again; begin anew: {cli}", **ids)
+            self._counts.expired = progress.undone_before(self._marks.log_start)
+            if self._counts.expired:
+                logger.warning(
+                    "%s: up to %d dead letters before offset %d were deleted before they were redriven",
+                    *(where, self._counts.expired, self._marks.log_start),
+                )
+            self._progress = progress.from_log_start(self._marks.log_start)
+        self._position = min(self._progress.frontier, self._marks.end)
+        self._counts.start, self._counts.committed = self._position, self._progress.frontier
+
+    def _read(self, wanted: OffsetRange) -> bool:
+        """Read and decide; False where the limit ended it."""
+        pace, options = self._shared.pace, self._options
+        for letter in read_range(self._shared.clients.settings, options.group_name, wanted):
+            item = self._considered(letter)
+            self._counts.read += 1
+            if self._counts.read % _PROGRESS_EVERY == 0:
+                self._report(item.offset + 1)
+            if item.decision is None and not self._pending:
+                # What is done stands in the progress already, and what is not done leaves nothing there.
+                self._position = item.offset + 1
+                continue
+            self._pending.append(item)
+            if item.record is not None:
+                self._pending_records += 1
+                self._pending_bytes += len(item.record.key or b"") + len(item.record.value or b"")
+            left = None
+            if options.limit is not None:
+                left = options.limit - self._shared.result.total("moved")
+            batch = pace.batch(options.batch_records if left is None else min(left, options.batch_records))
+            is_full = self._pending_records >= batch or self._pending_bytes >= _MAX_PENDING_BYTES
+            if is_full or len(self._pending) >= _MAX_PENDING:
+                self._commit(self._pending)
+                if left is not None and options.limit == self._shared.result.total("moved"):
+                    self._shared.result.limited = True
+                    return False
+        return True
+
+    def _considered(self, letter: KafkaRecord) -> _Item:
+        offset = letter.offset or 0
+        if self._progress.is_done(offset):
+            self._counts.done_before += 1
+            return _Item(offset, None, is_done=True)
+        found = read_dead_letter(letter)
+        if not self._options.filter.takes(found):
+            self._counts.left_out += 1
+            return _Item(offset, None, is_done=False)
+        if found.attempts < self._options.max_attempts:
+            completed = self._shared.payloads.complete(found)
+            if isinstance(completed, Decision):
+                return _Item(offset, completed, is_done=False)
+            found = completed
+        decision = decide(found, self._options, self._shared.topics, int(self._shared.now_s() * 1000))
+        return _Item(offset, decision, is_done=decision.action is not Action.KEEP)
+
+    def _commit(self, items: Sequence[_Item], end: int | None = None) -> None:
+        """Send what is pending, and forget it."""
+        self._shared.pace.wait(self._pending_records)
+        self._pending, self._pending_records, self._pending_bytes = [], 0, 0
+        self._send(items, end)
+        self._report()
+
+    def _send(self, items: Sequence[_Item], end: int | None) -> None:
+        progress = self._progress.advanced(self._position, [(item.offset, item.is_done) for item in items], end)
+        text = progress.to_text(self._shared.topic_id)
+        records = [item.record for item in items if item.record is not None]
+        if self._transaction is not None:
+            limits = [self._shared.topics(record.topic or "").limits.max_message_bytes for record in records]
+            try:
+                smallest = {"batch_bytes": min(limits)} if limits else {}
+                self._transaction.send(records, progress.frontier, text, **smallest)
+            except RefusedError as error:
+                self._without_refused(items, end, error)
+                return
+        self._progress = progress
+        if items:
+            self._position = items[-1].offset + 1
+        self._counts.committed = progress.frontier
+        for item in items:
+            if item.decision is not None:
+                self._shared.result.note(self._counts, item.decision)
+                if self._shared.on_decision is not None:
+                    self._shared.on_decision(item.decision)
+
+    def _without_refused(self, items: Sequence[_Item], end: int | None, error: RefusedError) -> None:
+        """Halve the batch until what the brokers refuse stands alone; that one stays."""
+        sending = [index for index, item in enumerate(items) if item.record is not None]
+        if len(sending) > 1:
+            middle = sending[len(sending) // 2]
+            self._send(items[:middle], None)
+            self._send(items[middle:], end)
+            return
+        (index,) = sending
+        refused = items[index]
+        if refused.decision is not None:
+            detail = f"the brokers refuse it for {refused.decision.target}: {error}"
+            stays = _Item(refused.offset, kept(refused.decision.found, "refused", detail), is_done=False)
+            self._send([*items[:index], stays, *items[index + 1 :]], end)
+
+    def _report(self, position: int | None = None) -> None:
+        if self._shared.on_progress is not None:
+            now = self._position if position is None else position
+            event = RedriveProgress(self._partition, self._counts.start, now, self._marks.end, self._counts.moved)
+            self._shared.on_progress(event)

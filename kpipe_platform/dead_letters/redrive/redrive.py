@@ -1,0 +1,151 @@
+"""Redrive: dead letters back to where their records came from, each exactly once.
+
+A partition of the dead-letter topic is read from the group's offset to the end that it had when the redrive began.
+What fails again and is dead-lettered anew lies behind that end, so a redrive always ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+
+from kpipe_platform.dead_letters.read.families import ADD_A_FAMILY
+from kpipe_platform.dead_letters.read.reader import read_dead_letter
+from kpipe_platform.dead_letters.read.reading import read_range
+from kpipe_platform.dead_letters.redrive.decide import Decision
+from kpipe_platform.dead_letters.redrive.options import RedriveOptions
+from kpipe_platform.dead_letters.redrive.pace import Pace
+from kpipe_platform.dead_letters.redrive.partition import PartitionRedrive, Shared
+from kpipe_platform.dead_letters.redrive.payloads import Payloads
+from kpipe_platform.dead_letters.redrive.results import RedriveProgress, RedriveResult
+from kpipe_platform.dead_letters.redrive.topics import RedriveTopics
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.groups import group_members
+from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.slices import check_partitions, refuse_foreign_members
+from kpipe_platform.kafka.topics import describe_topics
+
+logger = logging.getLogger(__name__)
+
+# Records of a partition in which a dead letter must be found.
+_LOOKED_AT = 1_000
+
+
+def _check(shared: Shared, numbers: list[int], marks: Mapping[Partition, Watermarks]) -> None:
+    """Refuse, before anything is sent, what the group's offsets could not remember."""
+    options, topic = shared.options, shared.options.topic
+    parking = options.parking_name
+    result = RedriveResult(topic, options.group_name, parking, dry_run=True)
+    # A parking topic that would be created counts as there.
+    create = len(numbers) if options.create_parking_topic else None
+    topics = RedriveTopics(shared.clients, parking, parking_partitions=create, dry_run=True)
+    planned = replace(shared, topics=topics, pace=Pace(None), result=result, on_progress=None, on_decision=None)
+    for number in numbers:
+        PartitionRedrive(planned, number, marks[(topic, number)]).check()
+        if result.limited:
+            break
+
+
+def _require_dead_letters(clients: Clients, topic: str, group: str, marks: Mapping[Partition, Watermarks]) -> None:
+    """Refuse a topic that has records and no dead letter of a known family among the first of its partitions."""
+    looked_at = 0
+    for (_, number), mark in marks.items():
+        first = OffsetRange(topic, number, mark.log_start, min(mark.end, mark.log_start + _LOOKED_AT))
+        for letter in read_range(clients.settings, group, first):
+            found = read_dead_letter(letter)
+            if found.family != "unknown" or found.redacted:
+                return
+            looked_at += 1
+    if looked_at:
+        msg = (
+            f"topic {topic!r} is no dead-letter topic, or one of a family that kpipe does not know: none of the "
+            f"{looked_at:,} records that were looked at is a dead letter"
+        )
+        fix = (
+            f"name the dead-letter topic, for example {topic}.dlq; {ADD_A_FAMILY}; to send the records as they are, "
+            "say where to with --to-topic"
+        )
+        raise ConfigError(msg, fix=fix, topic=topic)
+
+
+def redrive(
+    settings: ConnectionSettings,
+    options: RedriveOptions,
+    *,
+    on_progress: Callable[[RedriveProgress], None] | None = None,
+    on_decision: Callable[[Decision], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+    now_s: Callable[[], float] = time.time,
+) -> RedriveResult:
+    """Redrive a dead-letter topic.
+
+    Killed at any place, or failed, it is begun again by calling it again: what was committed is not sent a second time,
+    and what was not is not seen by readers of committed records.
+
+    Args:
+        settings: The connection.
+        options: What to redrive, and how.
+        on_progress: Called as reading goes on.
+        on_decision: Called for each dead letter that the filter takes, once what became of it is committed; in a dry
+            run for what would.
+        clock: Monotonic seconds.
+        sleep: Waits for so many seconds.
+        now_s: Seconds since the epoch.
+
+    Returns:
+        What was done, or in a dry run would be.
+
+    Raises:
+        TopicNotFoundError: The dead-letter topic, a topic to send to, or the parking topic does not exist.
+        TopicRecreatedError: The group's offset belongs to an earlier topic of that name.
+        NoStartOffsetError: The group has no offset, and ``start="error"``.
+        ForeignMemberError: Another consumer uses the group.
+        ConfigError: The topic holds no dead letters of a known family, a record's partition is not in ``to_topic``, or
+            more would be passed over than the group's offset can remember; then nothing was sent.
+        OffsetConflictError: Another redrive moved the group's offset, or took over (`FencedError`).
+        BrokerUnavailableError: The brokers are away.
+    """
+    group = options.group_name
+    result = RedriveResult(options.topic, group, options.parking_name, options.dry_run)
+    with ExitStack() as stack:
+        clients = stack.enter_context(Clients(settings))
+        described = describe_topics(clients, [options.topic])[options.topic]
+        numbers = sorted(set(options.letter_partitions)) or list(range(described.partitions))
+        check_partitions({options.topic: described}, [(options.topic, number) for number in numbers])
+        refuse_foreign_members(group, group_members(clients, group))
+        # The ends of all partitions before anything is sent: nothing that comes of this redrive is met in it.
+        marks = watermarks(clients, [(options.topic, number) for number in numbers], "read_committed")
+        if options.to_topic is None and not options.filter.places:
+            _require_dead_letters(clients, options.topic, group, marks)
+        create = described.partitions if options.create_parking_topic else None
+        shared = Shared(
+            clients=clients,
+            options=options,
+            topic_id=described.topic_id,
+            topics=RedriveTopics(clients, options.parking_name, parking_partitions=create, dry_run=options.dry_run),
+            payloads=stack.enter_context(Payloads(clients, group, options.redacted)),
+            pace=Pace(None if options.dry_run else options.max_records_per_s, clock=clock, sleep=sleep),
+            result=result,
+            on_progress=on_progress,
+            on_decision=on_decision,
+            clock=clock,
+            now_s=now_s,
+        )
+        if not options.dry_run:
+            _check(shared, numbers, marks)
+        for number in numbers:
+            PartitionRedrive(shared, number, marks[(options.topic, number)]).run()
+            if result.limited:
+                break
+    logger.info(
+        "redrive of %s by group %s: %d sent, %d parked, %d kept, %d left out",
+        *(options.topic, group, result.total("sent"), result.total("parked")),
+        *(result.total("kept"), result.total("left_out")),
+    )
+    return result

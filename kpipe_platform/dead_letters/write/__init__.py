@@ -1,0 +1,1 @@
+"""From a failed record to the dead letter that fits its topic."""

@@ -1,0 +1,182 @@
+"""A dead letter, and what makes way for its payload until it fits its topic."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from kpipe_platform.dead_letters.envelope.decode import is_envelope
+from kpipe_platform.dead_letters.envelope.encode import encode_envelope
+from kpipe_platform.dead_letters.envelope.model import (
+    OMITTED_HEADERS,
+    OMITTED_KEY,
+    OMITTED_MESSAGE,
+    OMITTED_MESSAGE_HEADERS,
+    OMITTED_MESSAGE_KEY,
+    OMITTED_RETRIES,
+    OMITTED_RULES,
+    OMITTED_STACKTRACE,
+    Envelope,
+)
+from kpipe_platform.dead_letters.envelope.origin import ORIGIN_HEADER, REDACTED_MARK, Origin
+from kpipe_platform.dead_letters.envelope.parts import PayloadReference
+from kpipe_platform.dead_letters.write.context import DeadLetterContext
+from kpipe_platform.dead_letters.write.headers import coordinate_headers, error_headers
+from kpipe_platform.kafka.records import Headers, KafkaRecord
+from kpipe_platform.kafka.sizes import compressed_size, record_size
+from kpipe_platform.policies.faults import Fault, bounded
+
+# How full a topic's largest record may be by what a compressed one is expected to take.
+_SURE = 0.9
+
+SHORT_MESSAGE_CHARS = 200
+"""What is left of a fault's message when the dead letter would not fit otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record for the dead-letter topic.
+
+    Args:
+        topic: The dead-letter topic.
+        key: The original key.
+        value: The envelope, or the original value.
+        headers: The record's own headers in their order, then the error headers.
+        timestamp_ms: The original timestamp in raw form, as Kafka Connect keeps it, if the topic takes it; the time
+            of dead-lettering for an envelope, so that the topic's retention counts from there.
+    """
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    timestamp_ms: int | None
+
+    @property
+    def size_bytes(self) -> int:
+        """Upper bound of what the broker counts against ``max.message.bytes`` without compression."""
+        return record_size(self.key, self.value, self.headers)
+
+    def fits(self, context: DeadLetterContext) -> bool:
+        """Whether its topic surely takes it: a dead letter that is refused stops the run."""
+        limit = context.max_record_bytes
+        if self.size_bytes <= limit or context.compression == "none":
+            return self.size_bytes <= limit
+        return compressed_size(context.compression, self.key, self.value, self.headers) <= limit * _SURE
+
+
+class Failure(NamedTuple):
+    """What a dead letter is made of.
+
+    Args:
+        envelope: All that is known, with the record as it may be written.
+        context: Form, header families, and what becomes of an oversized payload.
+    """
+
+    envelope: Envelope
+    context: DeadLetterContext
+
+    def errors(self, record: KafkaRecord, fault: Fault) -> list[tuple[str, bytes | None]]:
+        """The error headers for a record that keeps these headers of its own."""
+        return error_headers(record, fault, self.context, self.envelope.origin_range)
+
+
+def raw_letters(failure: Failure) -> Iterator[DeadLetter]:
+    """Original bytes and headers with ever fewer error headers."""
+    envelope, context = failure
+    record, fault = envelope.original, envelope.fault
+    own: Headers = record.headers
+    if envelope.redacted:
+        # Behind a mark that the record brought itself, which says nothing of this dead letter.
+        own = (*own, REDACTED_MARK)
+    origin: Headers = ()
+    timestamp_ms, kept_ms = record.timestamp_ms, None
+    if timestamp_ms is not None and timestamp_ms not in context.limits.times_ms(envelope.dead_lettered_ms):
+        timestamp_ms, kept_ms = envelope.dead_lettered_ms, timestamp_ms
+    if envelope.origin_range is not None or kept_ms is not None or record.headers or is_envelope(record.value):
+        # Any header of the record may be an error header to a reader, and a rejected output's error headers name its
+        # source. Only a record without headers is sure to be read by those that are added here.
+        origin = (Origin(record.topic, record.partition, record.offset, len(record.headers), kept_ms).to_header(),)
+
+    def letter(errors: list[tuple[str, bytes | None]]) -> DeadLetter:
+        return DeadLetter(context.topic, record.key, record.value, (*own, *errors, *origin), timestamp_ms)
+
+    for less, _ in _shrunk(fault):
+        yield letter(failure.errors(record, less))
+    yield letter(coordinate_headers(failure.errors(record, fault)))
+
+
+def envelope_letters(failure: Failure) -> Iterator[DeadLetter]:
+    """Envelopes with ever less beside the payload, then with a reference to it."""
+    envelope, context = failure
+    record, fault = envelope.original, envelope.fault
+
+    def letter(key: bytes | None, own: Headers) -> DeadLetter:
+        described = record if own is record.headers else replace(record, headers=())
+        headers = (*own, *failure.errors(described, envelope.fault))
+        if headers and headers[-1][0] == ORIGIN_HEADER:
+            # The record's own, which must not be the last one: it would be taken for this dead letter's.
+            headers = (*headers, (ORIGIN_HEADER, None))
+        return DeadLetter(context.topic, key, encode_envelope(envelope), headers, envelope.dead_lettered_ms)
+
+    known = envelope.omitted
+    for less, omitted in _shrunk(fault):
+        if less is not fault:
+            envelope = replace(envelope, fault=less, omitted=(*known, *omitted))
+        yield letter(record.key, record.headers)
+    if record.headers:
+        without = replace(envelope.original, headers=())
+        envelope = replace(envelope, original=without, omitted=(*envelope.omitted, OMITTED_HEADERS))
+        yield letter(record.key, record.headers)
+    if record.key is not None:
+        without = replace(envelope.original, key=None)
+        envelope = replace(envelope, original=without, omitted=(*envelope.omitted, OMITTED_KEY))
+        yield letter(record.key, record.headers)
+    if envelope.retries:
+        envelope = replace(envelope, retries=(), omitted=_with(envelope.omitted, OMITTED_RETRIES))
+        yield letter(record.key, record.headers)
+    if envelope.rules:
+        envelope = replace(envelope, rules=(), omitted=_with(envelope.omitted, OMITTED_RULES))
+        yield letter(record.key, record.headers)
+    if context.oversized == "raw":
+        yield from raw_letters(failure)
+    without = replace(envelope.original, key=None, value=None, headers=())
+    envelope = replace(envelope, original=without, reference=_reference(record))
+    yield letter(record.key, record.headers)
+    if record.headers:
+        envelope = replace(envelope, omitted=(*envelope.omitted, OMITTED_MESSAGE_HEADERS))
+        yield letter(record.key, ())
+    if record.key is not None:
+        envelope = replace(envelope, omitted=(*envelope.omitted, OMITTED_MESSAGE_KEY))
+        yield letter(None, ())
+
+
+def _shrunk(fault: Fault) -> Iterator[tuple[Fault, tuple[str, ...]]]:
+    """The fault, then with less and less text, and what each time is left out."""
+    omitted: tuple[str, ...] = ()
+    yield fault, omitted
+    if fault.stacktrace is not None:
+        fault, omitted = replace(fault, stacktrace=None), (*omitted, OMITTED_STACKTRACE)
+        yield fault, omitted
+    if len(fault.message) > SHORT_MESSAGE_CHARS:
+        fault = replace(fault, message=bounded(fault.message, SHORT_MESSAGE_CHARS))
+        yield fault, (*omitted, OMITTED_MESSAGE)
+
+
+def _with(omitted: tuple[str, ...], name: str) -> tuple[str, ...]:
+    return omitted if name in omitted else (*omitted, name)
+
+
+def _reference(record: KafkaRecord) -> PayloadReference:
+    key, value = record.key, record.value
+    return PayloadReference(
+        key_bytes=None if key is None else len(key),
+        key_sha256=None if key is None else hashlib.sha256(key).hexdigest(),
+        value_bytes=None if value is None else len(value),
+        value_sha256=None if value is None else hashlib.sha256(value).hexdigest(),
+        headers_bytes=sum(
+            len(name.encode("utf-8", "surrogatepass")) + len(data or b"") for name, data in record.headers
+        ),
+    )
