@@ -1,7 +1,9 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +126,18 @@ print(len(jars.fetch_jars("g:a:1.0")))
     processes = [subprocess.Popen([sys.executable, "-c", script, calls], stdout=subprocess.PIPE) for _ in range(3)]
     assert [process.communicate(timeout=60)[0].strip() for process in processes] == [b"1"] * 3
     assert calls.read_text() == "x"
+
+
+def test_different_sets_download_side_by_side(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both_started = threading.Barrier(2, timeout=60)
+
+    def run_ivy(coordinates: object, *, into: Path, **_: Any) -> None:
+        both_started.wait()
+        (into / "a-1.0.jar").write_bytes(b"jar")
+
+    monkeypatch.setattr(jars, "run_ivy", run_ivy)
+    with ThreadPoolExecutor(2) as pool:
+        assert [len(found) for found in pool.map(fetch_jars, ["g:a:1.0", "g:b:1.0"])] == [1, 1]
 
 
 def test_offline_message_says_how_to_fill_the_cache(
