@@ -7,7 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
 
 from kpipe_platform.errors import ConfigError, EnvironmentSetupError
 from kpipe_platform.jvm import ivy, jars
@@ -247,9 +250,9 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KPIPE_STATE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", "relative is invalid")
-    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platformdirs, "PlatformDirs", Unix)
     monkeypatch.setenv("HOME", "/home/someone")
     assert cache_dir() == tmp_path / "kpipe"
     assert state_dir() == Path("/home/someone/.local/state/kpipe")
-    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platformdirs, "PlatformDirs", MacOS)
     assert state_dir() == Path("/home/someone/Library/Application Support/kpipe")
