@@ -5,6 +5,8 @@
 BIN := .venv/bin
 # Port of the Dagster UI of `make dev`.
 PORT ?= 3000
+# What fills the topics of `make dev`; empty: nothing does.
+DEV_SEED ?= $(BIN)/python -m examples.flights seed
 # Passed on, for example: make test PYTEST_ARGS="-k slices -x"
 PYTEST_ARGS ?=
 # Processes of `make test`, each with a broker of its own; of three, two have a Spark session. 0: one process for all.
@@ -23,11 +25,11 @@ help: ## Show this list
 
 run: ## A year of flights through Kafka, Spark and Dagster, exactly once, with a summary
 	@sh scripts/setup run
-	@$(BIN)/python -m kpipe_platform.demo run $(RUN_ARGS)
+	@$(BIN)/python -m examples.flights run $(RUN_ARGS)
 
 dev: ## Kafka and the Dagster UI with the flights platform, on PORT (3000); Ctrl-C lets runs finish, then stops all of it
 	@sh scripts/setup run
-	@$(BIN)/kpipe dev --port $(PORT) $(DEV_ARGS)
+	@$(BIN)/kpipe dev --port $(PORT) --seed "$(DEV_SEED)" $(DEV_ARGS)
 
 test: ## The fast tests: everything that a change can break, in 15 minutes (PYTEST_ARGS are passed on)
 	@sh scripts/setup test

@@ -1,15 +1,17 @@
-"""`kpipe dev`: a broker, a warm Spark, the demo's topics and the Dagster UI, started and stopped together."""
+"""`kpipe dev`: a broker, a warm Spark and the Dagster UI, started and stopped together."""
 
 from __future__ import annotations
 
 import ctypes
 import http.client
 import os
+import shlex
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Annotated
@@ -67,13 +69,19 @@ def dev(
     data_dir: Annotated[Path, typer.Option(help="Where topics, tables and Dagster's history are kept.")] = Path(
         ".kpipe/dev"
     ),
-    seed: Annotated[bool, typer.Option(help="Fill the topics of the flights platform first.")] = True,
+    seed: Annotated[
+        str,
+        typer.Option(metavar="COMMAND", help="Run this before Dagster starts, to fill topics."),
+    ] = "",
     drain_s: Annotated[float, typer.Option(min=0.0, help="Seconds that Ctrl-C waits for the runs at work.")] = 30.0,
     warm: Annotated[
         bool, typer.Option("--warm-engine/--no-warm-engine", help="Runs attach to one Spark, or each starts its own.")
     ] = True,
 ) -> None:
-    """Start Kafka and the Dagster UI with the flights platform; Ctrl-C lets the runs at work finish and stops it.
+    """Start Kafka and the Dagster UI; Ctrl-C lets the runs at work finish and stops it.
+
+    Dagster loads the workspace.yaml of the current folder, or the flights platform where there is none. The command of
+    --seed finds the address of the broker in KAFKA_BOOTSTRAP_SERVERS and Dagster's folder in DAGSTER_HOME.
 
     A second Ctrl-C ends those runs: nothing of them is committed. Runs that are queued wait for the next start. Data is
     kept: the next start goes on where this one ended. Delete the data folder to start afresh.
@@ -86,9 +94,10 @@ def dev(
             port=port,
         )
     folder = data_dir.absolute()
+    command = _seed_command(seed)
     try:
         with stop_signals() as signals, _only_user_of(folder):
-            _serve(port, brokers, folder, seed=seed, warm=warm, drain_s=drain_s, signals=signals)
+            _serve(port, brokers, folder, seed=command, warm=warm, drain_s=drain_s, signals=signals)
     except KeyboardInterrupt:
         _say("Stopped.")
 
@@ -121,7 +130,7 @@ def dagster_yaml(cpus: int) -> str:
 
 
 def _serve(
-    port: int, brokers: int, folder: Path, *, seed: bool, warm: bool, drain_s: float, signals: StopSignals
+    port: int, brokers: int, folder: Path, *, seed: Sequence[str], warm: bool, drain_s: float, signals: StopSignals
 ) -> None:
     typer.echo(f"Starting Kafka ({brokers} broker{'s' if brokers > 1 else ''}), data in {folder}")
     with progress_lines() as show:
@@ -130,8 +139,8 @@ def _serve(
     try:
         environment = service_environment(os.environ, bootstrap_servers=broker.bootstrap_servers, folder=folder)
         if seed:
-            typer.echo("Filling the topics of the flights platform")
-            _seed(environment)
+            typer.echo("Filling topics")
+            _seed(seed, environment)
         with ExitStack() as stack:
             with progress_lines() as show:
                 engine = stack.enter_context(
@@ -145,8 +154,19 @@ def _serve(
         broker.stop()
 
 
-def _seed(environment: Mapping[str, str]) -> None:
-    command = [sys.executable, "-m", "kpipe_platform.demo", "seed"]
+def _seed_command(text: str) -> list[str]:
+    try:
+        command = shlex.split(text)
+    except ValueError as error:
+        msg = f"The command of --seed, {text}, cannot be split into words: {error}"
+        raise EnvironmentSetupError(msg, fix="quote it as a shell needs it") from error
+    if command and shutil.which(command[0]) is None:
+        msg = f"There is no program {command[0]}, which --seed names."
+        raise EnvironmentSetupError(msg, fix="name a program on PATH, or its path from this folder")
+    return command
+
+
+def _seed(command: Sequence[str], environment: Mapping[str, str]) -> None:
     # It writes to this terminal itself, so that it can draw a progress bar there.
     with subprocess.Popen(command, env=environment, preexec_fn=_ending_with_parent()) as seeding:
         try:
@@ -159,8 +179,8 @@ def _seed(environment: Mapping[str, str]) -> None:
                 seeding.kill()
             raise
     if code != 0:
-        msg = f"The topics of the flights platform could not be filled (exit code {code}); why is above."
-        raise EnvironmentSetupError(msg, fix="mend that, or start without: kpipe dev --no-seed")
+        msg = f"The command of --seed failed with exit code {code}; the reason is above."
+        raise EnvironmentSetupError(msg, fix="fix that, or start without --seed")
 
 
 def _serve_dagster(

@@ -8,6 +8,7 @@ import socket
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -168,12 +169,15 @@ def _java_finding() -> Finding:
 
 
 def _jars_finding(progress: Callable[[str], None] | None) -> Finding:
+    spark_version = importlib.metadata.version("pyspark")
+    # Ivy requests one file at a time and mostly waits for answers, so two of them take no longer than the slower one.
+    with ThreadPoolExecutor(max_workers=2) as downloads:
+        broker = downloads.submit(kafka_broker_jars, progress=progress)
+        connector = downloads.submit(spark_connector_jars, spark_version, progress=progress)
     try:
-        broker = kafka_broker_jars(progress=progress)
-        connector = spark_connector_jars(importlib.metadata.version("pyspark"), progress=progress)
+        count = len(broker.result()) + len(connector.result())
     except KpipeError as error:
         return _as_finding("Jars", error)
-    count = len(broker) + len(connector)
     return Finding("Jars", Level.OK, f"{count} jars of Kafka and Spark's connector in {cache_dir() / 'jars'}")
 
 

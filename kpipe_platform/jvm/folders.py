@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
+
+import platformdirs
 
 __all__ = ["CACHE_DIR_VARIABLE", "STATE_DIR_VARIABLE", "cache_dir", "state_dir"]
 
@@ -13,13 +14,13 @@ STATE_DIR_VARIABLE = "KPIPE_STATE_DIR"
 
 
 def cache_dir() -> Path:
-    """Folder of downloads that can be had again: jars and class archives.
+    """Folder of downloads that can be fetched again: jars and class archives.
 
     Returns:
         ``KPIPE_CACHE_DIR`` when set, else the platform's cache folder: ``$XDG_CACHE_HOME/kpipe``,
         ``~/.cache/kpipe``, or ``~/Library/Caches/kpipe`` on macOS. It may not exist yet.
     """
-    return _folder(CACHE_DIR_VARIABLE, "XDG_CACHE_HOME", ".cache", "Library/Caches")
+    return _own(CACHE_DIR_VARIABLE) or platformdirs.user_cache_path("kpipe")
 
 
 def state_dir() -> Path:
@@ -29,15 +30,9 @@ def state_dir() -> Path:
         ``KPIPE_STATE_DIR`` when set, else the platform's state folder: ``$XDG_STATE_HOME/kpipe``,
         ``~/.local/state/kpipe``, or ``~/Library/Application Support/kpipe`` on macOS. It may not exist yet.
     """
-    return _folder(STATE_DIR_VARIABLE, "XDG_STATE_HOME", ".local/state", "Library/Application Support")
+    return _own(STATE_DIR_VARIABLE) or platformdirs.user_state_path("kpipe")
 
 
-def _folder(own_variable: str, xdg_variable: str, linux: str, mac: str) -> Path:
-    own = os.environ.get(own_variable)
-    if own:
-        return Path(own).expanduser().absolute()
-    xdg = os.environ.get(xdg_variable)
-    # The XDG specification says that a relative path is invalid and to be ignored.
-    if xdg and Path(xdg).is_absolute():
-        return Path(xdg) / "kpipe"
-    return Path.home() / (mac if sys.platform == "darwin" else linux) / "kpipe"
+def _own(variable: str) -> Path | None:
+    folder = os.environ.get(variable)
+    return Path(folder).expanduser().absolute() if folder else None

@@ -110,7 +110,8 @@ def fetch_jars(
     if jars is not None:
         return jars
     _make_room(folder.parent)
-    with FileLock(folder.parent / ".lock"):
+    # One lock and one Ivy cache a set, so that different sets download side by side.
+    with FileLock(folder.parent / f".{folder.name}.lock"):
         jars = _cached(folder)
         if jars is None:
             _download(coordinates, exclude, dependencies, folder, progress)
@@ -188,7 +189,7 @@ def _download(
     names = ", ".join(str(each) for each in coordinates)
     logger.info("fetching %s into %s, once", names, folder)
     tell(f"Fetching {names}, once (about half a minute)")
-    ivy_cache = folder.parent / ".ivy"
+    ivy_cache = folder.parent / f".ivy-{folder.name}"
     temporary = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder.parent))
     try:
         run_ivy(

@@ -23,7 +23,6 @@ from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.sensors.admission import Candidate, Decision, Rules, decide
 from kpipe_platform.sensors.backpressure import Backpressure
 from kpipe_platform.sensors.candidates import WHOLE, Target, make_candidates, place_of
-from kpipe_platform.sensors.collector import seldom_collected
 from kpipe_platform.sensors.cursor import Cursor, Seen
 from kpipe_platform.sensors.deadline import Deadline
 from kpipe_platform.sensors.events import TickEvents
@@ -82,7 +81,7 @@ class OffsetTick:
         Raises:
             ConfigError: A definition is wrong: the tick fails, for skipping would hide it.
         """
-        with self.share.deciding(), seldom_collected():
+        with self.share.deciding():
             return self._evaluate(context)
 
     def _evaluate(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:

@@ -16,7 +16,7 @@ from random import Random, randrange
 
 import pytest
 
-from kpipe_platform.demo.reading import await_settled
+from examples.flights.reading import await_settled
 from kpipe_platform.errors import KpipeError
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing.broker import EmbeddedBroker

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import os
 import signal
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-from kpipe_platform.cli.dev import dev, service_environment
+from kpipe_platform.cli.dev import _seed, dev, service_environment
 from kpipe_platform.cli.stop_signals import stop_signals
 from kpipe_platform.errors import EnvironmentSetupError
 from kpipe_platform.jvm.ports import LOOPBACK, free_port
@@ -36,6 +38,28 @@ def test_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
         dev(port=free_port(), data_dir=tmp_path / "file" / "data")
 
     assert "--data-dir" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"), [("no-such-program --fill", "no program no-such-program"), ("'", "cannot be split")]
+)
+def test_a_seed_command_that_cannot_run_is_refused_before_anything_starts(
+    tmp_path: Path, command: str, words: str
+) -> None:
+    with pytest.raises(EnvironmentSetupError, match=words):
+        dev(port=free_port(), data_dir=tmp_path / "data", seed=command)
+
+    assert not (tmp_path / "data").exists()
+
+
+def test_the_seed_command_has_the_environment_of_dagster_and_its_failure_is_reported(tmp_path: Path) -> None:
+    code = f"import os, pathlib; pathlib.Path({str(tmp_path / 'seen')!r}).write_text(os.environ['SERVERS'])"
+    environment = {**os.environ, "SERVERS": "127.0.0.1:1234"}
+
+    _seed([sys.executable, "-c", code], environment)
+    assert (tmp_path / "seen").read_text() == "127.0.0.1:1234"
+    with pytest.raises(EnvironmentSetupError, match="exit code 3"):
+        _seed([sys.executable, "-c", "raise SystemExit(3)"], environment)
 
 
 def test_environment_keeps_what_the_user_set() -> None:

@@ -87,7 +87,7 @@ def committed(servers: str) -> dict[int, int | None]:
 
 def test_the_run_at_work_finishes_and_no_further_one_begins(tmp_path: Path) -> None:
     # It is attached to the warm engine, which must not be stopped before it.
-    with running_dev(tmp_path, "--no-seed", "--drain-s", "120", definitions=DEFINITIONS) as dev:
+    with running_dev(tmp_path, "--drain-s", "120", definitions=DEFINITIONS) as dev:
         until_at_work(dev, tmp_path / "at_work")
         dev.ctrl_c()
         dev.until(lambda: "Waiting up to 120 s for 1 run at work" in dev.log, STOP_DEADLINE_S)
@@ -117,7 +117,7 @@ def test_a_second_ctrl_c_ends_it_and_nothing_is_committed(tmp_path: Path) -> Non
         "PYTHONPATH": os.pathsep.join([str(ROOT / "kpipe_platform_tests" / "faultpoints"), str(ROOT)]),
     }
     # Spark is the run's own, and nothing but the second Ctrl-C ends it in time.
-    options = ("--no-seed", "--no-warm-engine", "--drain-s", "900")
+    options = ("--no-warm-engine", "--drain-s", "900")
     with running_dev(tmp_path, *options, definitions=DEFINITIONS, **hanging) as dev:
         until_at_work(dev, tmp_path / "reached")
         dev.ctrl_c()

@@ -41,7 +41,7 @@ def start_endless_run(dev: Dev) -> None:
 
 def test_a_run_that_does_not_finish_is_ended_after_the_deadline(tmp_path: Path) -> None:
     # The run has no use for Spark.
-    options = ("--no-seed", "--no-warm-engine", "--drain-s", "3")
+    options = ("--no-warm-engine", "--drain-s", "3")
     with running_dev(tmp_path, *options, definitions=DEFINITIONS) as dev:
         start_endless_run(dev)
 
@@ -58,7 +58,7 @@ def test_a_run_that_does_not_finish_is_ended_after_the_deadline(tmp_path: Path) 
 
 @pytest.mark.spark
 def test_nothing_outlives_it_when_it_is_killed(tmp_path: Path) -> None:
-    with running_dev(tmp_path, "--no-seed", definitions=DEFINITIONS) as dev:
+    with running_dev(tmp_path, definitions=DEFINITIONS) as dev:
         start_endless_run(dev)
         # So that what is looked for afterwards is known to be found.
         commands = list(dev.processes().values())
@@ -72,7 +72,7 @@ def test_nothing_outlives_it_when_it_is_killed(tmp_path: Path) -> None:
 
 
 def test_says_why_when_dagster_does_not_start(tmp_path: Path) -> None:
-    options = ("--no-seed", "--no-warm-engine")
+    options = ("--no-warm-engine",)
     with running_dev(tmp_path, *options, definitions=DEFINITIONS, workspace="load_from: nonsense\n") as dev:
         assert dev.process.wait(RUN_DEADLINE_S) != 0
 

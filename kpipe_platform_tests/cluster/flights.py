@@ -14,14 +14,14 @@ from confluent_kafka import IsolationLevel, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 from rich.console import Console
 
+from examples.flights.progress import Steps
+from examples.flights.reading import await_settled, group_lags
+from examples.flights.seed import seed
+from examples.flights.work import Work
 from kpipe_platform.demo import data
 from kpipe_platform.demo.assets import airlines, carrier_delays, flights_enriched, planes
 from kpipe_platform.demo.platform import BOOTSTRAP_SERVERS, DATA_DIR, SPARK_REMOTE, resources
-from kpipe_platform.demo.progress import Steps
-from kpipe_platform.demo.reading import await_settled, group_lags
-from kpipe_platform.demo.seed import seed
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS, PARTITIONS
-from kpipe_platform.demo.work import Work
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.records import consume

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect, sync_playwright
 
-from kpipe_platform.demo.reading import committed_records
+from examples.flights.reading import committed_records
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS, PARTITIONS
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform_tests.cli.dev_process import RUN_DEADLINE_S, STOP_DEADLINE_S, Dev, running_dev
@@ -174,7 +174,7 @@ def counted(connection: ConnectionSettings) -> tuple[int, int, int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="looks for processes in /proc")
 def test_partition_is_materialized_by_clicking_and_its_metadata_is_on_the_page(chromium: Path, tmp_path: Path) -> None:
-    with running_dev(tmp_path) as dev:
+    with running_dev(tmp_path, "--seed", f"{sys.executable} -m examples.flights seed") as dev:
         dev.until_ready()
         # What the first click on a partition needs is there already.
         assert materializations(dev, "planes", "airlines", ASSET) == {"planes": 1, "airlines": 1, ASSET: 0}

@@ -1,11 +1,16 @@
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
+from platformdirs.macos import MacOS
+from platformdirs.unix import Unix
 
 from kpipe_platform.errors import ConfigError, EnvironmentSetupError
 from kpipe_platform.jvm import ivy, jars
@@ -126,6 +131,18 @@ print(len(jars.fetch_jars("g:a:1.0")))
     assert calls.read_text() == "x"
 
 
+def test_different_sets_download_side_by_side(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    both_started = threading.Barrier(2, timeout=60)
+
+    def run_ivy(coordinates: object, *, into: Path, **_: Any) -> None:
+        both_started.wait()
+        (into / "a-1.0.jar").write_bytes(b"jar")
+
+    monkeypatch.setattr(jars, "run_ivy", run_ivy)
+    with ThreadPoolExecutor(2) as pool:
+        assert [len(found) for found in pool.map(fetch_jars, ["g:a:1.0", "g:b:1.0"])] == [1, 1]
+
+
 def test_offline_message_says_how_to_fill_the_cache(
     empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,9 +250,9 @@ def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KPIPE_STATE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("XDG_STATE_HOME", "relative is invalid")
-    monkeypatch.setattr(sys, "platform", "linux")
+    monkeypatch.setattr(platformdirs, "PlatformDirs", Unix)
     monkeypatch.setenv("HOME", "/home/someone")
     assert cache_dir() == tmp_path / "kpipe"
     assert state_dir() == Path("/home/someone/.local/state/kpipe")
-    monkeypatch.setattr(sys, "platform", "darwin")
+    monkeypatch.setattr(platformdirs, "PlatformDirs", MacOS)
     assert state_dir() == Path("/home/someone/Library/Application Support/kpipe")

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from kpipe_platform.demo.seed import _create_topics
+from examples.flights.seed import _create_topics
+from examples.flights.verify import Figures, count
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
-from kpipe_platform.demo.verify import Figures, count
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing.plugin import Produce
 

@@ -10,8 +10,8 @@ import pandas as pd
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
+from examples.flights.reading import await_settled, committed_records
 from kpipe_platform.demo.data import FlightRecord, records
-from kpipe_platform.demo.reading import await_settled, committed_records
 from kpipe_platform.demo.topics import FLIGHTS, TOPICS
 from kpipe_platform.errors import ConfigError, DeliveryError, TopicNotFoundError
 from kpipe_platform.kafka.calls import translate

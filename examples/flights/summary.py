@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kpipe_platform.demo.run import RunResult
+from examples.flights.run import RunResult
 
 
 def summary(result: RunResult) -> RenderableType:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from kpipe_platform.demo.workspace import quiet_stderr, working_folder
+from examples.flights.workspace import quiet_stderr, working_folder
 from kpipe_platform.errors import EnvironmentSetupError
 
 
@@ -29,7 +29,7 @@ def test_a_temporary_folder_is_gone_at_the_end(parent: Path) -> None:
 def test_what_killed_runs_left_is_deleted_and_what_lives_is_not(parent: Path) -> None:
     code = (
         "import os, tempfile\n"
-        "from kpipe_platform.demo.workspace import working_folder\n"
+        "from examples.flights.workspace import working_folder\n"
         "with working_folder(None) as folder:\n"
         "    print(folder, flush=True)\n"
         "    os._exit(9)\n"

@@ -4,10 +4,10 @@ import dagster as dg
 import pytest
 from typer.testing import CliRunner
 
-from kpipe_platform.demo import __main__ as main
+from examples.flights import __main__ as main
+from examples.flights.work import kpipe_error
 from kpipe_platform.demo import data
 from kpipe_platform.demo.topics import FLIGHTS
-from kpipe_platform.demo.work import kpipe_error
 from kpipe_platform.errors import TopicNotFoundError
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing.records import consume

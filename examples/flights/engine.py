@@ -11,9 +11,9 @@ from typing import Any
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from examples.flights.interrupts import handlers_kept
+from examples.flights.progress import Steps
 from kpipe_platform import SparkEngine
-from kpipe_platform.demo.interrupts import handlers_kept
-from kpipe_platform.demo.progress import Steps
 
 _STOP_DEADLINE_S = 15.0
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from kpipe_platform.demo import __main__ as main
+from examples.flights import __main__ as main
+from examples.flights.interrupts import STOPPING_SIGNALS, Interrupted, unwind_on_signals
 from kpipe_platform.demo import data
-from kpipe_platform.demo.interrupts import STOPPING_SIGNALS, Interrupted, unwind_on_signals
 
 
 @pytest.fixture(autouse=True)

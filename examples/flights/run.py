@@ -12,17 +12,17 @@ from typing import Any
 
 import dagster as dg
 
+from examples.flights.engine import spark_config, spark_running
+from examples.flights.progress import StepDone, Steps
+from examples.flights.reading import await_settled
+from examples.flights.seed import seed
+from examples.flights.verify import Figures, count
+from examples.flights.work import Work, dagster_instance
 from kpipe_platform.cli.preflight import Level, examine
 from kpipe_platform.demo import data
 from kpipe_platform.demo.assets import airlines, carrier_delays, flights_enriched, planes
-from kpipe_platform.demo.engine import spark_config, spark_running
 from kpipe_platform.demo.platform import BOOTSTRAP_SERVERS, DATA_DIR, resources
-from kpipe_platform.demo.progress import StepDone, Steps
-from kpipe_platform.demo.reading import await_settled
-from kpipe_platform.demo.seed import seed
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
-from kpipe_platform.demo.verify import Figures, count
-from kpipe_platform.demo.work import Work, dagster_instance
 from kpipe_platform.errors import EnvironmentSetupError
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing.broker import EmbeddedBroker

@@ -31,7 +31,7 @@ def scratch(tmp_path: Path) -> Iterator[Path]:
 
 
 def _start(scratch: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "kpipe_platform.demo", "run", "--flights", str(FLIGHTS), *arguments]
+    command = [sys.executable, "-m", "examples.flights", "run", "--flights", str(FLIGHTS), *arguments]
     environment = {**os.environ, "TMPDIR": str(scratch), "COLUMNS": "120"}
     return subprocess.Popen(
         command,

@@ -10,16 +10,16 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
+from examples.flights.progress import Steps
+from examples.flights.reading import await_settled
+from examples.flights.reference import DAGSTER_HOME, materialise_reference
+from examples.flights.seed import seed
+from examples.flights.verify import count
+from examples.flights.work import Work, dagster_instance
 from kpipe_platform.demo import data
 from kpipe_platform.demo.assets import airlines, carrier_delays, flights_enriched, planes
 from kpipe_platform.demo.platform import BOOTSTRAP_SERVERS, DATA_DIR, resources
-from kpipe_platform.demo.progress import Steps
-from kpipe_platform.demo.reading import await_settled
-from kpipe_platform.demo.reference import DAGSTER_HOME, materialise_reference
-from kpipe_platform.demo.seed import seed
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS, PARTITIONS
-from kpipe_platform.demo.verify import count
-from kpipe_platform.demo.work import Work, dagster_instance
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 COUNT = 300

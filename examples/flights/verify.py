@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow.dataset as ds
 from confluent_kafka import Message
 
-from kpipe_platform.demo.reading import committed_records, group_lags
+from examples.flights.reading import committed_records, group_lags
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
 from kpipe_platform.kafka.settings import ConnectionSettings
 

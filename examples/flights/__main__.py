@@ -1,4 +1,4 @@
-"""``python -m kpipe_platform.demo run|seed``."""
+"""``python -m examples.flights run|seed``."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from kpipe_platform.demo.interrupts import unwind_on_signals
+from examples.flights.interrupts import unwind_on_signals
 from kpipe_platform.errors import KpipeError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, help="The flights platform.")
@@ -35,18 +35,18 @@ def run(
 
     Exits with 0 when every flight is where it belongs, exactly once; with 1 otherwise.
     """
-    from kpipe_platform.demo.workspace import quiet_stderr, working_folder
+    from examples.flights.workspace import quiet_stderr, working_folder
 
     problems = Console(stderr=True, highlight=False)
     with _clear_errors(problems), working_folder(data_dir if keep else None) as folder:
         log = folder / "run.log"
         with _log_kept_on_surprise(log, problems), quiet_stderr(log) as console:
-            from kpipe_platform.demo.progress import Steps
-            from kpipe_platform.demo.run import run as run_job
+            from examples.flights.progress import Steps
+            from examples.flights.run import run as run_job
 
             warnings.simplefilter("ignore")
             result = run_job(Steps(console), folder, keep=keep, limit=flights)
-    from kpipe_platform.demo.summary import result_line, summary
+    from examples.flights.summary import result_line, summary
 
     out = Console(highlight=False)
     out.print(summary(result))
@@ -64,7 +64,7 @@ def seed() -> None:
     Where DAGSTER_HOME names a Dagster instance, planes and airlines are materialised in it too, once: so any partition
     can be launched at once.
     """
-    from kpipe_platform.demo.workspace import quiet_stderr, working_folder
+    from examples.flights.workspace import quiet_stderr, working_folder
 
     problems = Console(stderr=True, highlight=False)
     with _clear_errors(problems), working_folder(None) as folder:
@@ -74,9 +74,9 @@ def seed() -> None:
 
 
 def _seed(console: Console, folder: Path) -> None:
+    from examples.flights.progress import Steps
+    from examples.flights.seed import seed as seed_topics
     from kpipe_platform.demo import data
-    from kpipe_platform.demo.progress import Steps
-    from kpipe_platform.demo.seed import seed as seed_topics
     from kpipe_platform.kafka.settings import ConnectionSettings
 
     warnings.simplefilter("ignore")
@@ -86,7 +86,7 @@ def _seed(console: Console, folder: Path) -> None:
     with steps.step("Writing flights to Kafka", total=len(flights)) as step:
         step.at(seed_topics(ConnectionSettings(bootstrap_servers=servers), flights, step.at).written)
     if os.environ.get("DAGSTER_HOME"):
-        from kpipe_platform.demo.reference import materialise_reference
+        from examples.flights.reference import materialise_reference
 
         materialise_reference(steps, folder)
 

@@ -5,10 +5,10 @@ import io
 import pytest
 from rich.console import Console
 
-from kpipe_platform.demo.progress import StepDone, Steps
-from kpipe_platform.demo.run import RunResult
-from kpipe_platform.demo.summary import result_line, summary
-from kpipe_platform.demo.verify import Figures
+from examples.flights.progress import StepDone, Steps
+from examples.flights.run import RunResult
+from examples.flights.summary import result_line, summary
+from examples.flights.verify import Figures
 
 
 def _console(*, terminal: bool) -> tuple[Console, io.StringIO]:

@@ -7,10 +7,10 @@ import pandas as pd
 import pytest
 from confluent_kafka import Producer
 
+from examples.flights import seed as seeding
+from examples.flights.reading import committed_records, group_lags
+from examples.flights.seed import seed
 from kpipe_platform.demo import data
-from kpipe_platform.demo import seed as seeding
-from kpipe_platform.demo.reading import committed_records, group_lags
-from kpipe_platform.demo.seed import seed
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.settings import ConnectionSettings

@@ -6,11 +6,11 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from examples.flights.engine import spark_config, spark_running
+from examples.flights.progress import Steps
+from examples.flights.work import Work, dagster_instance
 from kpipe_platform.demo.assets import airlines, planes
-from kpipe_platform.demo.engine import spark_config, spark_running
 from kpipe_platform.demo.platform import SPARK_REMOTE, resources
-from kpipe_platform.demo.progress import Steps
-from kpipe_platform.demo.work import Work, dagster_instance
 
 DAGSTER_HOME = "DAGSTER_HOME"
 
