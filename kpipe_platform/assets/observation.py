@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from dagster._core.event_api import AssetRecordsFilter
 
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
@@ -244,7 +243,7 @@ def _observed(
     for begin in range(0, len(storage_ids), _RECORDS_AT_ONCE):
         part = storage_ids[begin : begin + _RECORDS_AT_ONCE]
         for record in instance.fetch_observations(
-            AssetRecordsFilter(asset_key, storage_ids=part), limit=len(part)
+            dg.AssetRecordsFilter(asset_key, storage_ids=part), limit=len(part)
         ).records:
             event = record.asset_observation
             end = event.metadata.get("end") if event is not None else None
