@@ -12,8 +12,8 @@ import dagster as dg
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
-from kpipe_platform.kafka.oldest import SAMPLE_RECORDS, OldestRecord, oldest_records
 from kpipe_platform.kafka.retention import TimeToLoss, TopicRetention, time_to_loss, topic_retention
+from kpipe_platform.kafka.samples import SAMPLE_RECORDS, OldestRecord, oldest_records
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.resources.source import KafkaSource
 

@@ -11,11 +11,11 @@ from kpipe_platform.deadletter.families import read_dead_letter
 from kpipe_platform.deadletter.filters import DeadLetterFilter
 from kpipe_platform.deadletter.found import FoundDeadLetter
 from kpipe_platform.deadletter.progress import Progress
-from kpipe_platform.deadletter.reading import read_range
 from kpipe_platform.deadletter.stored_offset import read_stored_offset
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.reader import read_range
 from kpipe_platform.kafka.slices import check_partitions
 from kpipe_platform.kafka.topics import describe_topics
 

@@ -13,7 +13,6 @@ from kpipe_platform.deadletter.options import RedriveOptions
 from kpipe_platform.deadletter.pace import Pace
 from kpipe_platform.deadletter.payloads import Payloads
 from kpipe_platform.deadletter.progress import ALWAYS_FIT, Progress
-from kpipe_platform.deadletter.reading import read_range
 from kpipe_platform.deadletter.results import PartitionResult, RedriveProgress, RedriveResult
 from kpipe_platform.deadletter.sending import RedriveTransaction, RefusedError
 from kpipe_platform.deadletter.stored_offset import StoredOffset, read_stored_offset
@@ -21,6 +20,7 @@ from kpipe_platform.deadletter.targets import Targets
 from kpipe_platform.errors import NoStartOffsetError, TopicRecreatedError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, Watermarks, watermarks
+from kpipe_platform.kafka.reader import read_range
 from kpipe_platform.kafka.records import KafkaRecord
 
 logger = logging.getLogger(__name__)
