@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
-from dagster._core.instance.ref import InstanceRef
 
 from examples.flights.interrupts import Interrupted, ignore_signals
 from examples.flights.progress import Step
 from kpipe_platform import KpipeError, kafka_partitions
 from kpipe_platform.demo.assets import ALL, carrier_delays, flights_enriched
 from kpipe_platform.demo.topics import FLIGHTS, PARTITIONS
+from kpipe_platform.resources._compat import InstanceRef
 
 # Dagster's own account of each event is for its UI; on a console it would bury ours.
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
-from dagster._core.event_api import AssetRecordsFilter
 
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
-from kpipe_platform.kafka.oldest import SAMPLE_RECORDS, OldestRecord, oldest_records
 from kpipe_platform.kafka.retention import TimeToLoss, TopicRetention, time_to_loss, topic_retention
+from kpipe_platform.kafka.samples import SAMPLE_RECORDS, OldestRecord, oldest_records
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.resources.source import KafkaSource
 
@@ -244,7 +243,7 @@ def _observed(
     for begin in range(0, len(storage_ids), _RECORDS_AT_ONCE):
         part = storage_ids[begin : begin + _RECORDS_AT_ONCE]
         for record in instance.fetch_observations(
-            AssetRecordsFilter(asset_key, storage_ids=part), limit=len(part)
+            dg.AssetRecordsFilter(asset_key, storage_ids=part), limit=len(part)
         ).records:
             event = record.asset_observation
             end = event.metadata.get("end") if event is not None else None

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.partitions.context import partition_loading_context
-from dagster._utils.warnings import disable_dagster_warnings
 
 from kpipe_platform.assets.observation import last_observations, observe_topic
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
@@ -88,7 +87,7 @@ def kafka_topic_asset(
         )
         if isinstance(definition, dg.DynamicPartitionsDefinition):
             register_kafka_partitions(context.instance, topic, found)
-        with partition_loading_context(dynamic_partitions_store=context.instance):
+        with dg.partition_loading_context(dynamic_partitions_store=context.instance):
             known = set(definition.get_partition_keys())
         for number, observed in found.items():
             if str(number) not in known:
@@ -108,7 +107,8 @@ def kafka_topic_asset(
         return dg.DataVersionsByPartition({})
 
     # Dagster marks the decorator as beta; its version is bounded, and users cannot act on the warning.
-    with disable_dagster_warnings():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", dg.BetaWarning)
         decorate = dg.observable_source_asset(
             key=asset_key,
             metadata={

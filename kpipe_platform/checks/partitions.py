@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.partitions.context import partition_loading_context
 
 from kpipe_platform.assets.kafka_asset import Source
 from kpipe_platform.checks.findings import Finding, result_of
@@ -152,7 +151,7 @@ def _keys(context: dg.OpExecutionContext, definition: dg.PartitionsDefinition[st
     if context.has_partition_key:
         return (context.partition_key,)
     if context.has_partition_key_range:
-        with partition_loading_context(dynamic_partitions_store=context.instance):
+        with dg.partition_loading_context(dynamic_partitions_store=context.instance):
             return tuple(definition.get_partition_keys_in_range(context.partition_key_range))
     return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,8 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 app = typer.Typer(help="Create topics, and look at them.", no_args_is_help=True)
-
-_POLL_S = 0.05
 
 
 @app.command()
@@ -39,7 +36,7 @@ def create(
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
     """Create a topic, wait until it can be used, and print its name."""
-    from kpipe_platform.kafka.topics import TopicSpec, create_topic
+    from kpipe_platform.kafka.topics import TopicSpec, await_visible, create_topic
 
     spec = TopicSpec(partitions, replication_factor, _settings(config or []))
     with open_clients(bootstrap_servers) as clients:
@@ -48,7 +45,7 @@ def create(
             msg = f"topic {name!r} exists already at {bootstrap_servers}"
             fix = f"look at it: kpipe topics describe {name}; or be content with it: --if-not-exists"
             raise ConfigError(msg, fix=fix, topic=name)
-        found = _wait_until_usable(clients, name)
+        found = await_visible(clients, name)
     print_line(name)
     if created:
         print_hint(f"Created with {found.partitions} partition(s); its id is {found.topic_id}.")
@@ -130,20 +127,6 @@ def _settings(texts: list[str]) -> dict[str, str]:
             raise ConfigError(msg, fix="for example --config retention.ms=-1")
         settings[name.strip()] = value.strip()
     return settings
-
-
-def _wait_until_usable(clients: Clients, name: str) -> Any:
-    """The topic's description, once every broker that is asked knows of it."""
-    from kpipe_platform.kafka.topics import describe_topics
-
-    end = time.monotonic() + clients.settings.request_timeout_s
-    while True:
-        try:
-            return describe_topics(clients, [name])[name]
-        except TopicNotFoundError:
-            if time.monotonic() > end:
-                raise
-            time.sleep(_POLL_S)
 
 
 def _described(clients: Clients, name: str) -> dict[str, Any]:

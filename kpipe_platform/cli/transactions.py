@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,21 +47,6 @@ def take_over(settings: ConnectionSettings, transactional_id: str) -> None:
         BrokerUnavailableError: No answer within the deadline.
         AuthorizationFailedError: The transactional id may not be used.
     """
-    from confluent_kafka import KafkaException, Producer
+    from kpipe_platform.kafka.transactions import initialised
 
-    from kpipe_platform.kafka.calls import kafka_error, translate
-    from kpipe_platform.kafka.clients import new_client
-
-    config = {**settings.for_librdkafka(), "transactional.id": transactional_id}
-    producer = new_client(Producer, config, settings)
-    deadline = time.monotonic() + settings.request_timeout_s
-    while True:
-        try:
-            producer.init_transactions(max(deadline - time.monotonic(), 0.1))
-        except KafkaException as exception:
-            # While the brokers still abort the former owner's transaction they ask to be asked again.
-            if kafka_error(exception).retriable() and time.monotonic() < deadline:
-                continue
-            what = f"take over transactional id {transactional_id}"
-            raise translate(exception, settings, what) from exception
-        return
+    initialised(settings, transactional_id).close()

@@ -10,12 +10,12 @@ from typing import Any
 from kpipe_platform.dead_letters.read.filters import DeadLetterFilter
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
 from kpipe_platform.dead_letters.read.reader import read_dead_letter
-from kpipe_platform.dead_letters.read.reading import read_range
 from kpipe_platform.dead_letters.redrive.progress import Progress
 from kpipe_platform.dead_letters.redrive.stored_offset import read_stored_offset
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import OffsetRange, watermarks
+from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.reader import read_range
 from kpipe_platform.kafka.slices import check_partitions
 from kpipe_platform.kafka.topics import describe_topics
 

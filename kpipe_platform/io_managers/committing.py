@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import dagster as dg
-from dagster._core.storage.db_io_manager import DbIOManager
 
 from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
@@ -16,6 +15,7 @@ from kpipe_platform.io_managers.feed import StagedFeeds
 from kpipe_platform.io_managers.kafka import StoresOffsets
 from kpipe_platform.io_managers.outputs import emit_feeds, emit_plain
 from kpipe_platform.io_managers.step import step_id
+from kpipe_platform.resources._compat import DbIOManager
 from kpipe_platform.resources.known_names import KnownNames
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
-from dagster._core.events import DagsterEvent
 from pydantic import Field
 
 from kpipe_platform.codecs.topic import KafkaTopic
@@ -37,6 +36,7 @@ from kpipe_platform.io_managers.step import (
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import NO_LIMIT
+from kpipe_platform.resources._compat import io_manager_of_output
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
 from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.resources.source import KafkaSource
@@ -46,9 +46,6 @@ from kpipe_platform.spark.convert import requested_form, to_form
 from kpipe_platform.spark.frames import TopicCodecs
 from kpipe_platform.spark.reader import empty_slice
 from kpipe_platform.spark.table import latest_by_key
-
-if TYPE_CHECKING:
-    from dagster._core.execution.context.system import StepExecutionContext
 
 
 class StoresOffsets:
@@ -123,7 +120,9 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
         _refuse_untyped(context.step_context, context.asset_key)
         return self._load_slice(context.step_context, pipeline, topic, form)
 
-    def _load_slice(self, step_context: StepExecutionContext, pipeline: Pipeline, topic: KafkaTopic, form: str) -> Any:
+    def _load_slice(
+        self, step_context: dg.StepExecutionContext, pipeline: Pipeline, topic: KafkaTopic, form: str
+    ) -> Any:
         step = pipeline.step
         if step.partition_keys is not None and len(step.partition_keys) > 1:
             msg = f"asset {step.asset_key.to_user_string()} takes {len(step.partition_keys)} partitions in one run"
@@ -132,7 +131,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
                 fix="declare it by @kafka_asset, which calls the stage for each partition by itself, or leave the "
                 "backfill policy at one run a partition",
             )
-        events = StepEvents.of(pipeline, [topic.name], partial(DagsterEvent.asset_observation, step_context))
+        events = StepEvents.of(pipeline, [topic.name], partial(dg.DagsterEvent.asset_observation, step_context))
         try:
             with self.source.clients() as clients:
                 numbers = kafka_partitions_of(step, lambda: self.source.partition_numbers(topic.name))
@@ -190,7 +189,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     def _policies(self) -> FaultPolicies:
         return FaultPolicies.of(self.fault_policies).over(FaultPolicies.of(self.on_fault))
 
-    def pipeline(self, step_context: StepExecutionContext) -> Pipeline:
+    def pipeline(self, step_context: dg.StepExecutionContext) -> Pipeline:
         """The resources of a step, with what its asset declares."""
         step: Step = step_of(step_context, self.source.group, type(self).__name__)
         metadata = _asset_metadata(step_context, step.asset_key)
@@ -211,26 +210,23 @@ def _upstream_metadata(context: dg.InputContext) -> Any:
     return context.upstream_output.definition_metadata if context.upstream_output is not None else {}
 
 
-def _asset_metadata(step_context: StepExecutionContext, asset_key: dg.AssetKey) -> dict[str, Any]:
+def _asset_metadata(step_context: dg.StepExecutionContext, asset_key: dg.AssetKey) -> dict[str, Any]:
     assets = step_context.assets_def
     return dict(assets.metadata_by_key.get(asset_key, {})) if assets is not None else {}
 
 
-def _refuse_unstored(step_context: StepExecutionContext, topic_asset: dg.AssetKey) -> None:
+def _refuse_unstored(step_context: dg.StepExecutionContext, topic_asset: dg.AssetKey) -> None:
     """Refuse, before any work, a step whose outputs no IO manager of ours stores.
 
     Raises:
         ConfigError: One of ours cannot store such an asset.
         OffsetsNotStoredError: The offsets would stay where they are, and every run would read the same slice.
     """
-    from dagster._core.execution.plan.outputs import StepOutputHandle
-
     for output in step_context.step.step_outputs:
         if output.properties.asset_check_key is not None:
             continue
-        handle = StepOutputHandle(step_context.step.key, output.name)
         stored = not output.dagster_type_key.startswith("Nothing")
-        manager = step_context.get_io_manager(handle)
+        manager = io_manager_of_output(step_context, output.name)
         if not stored or not isinstance(manager, StoresOffsets):
             definition = step_context.op_def.output_def_named(output.name)
             msg = (
@@ -247,7 +243,7 @@ def _refuse_unstored(step_context: StepExecutionContext, topic_asset: dg.AssetKe
             manager.check_asset(key.to_user_string(), _asset_metadata(step_context, key))
 
 
-def _refuse_untyped(step_context: StepExecutionContext, topic_asset: dg.AssetKey) -> None:
+def _refuse_untyped(step_context: dg.StepExecutionContext, topic_asset: dg.AssetKey) -> None:
     """Refuse, before any work, a plain asset that does not say what it returns.
 
     Dagster calls no IO manager for a MaterializeResult without a value, unless the output has a type that this is not

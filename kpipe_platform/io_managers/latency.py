@@ -13,8 +13,8 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 
 from kpipe_platform.errors import KpipeError
+from kpipe_platform.kafka.samples import TimestampReader
 from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.kafka.stamps import StampReader
 
 logger = logging.getLogger(__name__)
 
@@ -60,7 +60,7 @@ class CommitLatency:
         now_ms: Milliseconds since the epoch; injected for tests.
     """
 
-    def __init__(self, reader: StampReader, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+    def __init__(self, reader: TimestampReader, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self._reader = reader
         self._now_ms = now_ms
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kpipe-stamps")

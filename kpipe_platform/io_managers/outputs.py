@@ -7,9 +7,6 @@ from functools import partial
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.metadata import normalize_metadata
-from dagster._core.errors import DagsterExecutionInterruptedError
-from dagster._core.events import DagsterEvent
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, KpipeError
@@ -70,8 +67,8 @@ def _note_metadata(context: dg.OpExecutionContext) -> None:
         if notes is None:
             add(metadata, output_name, mapping_key)
         else:
-            # What Dagster cannot store fails here, not after the commit.
-            notes.metadata |= normalize_metadata(metadata)
+            # What Dagster cannot store fails here, not after the commit: an event checks its metadata when it is made.
+            notes.metadata |= dg.AssetMaterialization("checked", metadata=metadata).metadata
 
     context.add_output_metadata = note  # type: ignore[method-assign]  # of this step's own object
 
@@ -95,7 +92,7 @@ def _emit_taken(context: dg.OutputContext, runner: FeedRunner, pipeline: Pipelin
                     yield _materialisation(context, str(number), taken.tally, pipeline)
             else:
                 done[number] = taken.tally
-    except (DagsterExecutionInterruptedError, KeyboardInterrupt):
+    except (dg.DagsterExecutionInterruptedError, KeyboardInterrupt):
         # A run that is terminated has committed slices all the same, one that lingers perhaps thousands.
         for place, taken in sorted(runner.taken.items(), key=lambda item: item[0] or 0):
             if taken.tally.slices and place not in failed:
@@ -227,10 +224,10 @@ def _joined(pipeline: Pipeline, reads: Sequence[ledger.OpenRead]) -> Slice:
 
 def _materialisation(
     context: dg.OutputContext, partition: str | None, tally: Tally, pipeline: Pipeline
-) -> DagsterEvent:
+) -> dg.DagsterEvent:
     metadata = metadata_of(tally, pipeline.distribution)
     event = dg.AssetMaterialization(asset_key=context.asset_key, partition=partition, metadata=metadata)
-    return DagsterEvent.asset_materialization(context.step_context, event)
+    return dg.DagsterEvent.asset_materialization(context.step_context, event)
 
 
 def _warn(context: dg.OutputContext, pipeline: Pipeline, target: Target) -> None:

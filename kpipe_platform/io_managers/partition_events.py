@@ -1,16 +1,16 @@
-"""What a run tells of the Kafka partitions that it works on: started, then completed or failed, once each.
+"""Partition events of a run: each Kafka partition that it works on is started, then completed or failed, once.
 
-However many slices a run takes of a partition, and however often it tries, the change is told once. Work goes on in
-threads, and the log takes events from any; observations are stored in the step's own thread, which looks for them
-while it waits.
+That holds however many slices a run takes of a partition, and however often it tries. The slices are processed in
+threads. Events are logged in any of them; observations, where the asset wants them, are stored in the step's own
+thread, which looks for them while it waits.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -20,7 +20,7 @@ from kpipe_platform.io_managers.pipeline import Pipeline
 from kpipe_platform.io_managers.staged import SliceReport
 from kpipe_platform.io_managers.step import Step, StepId
 from kpipe_platform.kafka.commit_metadata import SliceCounts
-from kpipe_platform.kafka.offsets import OffsetRange, Partition
+from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.observability.events import PartitionEvent, PartitionEventKind, log_events, shortened
 from kpipe_platform.partitions.observations import observations_of
@@ -42,6 +42,10 @@ class StepEvents:
 
     def __init__(self, step: Step, topics: Sequence[str], observe: Observe | None) -> None:
         self._step = step
+        self.event = partial(
+            PartitionEvent, group=step.group, asset=step.asset_key.to_user_string(), run_id=step.run_id
+        )
+        """An event of this step: takes the kind, the topic, the partition and what else is known."""
         self._topics = list(topics)
         self._observe = observe
         self._waiting: SimpleQueue[list[PartitionEvent]] = SimpleQueue()
@@ -55,30 +59,14 @@ class StepEvents:
         return cls(pipeline.step, topics, observe if wanted else None)
 
     def watch(self, numbers: Sequence[int] | None) -> Watch:
-        """Watch the work on some Kafka partitions that are taken together; None: on all of them."""
+        """Follow the work on some Kafka partitions that are processed together; None: on all of them."""
         made = Watch(self, self._topics, numbers)
         with self._lock:
             self._watches.append(made)
         return made
 
-    def tell(self, kind: PartitionEventKind, found: Iterable[Found], reason: str | None = None) -> None:
-        """Tell of one change; in any thread."""
-        step = self._step
-        events = [
-            PartitionEvent(
-                kind,
-                f.topic,
-                f.partition,
-                step.group,
-                asset=step.asset_key.to_user_string(),
-                run_id=step.run_id,
-                start=None if f.range is None else f.range.start,
-                end=None if f.range is None else f.range.end,
-                counts=f.counts,
-                reason=reason,
-            )
-            for f in found
-        ]
+    def emit(self, events: list[PartitionEvent]) -> None:
+        """Log events of one change, and queue them to be observed; in any thread."""
         log_events(events)
         if self._observe is not None and events:
             self._waiting.put(events)
@@ -98,7 +86,7 @@ class StepEvents:
                 logger.exception("cannot store an observation of %s", self._step.asset_key.to_user_string())
 
     def close(self, failure: str | None = None) -> None:
-        """The step ends: work that was begun and of which nothing was heard since has failed.
+        """The step ends: work that began and did not end has failed.
 
         Args:
             failure: Why the step ends early. Where no partition was begun for it, all of the step's have failed.
@@ -116,28 +104,11 @@ class StepEvents:
         self.deliver()
 
 
-@dataclass(frozen=True)
-class Found:
-    """One partition of a change.
-
-    Args:
-        topic: Topic.
-        partition: Kafka partition; None: all.
-        range: The offsets concerned.
-        counts: Counted records by name.
-    """
-
-    topic: str
-    partition: int | None
-    range: OffsetRange | None = None
-    counts: dict[str, int] = field(default_factory=dict)
-
-
 class Watch:
-    """Follows the slices of some Kafka partitions that one run takes together, and tells their start and their end.
+    """Follows the slices of some Kafka partitions that one run processes together, and reports their start and end.
 
     Args:
-        events: Takes what is told.
+        events: Takes the events.
         topics: The topics.
         numbers: Kafka partitions; None: all.
     """
@@ -146,7 +117,7 @@ class Watch:
         self._events = events
         self._topics = topics
         self._numbers = numbers
-        # A step that is terminated ends what its threads may be about to end.
+        # A step that is terminated ends partitions that its threads may be about to end.
         self._lock = threading.Lock()
         self._slice: Slice | None = None
         self._starts: dict[Partition, int] = {}
@@ -156,7 +127,7 @@ class Watch:
         self._over = False
 
     def planned(self, slice_: Slice) -> None:
-        """The next slice is known. A partition without anything to read is not told of."""
+        """The next slice is known. A partition without anything to read has no event."""
         with self._lock:
             self._slice = slice_
             new = [
@@ -166,7 +137,8 @@ class Watch:
             ]
             self._starts |= {(r.topic, r.partition): r.start for r in new}
             if not self._over:
-                self._events.tell(PartitionEventKind.STARTED, [Found(r.topic, r.partition, r) for r in new])
+                started = partial(self._events.event, PartitionEventKind.STARTED)
+                self._events.emit([started(r.topic, r.partition, start=r.start, end=r.end) for r in new])
 
     def done(self, report: SliceReport) -> None:
         """A slice, or a part of one, is committed."""
@@ -183,37 +155,40 @@ class Watch:
             if self._over:
                 return
             self._over = True
-            failed = [] if failure is None else self._failed()
-            places = {(f.topic, f.partition) for f in failed}
-            completed = [
-                Found(*place, OffsetRange(*place, start, self._ends.get(place, start)), self._counts(place))
-                for place, start in self._starts.items()
-                if place not in places
-            ]
-            self._events.tell(PartitionEventKind.COMPLETED, completed)
-            self._events.tell(PartitionEventKind.FAILED, failed, failure)
+            failed = [] if failure is None else self._failed(failure)
+            unfinished = {(event.topic, event.partition) for event in failed}
+            completed = partial(self._events.event, PartitionEventKind.COMPLETED)
+            self._events.emit(
+                [
+                    completed(*place, start=start, end=self._ends.get(place, start), counts=self._counts(place))
+                    for place, start in self._starts.items()
+                    if place not in unfinished
+                ]
+            )
+            self._events.emit(failed)
 
     def cut_off(self, why: str) -> None:
-        """The step ends before the work was heard to."""
+        """The step ends, and the work has not ended by itself."""
         with self._lock:
             begun = bool(self._starts)
         if begun:
             self.ended(why)
 
-    def _failed(self) -> list[Found]:
+    def _failed(self, reason: str) -> list[PartitionEvent]:
         """What the last slice has not committed; all that was begun, where its plan failed."""
-        ranges = [p.range for p in self._slice.ranges] if self._slice is not None else []
-        left = [
-            OffsetRange(r.topic, r.partition, max(r.start, self._ends.get((r.topic, r.partition), r.start)), r.end)
-            for r in ranges
-            if self._ends.get((r.topic, r.partition), r.start) < r.end
-        ]
+        failed = partial(self._events.event, PartitionEventKind.FAILED, reason=reason)
+        left = []
+        for planned in self._slice.ranges if self._slice is not None else ():
+            place, end = (planned.range.topic, planned.range.partition), planned.range.end
+            start = max(planned.range.start, self._ends.get(place, 0))
+            if start < end:
+                left.append(failed(*place, start=start, end=end, counts=self._counts(place)))
         if left:
-            return [Found(r.topic, r.partition, r, self._counts((r.topic, r.partition))) for r in left]
+            return left
         if self._starts:
-            return [Found(*place, None, self._counts(place)) for place in self._starts]
+            return [failed(*place, counts=self._counts(place)) for place in self._starts]
         numbers: Sequence[int | None] = [None] if self._numbers is None else self._numbers
-        return [Found(topic, number) for topic in self._topics for number in numbers]
+        return [failed(topic, number) for topic in self._topics for number in numbers]
 
     def _counts(self, place: Partition) -> dict[str, int]:
         """Counted records that were committed here; none where nothing was."""
@@ -225,7 +200,7 @@ class Watch:
 
 
 def why_failed(instance: dg.DagsterInstance, step: StepId) -> str:
-    """Why a step failed between its inputs and its output, as the events say that Dagster holds of it."""
+    """Why a step failed between its inputs and its output, from Dagster's events."""
     run_id, step_key, attempt = step
     kinds = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.STEP_UP_FOR_RETRY}
     records = instance.get_records_for_run(run_id, of_type=kinds).records

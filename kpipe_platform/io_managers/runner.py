@@ -26,8 +26,8 @@ from kpipe_platform.io_managers.target import Target, find_target
 from kpipe_platform.io_managers.turns import Turns
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.lookout import LOOK_EVERY_S, Lookout
+from kpipe_platform.kafka.samples import TimestampReader
 from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.kafka.stamps import StampReader
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.policies.retry import Attempt
 from kpipe_platform.spark.stage_notes import retry_of
@@ -143,7 +143,7 @@ class FeedRunner:
             latency = None
             if self._staged.limits.linger_s is not None:
                 source = self._pipeline.source
-                reader = StampReader(source.connection.settings, self._pipeline.step.group, source.isolation)
+                reader = TimestampReader(source.connection.settings, self._pipeline.step.group, source.isolation)
                 latency = stack.enter_context(CommitLatency(reader))
             follower = Follower(self._pipeline, self._topics, numbers, clock=self._clock)
             stack.callback(follower.leave, shared.lookout)

@@ -11,7 +11,6 @@ from dataclasses import replace
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.utils import NoValueSentinel
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.dead_letters import Retry, Segment
@@ -27,6 +26,7 @@ from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.policies.components import stops
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.policies.retry import try_again
+from kpipe_platform.resources._compat import NoValueSentinel
 from kpipe_platform.spark.convert import to_form
 from kpipe_platform.spark.failures import classify, is_classified, is_sparks, may_be_timestamp
 from kpipe_platform.spark.frames import SliceFrames

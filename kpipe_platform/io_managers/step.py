@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.partitions.context import partition_loading_context
 
 from kpipe_platform.codecs.topic import TOPIC, KafkaTopic
 from kpipe_platform.errors import ConfigError
@@ -18,9 +17,6 @@ from kpipe_platform.partitions.materializations import last_materialization, ran
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling
-
-if TYPE_CHECKING:
-    from dagster._core.execution.context.system import StepExecutionContext
 
 # Keys of asset and input metadata.
 ON_FAULT = "kpipe/on_fault"
@@ -85,12 +81,12 @@ class Step:
         return Materialised(int(ends[0]["end"]), ends[0]["topic_id"], group) if ends else None
 
 
-def step_id(step_context: StepExecutionContext) -> StepId:
+def step_id(step_context: dg.StepExecutionContext) -> StepId:
     """Names this try of the step among all that the process runs."""
     return (step_context.run_id, step_context.step.key, step_context.previous_attempt_count + 1)
 
 
-def step_of(step_context: StepExecutionContext, group_of: Callable[[dg.AssetKey], str], io_manager: str) -> Step:
+def step_of(step_context: dg.StepExecutionContext, group_of: Callable[[dg.AssetKey], str], io_manager: str) -> Step:
     """The step behind a Dagster context.
 
     Raises:
@@ -120,7 +116,7 @@ def step_of(step_context: StepExecutionContext, group_of: Callable[[dg.AssetKey]
     )
 
 
-def _partition_keys(step_context: StepExecutionContext) -> tuple[tuple[str, ...] | None, frozenset[str] | None]:
+def _partition_keys(step_context: dg.StepExecutionContext) -> tuple[tuple[str, ...] | None, frozenset[str] | None]:
     """The Dagster partitions that the step takes, and all that the asset has; None for an unpartitioned asset."""
     definition = step_context.entity_partitions_def
     if definition is None:
@@ -128,7 +124,7 @@ def _partition_keys(step_context: StepExecutionContext) -> tuple[tuple[str, ...]
     if not step_context.has_partitions:
         msg = f"step {step_context.step.key!r} materialises a partitioned asset without naming a partition"
         raise ConfigError(msg, fix='name one, for example dg.materialize(..., partition_key="0")')
-    with partition_loading_context(dynamic_partitions_store=step_context.instance):
+    with dg.partition_loading_context(dynamic_partitions_store=step_context.instance):
         taken = tuple(definition.get_partition_keys_in_range(step_context.partition_key_range))
         return taken, frozenset(definition.get_partition_keys())
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from confluent_kafka import KafkaError, KafkaException
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_exponential
+from tenacity.retry import retry_base
 
 from kpipe_platform.errors import (
     AuthenticationFailedError,
@@ -158,12 +159,7 @@ def ask(request: Callable[[], Future[Result]], clients: Clients, what: str, **wh
         KpipeError: The answer, or no answer, as a typed error.
     """
     settings = clients.settings
-    retrying = Retrying(
-        retry=retry_if_exception(_is_momentary),
-        wait=wait_exponential(multiplier=0.02, max=0.5),
-        stop=stop_after_delay(settings.request_timeout_s),
-        reraise=True,
-    )
+    retrying = until_deadline(settings, retry_if_exception(_is_momentary))
     try:
         return retrying(lambda: request().result(timeout=_longest_s(settings)))
     except KafkaException as exception:
@@ -171,6 +167,21 @@ def ask(request: Callable[[], Future[Result]], clients: Clients, what: str, **wh
         raise translate(refusal or exception, settings, what, **where) from exception
     except FutureTimeoutError as exception:
         raise no_answer(settings, what, **where) from exception
+
+
+def until_deadline(settings: ConnectionSettings, retry: retry_base) -> Retrying:
+    """Retries with a short exponential wait until the connection's deadline; then the last exception is raised.
+
+    Args:
+        settings: The connection.
+        retry: Which outcomes are tried again.
+    """
+    return Retrying(
+        retry=retry,
+        wait=wait_exponential(multiplier=0.02, max=0.5),
+        stop=stop_after_delay(settings.request_timeout_s),
+        reraise=True,
+    )
 
 
 def ask_each(

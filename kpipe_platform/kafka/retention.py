@@ -17,8 +17,8 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 from kpipe_platform.kafka.calls import ask
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import Watermarks
-from kpipe_platform.kafka.oldest import OldestRecord
 from kpipe_platform.kafka.records import TimestampType
+from kpipe_platform.kafka.samples import OldestRecord
 
 _DEFAULT_SEGMENT_BYTES = 1_073_741_824
 

@@ -14,10 +14,10 @@ from functools import partial
 from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import ConfigEntry, ConfigResource, NewTopic, ResourceType
 from confluent_kafka.admin import TopicDescription as DescribedTopic
-from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+from tenacity import Retrying, retry_if_exception_type
 
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
-from kpipe_platform.kafka.calls import Asked, ask, ask_each, kafka_error, translate
+from kpipe_platform.kafka.calls import Asked, ask, ask_each, kafka_error, translate, until_deadline
 from kpipe_platform.kafka.clients import Clients
 
 
@@ -195,10 +195,10 @@ def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
     except KafkaException as exception:
         if kafka_error(exception).code() == KafkaError.TOPIC_ALREADY_EXISTS:
             # Perhaps another run created it this very moment.
-            _await_visible(clients, name)
+            await_visible(clients, name)
             return False
         raise translate(exception, settings, f"create topic {name}", topic=name) from exception
-    _await_visible(clients, name)
+    await_visible(clients, name)
     return True
 
 
@@ -248,15 +248,16 @@ def _normal(value: str | None) -> object:
         return words
 
 
-def _await_visible(clients: Clients, name: str) -> None:
-    """The controller answers before every broker knows of the new topic; a description until then says "not found"."""
-    _once_visible(clients)(describe_topics, clients, [name])
+def await_visible(clients: Clients, name: str) -> TopicDescription:
+    """The description of a new topic.
+
+    The controller answers before every broker knows of the topic; until then a broker answers that it does not exist.
+
+    Raises:
+        TopicNotFoundError: No broker knows of it within the connection's deadline.
+    """
+    return _once_visible(clients)(describe_topics, clients, [name])[name]
 
 
 def _once_visible(clients: Clients) -> Retrying:
-    return Retrying(
-        retry=retry_if_exception_type(TopicNotFoundError),
-        wait=wait_exponential(multiplier=0.02, max=0.5),
-        stop=stop_after_delay(clients.settings.request_timeout_s),
-        reraise=True,
-    )
+    return until_deadline(clients.settings, retry_if_exception_type(TopicNotFoundError))

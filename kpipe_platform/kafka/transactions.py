@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
+from tenacity import Retrying, retry_if_exception
 
 from kpipe_platform.errors import (
     BrokerUnavailableError,
@@ -384,36 +385,43 @@ def initialised(
             for _ in range(2):
                 # Twice: the first answer names the brokers, and ends the connection that it came by.
                 producer.list_topics(known_topic, timeout=settings.request_timeout_s)
-    while True:
-        try:
-            producer.init_transactions(max(deadline - clock(), 0.1))
-        except KafkaException as exception:
-            error = kafka_error(exception)
-            if error.retriable() and clock() < deadline:
-                continue
-            what = f"take over transactional id {transactional_id}"
-            raise translate(error, settings, what) from exception
-        return producer
+    guarded(
+        lambda: producer.init_transactions(max(deadline - clock(), 0.1)),
+        lambda error: translate(error, settings, f"take over transactional id {transactional_id}"),
+        clock,
+        settings.request_timeout_s,
+    )
+    return producer
 
 
-def guarded(call: Callable[[], Any], typed: Callable[[KafkaError], KpipeError], clock: Callable[[], float]) -> None:
-    """Make a call of a transaction, again while its failure is momentary and the transaction can go on.
+def guarded(
+    call: Callable[[], Any],
+    typed: Callable[[KafkaError], KpipeError],
+    clock: Callable[[], float],
+    deadline_s: float = COMMIT_DEADLINE_S,
+) -> None:
+    """Make a call of a transaction, again while its failure is transient and the transaction can go on.
 
     Args:
-        call: What to do.
+        call: What to do. It waits for the brokers itself, so it is made again at once.
         typed: The error to raise for the client's.
         clock: Monotonic seconds.
+        deadline_s: No further call begins later than this, seconds.
     """
-    deadline = clock() + COMMIT_DEADLINE_S
-    while True:
-        try:
-            call()
-        except KafkaException as exception:
-            error = kafka_error(exception)
-            if error.retriable() and not error.txn_requires_abort() and clock() < deadline:
-                continue
-            raise typed(error) from exception
-        return
+    end = clock() + deadline_s
+    retrying = Retrying(retry=retry_if_exception(_can_go_on), stop=lambda _: clock() >= end, reraise=True)
+    try:
+        retrying(call)
+    except KafkaException as exception:
+        raise typed(kafka_error(exception)) from exception
+
+
+def _can_go_on(exception: BaseException) -> bool:
+    """Whether the transaction is still usable after a call of it failed."""
+    if not isinstance(exception, KafkaException):
+        return False
+    error = kafka_error(exception)
+    return error.retriable() and not error.txn_requires_abort()
 
 
 def abort_begun(producer: Producer, settings: ConnectionSettings, what: str) -> None:

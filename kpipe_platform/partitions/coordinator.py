@@ -17,16 +17,14 @@ is queued, whoever started it, so that one limit in dagster.yaml keeps two runs 
 from __future__ import annotations
 
 import dagster as dg
-from dagster._core.run_coordinator.base import SubmitRunContext
-from dagster._core.run_coordinator.queued_run_coordinator import QueuedRunCoordinator
-from dagster._core.storage.tags import (
+
+from kpipe_platform.partitions.pools import pools_of
+from kpipe_platform.partitions.runs import bounded
+from kpipe_platform.resources._compat import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,
     PARTITION_NAME_TAG,
 )
-
-from kpipe_platform.partitions.pools import pools_of
-from kpipe_platform.partitions.runs import bounded
 
 __all__ = ["SLOT", "KafkaRunCoordinator", "slot_of"]
 
@@ -34,10 +32,10 @@ SLOT = "kpipe/slot"
 """Run tag: asset and Kafka partition, ``kpipe.orders_priced/3``. A limit of 1 for each value keeps its runs apart."""
 
 
-class KafkaRunCoordinator(QueuedRunCoordinator[dg.DagsterInstance]):
+class KafkaRunCoordinator(dg.QueuedRunCoordinator[dg.DagsterInstance]):
     """Queues runs as Dagster does, and tags those of Kafka assets with what they take. Its settings are Dagster's."""
 
-    def submit_run(self, context: SubmitRunContext) -> dg.DagsterRun:
+    def submit_run(self, context: dg.SubmitRunContext) -> dg.DagsterRun:
         """Queue a run."""
         slot = slot_of(context.dagster_run)
         # Before it is queued: the daemon may take it the moment after.

@@ -15,14 +15,14 @@ It is for code servers that `dagster api grpc` runs on a port, and for `dagster 
 from __future__ import annotations
 
 import dagster as dg
-from dagster._core.launcher import CheckRunHealthResult, DefaultRunLauncher, WorkerStatus
 
 from kpipe_platform.partitions.lost import Process, process_of
+from kpipe_platform.resources._compat import CheckRunHealthResult, WorkerStatus
 
 __all__ = ["KafkaRunLauncher"]
 
 
-class KafkaRunLauncher(DefaultRunLauncher):
+class KafkaRunLauncher(dg.DefaultRunLauncher):
     """Starts runs as Dagster does, beside the code server; it has no settings."""
 
     @property

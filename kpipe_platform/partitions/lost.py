@@ -14,14 +14,9 @@ from dataclasses import dataclass
 from enum import Enum
 
 import dagster as dg
-from dagster._core.errors import DagsterUserCodeUnreachableError
-from dagster._core.storage.dagster_run import IN_PROGRESS_RUN_STATUSES
-from dagster._core.storage.tags import GRPC_INFO_TAG
-from dagster._grpc.client import DagsterGrpcClient
-from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
-from dagster._serdes import deserialize_value
 
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.resources._compat import GRPC_INFO_TAG, IN_PROGRESS_RUN_STATUSES, code_server_runs
 
 __all__ = ["LostRun", "Process", "lost_runs", "process_of", "release"]
 
@@ -74,14 +69,10 @@ def process_of(run: dg.DagsterRun) -> Process:
     info = json.loads(run.tags.get(GRPC_INFO_TAG, "null"))
     if info is None:
         return Process.UNKNOWN
-    client = DagsterGrpcClient(
-        port=info.get("port"), socket=info.get("socket"), host=info["host"], use_ssl=bool(info.get("use_ssl"))
-    )
-    try:
-        answer = client.can_cancel_execution(CanCancelExecutionRequest(run_id=run.run_id), timeout=_ANSWER_S)
-    except DagsterUserCodeUnreachableError:
+    runs = code_server_runs(info, run.run_id, _ANSWER_S)
+    if runs is None:
         return Process.UNREACHABLE
-    if deserialize_value(answer, CanCancelExecutionResult).can_cancel:
+    if runs:
         return Process.RUNS
     # At a socket is the proxy of `dagster dev`. After a reload of the code it knows no earlier run, though they go on.
     # It needs no second look: while it is there it reports runs that die, and its successor has another socket.

@@ -1,16 +1,13 @@
-"""Partition execution events as observations of their asset, where an asset wants them."""
+"""Partition events of runs as observations of their asset, where the asset wants them."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from typing import Any
 
 import dagster as dg
 
 from kpipe_platform.observability.events import PartitionEvent
-
-logger = logging.getLogger(__name__)
 
 # Rows of a table in the metadata; Dagster stores the whole of it with every event.
 _TABLE_ROWS = 100
@@ -22,10 +19,10 @@ def observations_of(
     """One observation for each change of each Dagster partition.
 
     An asset that reads several topics has one Dagster partition for the same Kafka partition of each, and an
-    unpartitioned asset has one place for all: what happens to them together is one observation with a table.
+    unpartitioned asset has none. What happens to several Kafka partitions together is one observation with a table.
 
-    The observations carry no data version, and Dagster takes an asset that is materialised for updated by its
-    materialisations only: so they make nothing downstream stale, and start nothing.
+    The observations carry no data version. Dagster takes only a materialization of a materializable asset for new data,
+    so they make nothing downstream stale, and start nothing.
 
     Args:
         events: What happened.
@@ -39,21 +36,13 @@ def observations_of(
     return [_observation(found, asset_key, key) for (_, key), found in together.items()]
 
 
-def report(instance: dg.DagsterInstance, observations: Sequence[dg.AssetObservation]) -> None:
-    """Store observations outside of a run; a storage that fails is logged, for nothing else may fail by that."""
-    for observation in observations:
-        try:
-            instance.report_runless_asset_event(observation)
-        except Exception:
-            logger.exception("cannot store an observation of %s", observation.asset_key.to_user_string())
-
-
 def _observation(events: list[PartitionEvent], asset_key: dg.AssetKey, key: str | None) -> dg.AssetObservation:
     first = events[0]
     metadata: dict[str, Any] = {"event": first.kind.value, "at": dg.MetadataValue.timestamp(first.at_ms / 1000)}
     if len(events) == 1:
-        told = first.to_dict()
-        metadata |= {name: told[name] for name in ("topic", "partition") if told[name] is not None}
+        metadata["topic"] = first.topic
+        if first.partition is not None:
+            metadata["partition"] = first.partition
         if first.start is not None and first.end is not None:
             metadata |= {
                 "range": f"[{first.start}, {first.end})",
@@ -68,8 +57,6 @@ def _observation(events: list[PartitionEvent], asset_key: dg.AssetKey, key: str 
     reasons = dict.fromkeys(event.reason for event in events if event.reason)
     if reasons:
         metadata["reason"] = "\n".join(reasons)
-    if first.member:
-        metadata["member"] = first.member
     if first.run_id:
         metadata["run"] = dg.MetadataValue.dagster_run(first.run_id)
     where = first.where if len(events) == 1 else f"{len(events)} partitions"

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count, takewhile
 
 import dagster as dg
-from dagster._core.events import AssetMaterializationPlannedData
-from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
-from dagster._core.storage.tags import (
-    ASSET_PARTITION_RANGE_END_TAG,
-    ASSET_PARTITION_RANGE_START_TAG,
-    PARTITION_NAME_TAG,
-)
 
 from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.slices import PlannedRange
+from kpipe_platform.resources._compat import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    NOT_FINISHED_STATUSES,
+    PARTITION_NAME_TAG,
+)
 
 GROUP = "kpipe/group"
 """Run tag: consumer group of the asset."""
@@ -143,11 +142,10 @@ def runs_in_flight(instance: dg.DagsterInstance, asset_key: dg.AssetKey, keys: S
             taken = _keys_of(run.tags, keys)
         else:
             # A job, started whole: what it plans was recorded when it was made.
-            planned = list(_planned(instance, run.run_id, asset_key))
-            if not planned:
+            planned = _planned_keys(instance, run.run_id, asset_key)
+            if planned is None:
                 continue
-            named = frozenset(key for data in planned for key in _planned_keys(data))
-            taken = named or _keys_of(run.tags, keys)
+            taken = planned or _keys_of(run.tags, keys)
         found.append(RunInFlight(run.run_id, taken))
     return found
 
@@ -162,17 +160,17 @@ def _keys_of(tags: Mapping[str, str], keys: Sequence[str]) -> frozenset[str]:
     return frozenset(keys)
 
 
-def _planned(
-    instance: dg.DagsterInstance, run_id: str, asset_key: dg.AssetKey
-) -> Iterator[AssetMaterializationPlannedData]:
+def _planned_keys(instance: dg.DagsterInstance, run_id: str, asset_key: dg.AssetKey) -> frozenset[str] | None:
+    """The partitions of an asset that a run is to materialize, as far as it names them; None where it is to do none."""
+    keys, is_planned = set[str](), False
     connection = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
     for record in connection.records:
         event = record.event_log_entry.dagster_event
-        if event is not None and event.asset_materialization_planned_data.asset_key == asset_key:
-            yield event.asset_materialization_planned_data
-
-
-def _planned_keys(data: AssetMaterializationPlannedData) -> list[str]:
-    if data.partitions_subset is not None:
-        return [str(key) for key in data.partitions_subset.get_partition_keys()]
-    return [] if data.partition is None else [data.partition]
+        if event is None or event.asset_materialization_planned_data.asset_key != asset_key:
+            continue
+        is_planned, data = True, event.asset_materialization_planned_data
+        if data.partitions_subset is not None:
+            keys.update(map(str, data.partitions_subset.get_partition_keys()))
+        elif data.partition is not None:
+            keys.add(data.partition)
+    return frozenset(keys) if is_planned else None

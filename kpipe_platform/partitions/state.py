@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import dagster as dg
-from dagster._core.definitions.partitions.context import partition_loading_context
 
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.oldest import OldestRecord, oldest_records
 from kpipe_platform.kafka.owners import Owners, owners_of
 from kpipe_platform.kafka.ownership_events import OwnershipState
+from kpipe_platform.kafka.samples import OldestRecord, oldest_records
 from kpipe_platform.kafka.slices import PlanPolicy
 from kpipe_platform.kafka.waiting import Waiting, gather_waiting
 from kpipe_platform.partitions import dynamic_name
@@ -222,5 +221,5 @@ def _state(
 def _keys(instance: dg.DagsterInstance, asset: dg.AssetsDefinition) -> Sequence[str]:
     if asset.partitions_def is None:
         return ()
-    with partition_loading_context(dynamic_partitions_store=instance):
+    with dg.partition_loading_context(dynamic_partitions_store=instance):
         return tuple(asset.partitions_def.get_partition_keys())

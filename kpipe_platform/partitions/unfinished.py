@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
+
+from kpipe_platform.resources._compat import (
+    ACTIVE_RUN_STATUSES,
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    PARTITION_NAME_TAG,
+)
 
 __all__ = ["Unfinished", "unfinished_runs"]
 
@@ -40,6 +45,6 @@ def unfinished_runs(home: Path) -> Unfinished:
 def _shown(run: dg.DagsterRun) -> str:
     assets = ", ".join(sorted(key.to_user_string() for key in run.asset_selection or ()))
     first, last = run.tags.get(ASSET_PARTITION_RANGE_START_TAG), run.tags.get(ASSET_PARTITION_RANGE_END_TAG)
-    partition = run.tags.get("dagster/partition") or (f"{first} to {last}" if first is not None else None)
+    partition = run.tags.get(PARTITION_NAME_TAG) or (f"{first} to {last}" if first is not None else None)
     place = "" if partition is None else f" partition {partition}"
     return f"{assets or run.job_name}{place} (run {run.run_id[:8]})"

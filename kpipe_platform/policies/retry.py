@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.policies.bounds import is_count, is_positive
 from kpipe_platform.policies.faults import bounded, qualified_name
 
 T = TypeVar("T")
@@ -79,26 +80,16 @@ class RecordRetryPolicy:
     give_up_on: ExceptionFilter = ()
 
     def __post_init__(self) -> None:
-        problems = {
-            "max_attempts": isinstance(self.max_attempts, int) and self.max_attempts >= 1,
-            "delay_s": _is_number(self.delay_s) and self.delay_s >= 0,
-            "backoff": self.backoff in ("fixed", "exponential"),
-            "multiplier": _is_number(self.multiplier) and self.multiplier >= 1,
-            "max_delay_s": _is_number(self.max_delay_s) and self.max_delay_s >= 0,
-            "jitter": self.jitter in ("none", "full", "proportional"),
-            "max_duration_s": self.max_duration_s is None
-            or (_is_number(self.max_duration_s) and self.max_duration_s > 0),
-        }
-        for name, good in problems.items():
-            if not good:
+        for name, (is_valid, fix) in _BOUNDS.items():
+            if not is_valid(getattr(self, name)):
                 msg = f"RecordRetryPolicy({name}={getattr(self, name)!r})"
-                raise ConfigError(msg, fix=_BOUNDS[name])
-        for name in ("retry_on", "give_up_on"):
+                raise ConfigError(msg, fix=fix)
+        for name in _FILTERS:
             given = getattr(self, name)
             listed = tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
             for item in listed:
                 if not isinstance(item, str) and not (isinstance(item, type) and issubclass(item, BaseException)):
-                    msg = f"RecordRetryPolicy({name}=...) holds {item!r}, which is no exception"
+                    msg = f"RecordRetryPolicy({name}=...) holds {item!r}, which is not an exception"
                     raise ConfigError(msg, fix="give exception classes, or their qualified names")
             object.__setattr__(self, name, listed)
 
@@ -134,10 +125,10 @@ class RecordRetryPolicy:
 
     def to_config(self) -> dict[str, Any]:
         """Plain JSON: what asset metadata and configuration hold."""
-        config = {name: getattr(self, name) for name in _SCALARS}
-        for name in ("retry_on", "give_up_on"):
-            config[name] = [x if isinstance(x, str) else qualified_name(x) for x in getattr(self, name)]
-        return config
+        names = {
+            name: [x if isinstance(x, str) else qualified_name(x) for x in getattr(self, name)] for name in _FILTERS
+        }
+        return {name: getattr(self, name) for name in _BOUNDS} | names
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RecordRetryPolicy:
@@ -146,38 +137,38 @@ class RecordRetryPolicy:
         Raises:
             ConfigError: A name is not known, or a value is out of its bounds.
         """
-        known = {*_SCALARS, "retry_on", "give_up_on"}
+        known = {*_BOUNDS, *_FILTERS}
         if not isinstance(config, Mapping) or set(config) - known:
-            msg = f"the retry policy {config!r} is not one"
+            msg = f"{config!r} is not a retry policy"
             raise ConfigError(msg, fix=f"use {', '.join(sorted(known))}")
-        try:
-            return cls(**config)
-        except TypeError as error:
-            msg = f"the retry policy {config!r} is not one: {error}"
-            raise ConfigError(msg, fix="give numbers for counts and seconds") from None
+        return cls(**config)
 
 
-_SCALARS = ("max_attempts", "delay_s", "backoff", "multiplier", "max_delay_s", "jitter", "max_duration_s")
-_BOUNDS = {
-    "max_attempts": "set it to 1 or more",
-    "delay_s": "set it to 0 seconds or more",
-    "backoff": 'use "fixed" or "exponential"',
-    "multiplier": "set it to 1 or more",
-    "max_delay_s": "set it to 0 seconds or more",
-    "jitter": 'use "none", "full" or "proportional"',
-    "max_duration_s": "set it to more than 0 seconds, or leave it out",
+def _is_number(value: Any, least: float = 0.0) -> bool:
+    return isinstance(value, int | float) and math.isfinite(value) and value >= least
+
+
+# Each setting that is not a filter: what it may be, and how to fix it.
+_BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "max_attempts": (lambda value: is_count(value, 1), "set it to 1 or more"),
+    "delay_s": (_is_number, "set it to 0 seconds or more"),
+    "backoff": (lambda value: value in ("fixed", "exponential"), 'use "fixed" or "exponential"'),
+    "multiplier": (lambda value: _is_number(value, 1), "set it to 1 or more"),
+    "max_delay_s": (_is_number, "set it to 0 seconds or more"),
+    "jitter": (lambda value: value in ("none", "full", "proportional"), 'use "none", "full" or "proportional"'),
+    "max_duration_s": (
+        lambda value: value is None or is_positive(value),
+        "set it to more than 0 seconds, or leave it out",
+    ),
 }
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and math.isfinite(value)
+_FILTERS = ("retry_on", "give_up_on")
 
 
 def _matches(error: BaseException, wanted: ExceptionFilter) -> bool:
     # Of what a Spark task raised there is only the name of the exception's class, on an error of ours.
-    told = getattr(error, "exception_type", None)
+    raised = getattr(error, "exception_type", None)
     for item in wanted:
-        if told is not None and told == (item if isinstance(item, str) else qualified_name(item)):
+        if raised is not None and raised == (item if isinstance(item, str) else qualified_name(item)):
             return True
         if isinstance(item, str):
             if any(item in (qualified_name(cls), f"builtins.{cls.__name__}") for cls in type(error).__mro__):

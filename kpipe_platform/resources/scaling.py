@@ -50,8 +50,8 @@ class PartitionScaling(KnownNames):
             slice is never cut into more parts than the engine runs tasks at once.
         rebalance_mode: What happens to a partition that another deployment is to take over; see
             ``KafkaSource(ownership=...)``.
-        emit_partition_execution_events: Tell what becomes of each partition (assigned, draining, paused, started,
-            completed, failed and so on) as asset observations, beside the log.
+        emit_partition_execution_events: Also store the events of a run (a partition is started, completed, failed) as
+            observations of the asset. All partition events are logged in any case.
     """
 
     execution_mode: ExecutionMode = Field(
@@ -66,7 +66,7 @@ class PartitionScaling(KnownNames):
         default=RebalanceMode.DRAIN_AND_YIELD, description="what happens to a partition that is taken over"
     )
     emit_partition_execution_events: bool = Field(
-        default=False, description="tell what becomes of each partition as asset observations"
+        default=False, description="also store the partition events of runs as asset observations"
     )
 
     @model_validator(mode="after")

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 VERSION = 1
-# Partitions that are remembered one by one, some 30 characters each, twice at worst. Dagster keeps the cursor in a
-# text column, which takes 64 KiB at worst (MySQL).
-_REMEMBERED = 500
+REMEMBERED = 500
+"""Partitions that each part of the cursor remembers one by one, about 30 characters each. Dagster keeps the cursor in a
+text column, which takes 64 KiB at worst (MySQL)."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Cursor:
         reported: Problems that were logged: by partition what it was.
         after: The partition that was asked for last.
         summary: Of the last tick, for people.
-        told: Partitions whose state was told as an event, and has not changed since: by state.
+        saturated: Partitions that were logged to be due and to wait, and still are.
     """
 
     seen: Mapping[int, Seen] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Cursor:
     reported: Mapping[int, str] = field(default_factory=dict)
     after: int | None = None
     summary: Mapping[str, Any] = field(default_factory=dict)
-    told: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    saturated: frozenset[int] = frozenset()
 
     @classmethod
     def from_text(cls, text: str | None) -> Cursor:
@@ -59,8 +59,8 @@ class Cursor:
                 seen_rest_s=None if data["seen_rest_s"] is None else _finite(data["seen_rest_s"]),
                 reported={int(n): str(what) for n, what in data["reported"]},
                 after=None if data["after"] is None else int(data["after"]),
-                # A cursor of the same version that does not have it is of before there were events.
-                told={str(s): frozenset(int(n) for n in numbers) for s, numbers in data.get("told", {}).items()},
+                # Cursors of earlier releases do not have it.
+                saturated=frozenset(int(number) for number in data.get("saturated", ())),
                 summary=dict(data["summary"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
@@ -69,7 +69,7 @@ class Cursor:
     def to_text(self) -> str:
         """JSON of bounded size."""
         oldest = sorted(self.seen.items(), key=lambda item: (item[1].at_s, item[0]))
-        rest = [seen.at_s for _, seen in oldest[_REMEMBERED:]]
+        rest = [seen.at_s for _, seen in oldest[REMEMBERED:]]
         if self.seen_rest_s is not None:
             rest.append(self.seen_rest_s)
         return json.dumps(
@@ -77,22 +77,18 @@ class Cursor:
                 "kpipe": VERSION,
                 "summary": dict(self.summary),
                 "after": self.after,
-                "seen": [[n, seen.start, math.floor(seen.at_s)] for n, seen in oldest[:_REMEMBERED]],
+                "seen": [[n, seen.start, math.floor(seen.at_s)] for n, seen in oldest[:REMEMBERED]],
                 "seen_rest_s": min(rest, default=None),
-                "reported": [list(item) for item in sorted(self.reported.items())[:_REMEMBERED]],
-                "told": {state: sorted(numbers)[:_REMEMBERED] for state, numbers in sorted(self.told.items())},
+                "reported": [list(item) for item in sorted(self.reported.items())[:REMEMBERED]],
+                "saturated": sorted(self.saturated)[:REMEMBERED],
             },
             separators=(",", ":"),
         )
 
-    def room_to_tell(self, kept: int) -> int:
-        """How many partitions more may be told to be in a state, where so many stay in it: what is told is kept."""
-        return max(_REMEMBERED - kept, 0)
-
     @property
     def is_full(self) -> bool:
         """True where there is no room for further reported problems: they are not logged again and again."""
-        return len(self.reported) >= _REMEMBERED
+        return len(self.reported) >= REMEMBERED
 
     def first_seen_s(self, number: int, start: int, now_s: float) -> float:
         """When the partition's oldest unprocessed offset was first seen; now, where that is not known."""

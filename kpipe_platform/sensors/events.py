@@ -1,52 +1,30 @@
-"""What a sensor tells of partitions: at once in the log, and in its ticks as observations of the asset.
+"""Partition events that a sensor logs: changes of ownership, and partitions that begin to wait for their turn.
 
-Ownership changes on a thread of its own, between two ticks and while the brokers are away, when there is no Dagster
-instance at hand: such events wait for the next tick to be observed. They keep the time at which they happened.
+Ownership changes on a thread of its own, between two ticks and while the brokers are away.
 """
 
 from __future__ import annotations
 
-import logging
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import groupby
 
 import dagster as dg
 
 from kpipe_platform.kafka.ownership_events import Listener, OwnershipEvent
 from kpipe_platform.observability.events import PartitionEvent, PartitionEventKind, log_events
-from kpipe_platform.partitions.observations import observations_of, report
-
-logger = logging.getLogger(__name__)
-
-Emit = Callable[[Sequence[PartitionEvent]], None]
-"""Takes events of one change; safe in any thread, and quick."""
-
-# Changes that wait for a tick; the oldest give way. A sensor that does not tick has no more use for them.
-_WAITING = 1_000
-# Events that are observed at once, 40 ms each at worst: a tick with a thousand partitions must not run into Dagster's
-# limit of 60 s. The others wait for the next tick.
-_OBSERVED_AT_ONCE = 100
+from kpipe_platform.sensors.admission import Candidate, Decision, State
+from kpipe_platform.sensors.candidates import WHOLE, Target
+from kpipe_platform.sensors.cursor import REMEMBERED
 
 
-def ownership_listener(emit: Emit, asset_key: dg.AssetKey | None = None) -> Listener:
-    """A listener of ``ownership_of(..., listener=...)`` that tells each partition's change.
-
-    Args:
-        emit: Takes the events, on the member's threads: `TickEvents.emit`.
-        asset_key: The asset; None: its group says enough.
-    """
-    asset = None if asset_key is None else asset_key.to_user_string()
-
-    def listen(event: OwnershipEvent) -> None:
-        emit(partition_events(event, asset))
-
-    return listen
+def ownership_listener(asset_key: dg.AssetKey) -> Listener:
+    """A listener for ``ownership_of(..., listener=...)`` that logs the change of each partition; safe in any thread."""
+    asset = asset_key.to_user_string()
+    return lambda event: log_events(partition_events(event, asset))
 
 
 def partition_events(event: OwnershipEvent, asset: str | None = None) -> list[PartitionEvent]:
-    """An ownership event by partition, in their order."""
+    """An ownership event as one event for each partition, in their order."""
     late = "; work on it was in flight"
     at_ms = int(time.time() * 1000)
     return [
@@ -64,42 +42,46 @@ def partition_events(event: OwnershipEvent, asset: str | None = None) -> list[Pa
     ]
 
 
-class TickEvents:
-    """The events of one sensor, that are logged at once and wait for a tick to be observed. Safe in any thread."""
+def log_saturated(
+    target: Target,
+    candidates: Sequence[Candidate],
+    decision: Decision,
+    logged: frozenset[int],
+    *,
+    clock: Callable[[], float] = time.time,
+) -> frozenset[int]:
+    """Log which partitions are due and must wait, each once until it has had its turn.
 
-    def __init__(self) -> None:
-        self._waiting: deque[PartitionEvent] = deque(maxlen=_WAITING)
+    Args:
+        target: The asset.
+        candidates: The partitions.
+        decision: Their states.
+        logged: Partitions that earlier ticks logged, from the cursor.
+        clock: Seconds since the epoch; injected for tests.
 
-    def emit(self, events: Sequence[PartitionEvent]) -> None:
-        """Log events, and have them observed by the next `deliver`."""
-        log_events(events)
-        self._waiting.extend(events)
-
-    def observe(self, events: Sequence[PartitionEvent]) -> None:
-        """Have events observed by the next `deliver`, that were logged where they happened."""
-        self._waiting.extend(events)
-
-    def listener(self, asset_key: dg.AssetKey) -> Listener:
-        """What ``ownership_of(..., listener=...)`` takes for an asset."""
-        return ownership_listener(self.emit, asset_key)
-
-    def deliver(
-        self, instance: dg.DagsterInstance, asset_key: dg.AssetKey, *, partitioned: bool, observed: bool
-    ) -> None:
-        """Store what waits as observations, in a tick's thread with the tick's instance; raises nothing.
-
-        Args:
-            instance: Dagster instance.
-            asset_key: The asset.
-            partitioned: Whether it has Dagster partitions.
-            observed: ``PartitionScaling.emit_partition_execution_events``; False: what waits is dropped.
-        """
-        if not observed:
-            self._waiting.clear()
-            return
-        taken: list[PartitionEvent] = []
-        while self._waiting and len(taken) < _OBSERVED_AT_ONCE:
-            taken.append(self._waiting.popleft())
-        # A partition that was lost and assigned again since the last tick is two changes, in their order.
-        for _, together in groupby(taken, key=lambda event: (event.kind, event.at_ms)):
-            report(instance, observations_of(list(together), asset_key, partitioned=partitioned))
+    Returns:
+        The partitions that are logged and still wait, for the cursor. It has room for a bounded number; while it is
+        full, no further partition is logged, because it would be logged again at every tick.
+    """
+    waiting = {
+        WHOLE if c.number is None else c.number: c for c in candidates if decision.states[c.number] is State.SATURATED
+    }
+    kept = logged.intersection(waiting)
+    new = [number for number in waiting if number not in kept][: max(REMEMBERED - len(kept), 0)]
+    log_events(
+        PartitionEvent(
+            PartitionEventKind.SATURATED,
+            planned.range.topic,
+            planned.range.partition,
+            target.group,
+            asset=target.key.to_user_string(),
+            start=planned.range.start,
+            end=planned.end,
+            reason="as many partitions are in progress as the limits allow",
+            at_ms=int(clock() * 1000),
+        )
+        for number in new
+        for planned in waiting[number].ranges
+        if planned.end > planned.range.start
+    )
+    return kept.union(new)

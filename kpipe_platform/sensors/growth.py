@@ -6,8 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import dagster as dg
-from dagster._core.definitions.partitions.context import partition_loading_context
-from dagster._core.definitions.partitions.definition import PartitionsDefinition
 
 from kpipe_platform.errors import TopicRecreatedError
 from kpipe_platform.partitions import dynamic_name, partition_number
@@ -39,11 +37,11 @@ class Growth:
 
 
 def known_keys(
-    definition: PartitionsDefinition[str], instance: dg.DagsterInstance
+    definition: dg.PartitionsDefinition[str], instance: dg.DagsterInstance
 ) -> tuple[str | None, tuple[str, ...]]:
     """The name of dynamic partitions (None for fixed ones), and Dagster's partitions in their order."""
     name = definition.name if isinstance(definition, dg.DynamicPartitionsDefinition) else None
-    with partition_loading_context(dynamic_partitions_store=instance):
+    with dg.partition_loading_context(dynamic_partitions_store=instance):
         return name, tuple(definition.get_partition_keys())
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from functools import partial
 
 import dagster as dg
-from dagster._core.definitions.backfill_policy import BackfillPolicyType
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.offsets import Partition
@@ -142,8 +141,7 @@ def _rules(
 def _check_range_runs(target: dg.AssetsDefinition, partitions_per_run: int) -> None:
     if partitions_per_run == 1:
         return
-    policy = target.backfill_policy
-    if target.partitions_def is None or policy is None or policy.policy_type is not BackfillPolicyType.SINGLE_RUN:
+    if target.partitions_def is None or target.backfill_policy != dg.BackfillPolicy.single_run():
         msg = (
             f"kafka_offset_sensor(partitions_per_run={partitions_per_run}): asset {target.key.to_user_string()} "
             "does not take several partitions in one run"

@@ -10,14 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 import dagster as dg
-from dagster._core.instance.ref import InstanceRef
-from dagster._core.storage.tags import RUN_KEY_TAG
 
 from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
 from kpipe_platform.kafka.ownership_events import Listener
 from kpipe_platform.partitions.owners import tags_of
 from kpipe_platform.partitions.runs import runs_in_flight
+from kpipe_platform.resources._compat import RUN_KEY_TAG, InstanceRef
 from kpipe_platform.resources.ownership import PartitionOwnership
 from kpipe_platform.resources.scaling import RebalanceMode
 from kpipe_platform.resources.source import KafkaSource

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import dagster as dg
-from dagster._core.storage.tags import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 
+from kpipe_platform.resources._compat import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from kpipe_platform.sensors.admission import Candidate
 from kpipe_platform.sensors.candidates import Target
 from kpipe_platform.sensors.in_flight import next_attempt

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
 import dagster as dg
@@ -17,7 +16,6 @@ from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
 from kpipe_platform.kafka.slices import resumption_of
 from kpipe_platform.partitions.lost import lost_runs
 from kpipe_platform.partitions.owners import tags_of
-from kpipe_platform.partitions.pauses import paused
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.sensors.admission import Candidate, Decision, Rules, decide
@@ -25,7 +23,7 @@ from kpipe_platform.sensors.backpressure import Backpressure
 from kpipe_platform.sensors.candidates import WHOLE, Target, make_candidates, place_of
 from kpipe_platform.sensors.cursor import Cursor, Seen
 from kpipe_platform.sensors.deadline import Deadline
-from kpipe_platform.sensors.events import TickEvents
+from kpipe_platform.sensors.events import log_saturated, ownership_listener
 from kpipe_platform.sensors.growth import Growth, compare, is_foreign, known_keys
 from kpipe_platform.sensors.in_flight import RunInFlight, runs_in_flight
 from kpipe_platform.sensors.ownership import PartitionShare
@@ -34,7 +32,6 @@ from kpipe_platform.sensors.report import Problem, problems_of, problems_of_runs
 from kpipe_platform.sensors.requests import run_request
 from kpipe_platform.sensors.resource import source_of
 from kpipe_platform.sensors.topics import topics_read
-from kpipe_platform.sensors.transitions import transitions
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +58,6 @@ class OffsetTick:
         deadline_s: The same in seconds.
         io_manager_key: The IO manager that loads the topics.
         clock: Seconds since the epoch.
-        events: Told of the partitions' changes.
     """
 
     asset: dg.AssetsDefinition
@@ -73,7 +69,6 @@ class OffsetTick:
     deadline_s: float
     io_manager_key: str
     clock: Callable[[], float]
-    events: TickEvents = field(default_factory=TickEvents)
 
     def evaluate(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
         """One tick.
@@ -99,14 +94,11 @@ class OffsetTick:
         running = runs_in_flight(context.instance, target.key, keys)
         settings = tick_settings(source.connection.settings, self.deadline_s)
         is_shared = self.ownership is not None or source.ownership is not None
-        observed = scaling.emit_partition_execution_events
-        # Here too: what happened to the ownership is told even while the brokers are away.
-        self._deliver(context, observed)
 
         def ask() -> BrokerView:
             if self.ownership is None:
                 # First: it joins in the background, while the brokers are asked.
-                self.share.join(context, source, target, scaling.rebalance_mode, self.events.listener(target.key))
+                self.share.join(context, source, target, scaling.rebalance_mode, ownership_listener(target.key))
             return read_brokers(settings, target.policy, target.topics, downstream)
 
         try:
@@ -125,13 +117,7 @@ class OffsetTick:
             refuse_unequal(self.asset.key, view)
         growth = None if definition is None else compare(name, keys, view.partitions)
         rules = self.rules(scaling.partitions_at_once)
-        result = self._decide(context, target, view, growth, running, owned, rules)
-        self._deliver(context, observed)
-        return result
-
-    def _deliver(self, context: dg.SensorEvaluationContext, observed: bool) -> None:
-        partitioned = self.asset.partitions_def is not None
-        self.events.deliver(context.instance, self.asset.key, partitioned=partitioned, observed=observed)
+        return self._decide(context, target, view, growth, running, owned, rules)
 
     def _owned(self, target: Target, view: BrokerView) -> frozenset[Partition] | None:
         if self.ownership is None:
@@ -191,10 +177,7 @@ class OffsetTick:
         resumed = [planned.range for c in candidates for planned in c.ranges if planned.resumed]
         if resumed:
             context.log.warning("%s", resumption_of(target.group, resumed))
-        find_pauses = partial(paused, context.instance, target.group)
-        changed = transitions(target, candidates, decision, cursor, find_pauses, clock=self.clock)
-        self.events.emit(changed.saturated)
-        self.events.observe(changed.pauses)
+        saturated = log_saturated(target, candidates, decision, cursor.saturated, clock=self.clock)
         owner = self.share.tags() if self.ownership is None else tags_of_owner(self.ownership)
         requests = [run_request(context.instance, target, taken, owner) for taken in decision.runs]
         self.share.asked(requests, [[candidate.number for candidate in taken] for taken in decision.runs])
@@ -209,7 +192,7 @@ class OffsetTick:
             skip_reason=reason,
             dynamic_partitions_requests=growth.requests() if growth is not None else [],
             cursor=replace(
-                _remembered(candidates, decision, problems, rules, summary, now_s), told=changed.told
+                _remembered(candidates, decision, problems, rules, summary, now_s), saturated=saturated
             ).to_text(),
         )
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kpipe_platform.dead_letters.read.reading import read_range
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, offsets_at
+from kpipe_platform.kafka.reader import read_range
 from kpipe_platform.kafka.records import KafkaRecord
 from kpipe_platform.kafka.settings import ConnectionSettings
 

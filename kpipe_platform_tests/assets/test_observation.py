@@ -17,7 +17,7 @@ from dagster._core.definitions.observe import observe
 from kpipe_platform import JsonCodec, KafkaConnection, KafkaIOManager, KafkaSource, kafka_topic_asset
 from kpipe_platform.assets.observation import GroupStanding, soonest
 from kpipe_platform.errors import BrokerUnavailableError
-from kpipe_platform.kafka import oldest
+from kpipe_platform.kafka import reader
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.retention import TimeToLoss
 from kpipe_platform.testing.broker import EmbeddedBroker
@@ -196,7 +196,7 @@ class TestCalls:
 
         monkeypatch.setattr(Clients, "admin", lambda self: Counting(admin(self)))
         monkeypatch.setattr(Clients, "consumer", lambda self, *how: Counting(consumer(self, *how)))
-        monkeypatch.setattr(oldest, "Consumer", make_consumer)
+        monkeypatch.setattr(reader, "Consumer", make_consumer)
         for partitions in (1, 40):
             orders = make_orders(partitions, config=HOUR)
             orders.send(*(order(n, partition=n) for n in range(partitions)))

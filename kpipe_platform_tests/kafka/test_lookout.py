@@ -13,8 +13,8 @@ from kpipe_platform.kafka import lookout
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.lookout import LOOK_EVERY_S, Lookout
 from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.kafka.samples import TimestampReader
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.stamps import StampReader
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 
@@ -89,13 +89,13 @@ class TestStamps:
     """First and last record of each range."""
 
     @pytest.fixture
-    def reader(self, kafka_broker: EmbeddedBroker) -> Iterator[StampReader]:
+    def reader(self, kafka_broker: EmbeddedBroker) -> Iterator[TimestampReader]:
         settings = ConnectionSettings(bootstrap_servers=kafka_broker.bootstrap_servers)
-        with StampReader(settings, "stamps", "read_committed", deadline_s=30) as made:
+        with TimestampReader(settings, "stamps", "read_committed", deadline_s=30) as made:
             yield made
 
     def test_of_several_ranges_and_slices(
-        self, reader: StampReader, kafka_topic: TopicFactory, produce: Produce
+        self, reader: TimestampReader, kafka_topic: TopicFactory, produce: Produce
     ) -> None:
         topic = kafka_topic("stamped", partitions=2)
         produce(topic, [{"value": b"x", "partition": 0, "timestamp": 1_000 + n} for n in range(100)])
@@ -106,7 +106,7 @@ class TestStamps:
         assert reader.bounds([OffsetRange(topic, 0, 7, 8)]) == [1_007]
         assert reader.bounds([]) == []
 
-    def test_markers_are_no_records(self, reader: StampReader, kafka_topic: TopicFactory, produce: Produce) -> None:
+    def test_markers_are_no_records(self, reader: TimestampReader, kafka_topic: TopicFactory, produce: Produce) -> None:
         topic = kafka_topic("marked")
         produce(topic, [{"value": b"x", "timestamp": 1}, {"value": b"x", "timestamp": 2}], transaction="commit")
         produce(topic, [{"value": b"x", "timestamp": 3}], transaction="abort")

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kpipe_platform.kafka.offsets import Watermarks
-from kpipe_platform.kafka.oldest import OldestRecord
 from kpipe_platform.kafka.retention import TopicRetention, retention_from_config, time_to_loss
+from kpipe_platform.kafka.samples import OldestRecord
 
 NOW = 1_000_000_000
 AGED = OldestRecord(10, NOW - 100_000, "create_time", 1000.0)

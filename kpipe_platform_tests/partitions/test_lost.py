@@ -25,6 +25,7 @@ from kpipe_platform.jvm.ports import LOOPBACK, free_port
 from kpipe_platform.jvm.process import ManagedProcess
 from kpipe_platform.partitions import lost
 from kpipe_platform.partitions.lost import LostRun, Process, lost_runs, process_of, release
+from kpipe_platform.resources import _compat
 from kpipe_platform_tests.processes import wait_until
 
 SETTINGS = """\
@@ -135,7 +136,7 @@ def test_what_a_code_server_says(
         def can_cancel_execution(self, *_: Any, **__: Any) -> str:
             return serialize_value(CanCancelExecutionResult(can_cancel=can_cancel))
 
-    monkeypatch.setattr(lost, "DagsterGrpcClient", Client)
+    monkeypatch.setattr(_compat, "DagsterGrpcClient", Client)
     tags = {GRPC_INFO_TAG: json.dumps({"host": LOOPBACK, **place})}
     assert process_of(dg.DagsterRun("job", tags=tags)) is process
 

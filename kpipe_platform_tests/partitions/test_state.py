@@ -213,7 +213,7 @@ def test_the_number_of_calls_does_not_grow_with_the_partitions(
 
     monkeypatch.setattr(Clients, "admin", lambda self: Counting(admin(self)))
     monkeypatch.setattr(Clients, "consumer", lambda self, *how: Counting(consumer(self, *how)))
-    monkeypatch.setattr("kpipe_platform.kafka.oldest.Consumer", lambda settings: Counting(Consumer(settings)))
+    monkeypatch.setattr("kpipe_platform.kafka.reader.Consumer", lambda settings: Counting(Consumer(settings)))
     found = []
     for partitions in (2, 40):
         topic = kafka_topic("orders", partitions=partitions)

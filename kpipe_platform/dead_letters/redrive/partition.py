@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from kpipe_platform.dead_letters.read.reader import read_dead_letter
-from kpipe_platform.dead_letters.read.reading import read_range
 from kpipe_platform.dead_letters.redrive.decide import Action, Decision, decide, kept
 from kpipe_platform.dead_letters.redrive.options import RedriveOptions
 from kpipe_platform.dead_letters.redrive.pace import Pace
@@ -21,6 +20,7 @@ from kpipe_platform.dead_letters.redrive.transaction import RedriveTransaction, 
 from kpipe_platform.errors import NoStartOffsetError, TopicRecreatedError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, Watermarks, watermarks
+from kpipe_platform.kafka.reader import read_range
 from kpipe_platform.kafka.records import KafkaRecord
 
 logger = logging.getLogger(__name__)

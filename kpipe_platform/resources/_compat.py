@@ -1,0 +1,72 @@
+"""The private interfaces of Dagster that kpipe uses, because they have no public twin in 1.13.
+
+No other module of the package imports ``dagster._...``. What is relied on here is checked by
+``kpipe_platform_tests/resources/test_compat.py``, which fails first when Dagster is upgraded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+from dagster._core.definitions.utils import NoValueSentinel
+from dagster._core.errors import DagsterUserCodeUnreachableError
+from dagster._core.execution.plan.outputs import StepOutputHandle
+from dagster._core.instance.ref import InstanceRef
+from dagster._core.launcher import CheckRunHealthResult, WorkerStatus
+from dagster._core.storage.dagster_run import ACTIVE_RUN_STATUSES, IN_PROGRESS_RUN_STATUSES, NOT_FINISHED_STATUSES
+from dagster._core.storage.db_io_manager import DbIOManager
+from dagster._core.storage.tags import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    GRPC_INFO_TAG,
+    PARTITION_NAME_TAG,
+    RUN_KEY_TAG,
+)
+from dagster._grpc.client import DagsterGrpcClient
+from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
+
+__all__ = [
+    "ACTIVE_RUN_STATUSES",
+    "ASSET_PARTITION_RANGE_END_TAG",
+    "ASSET_PARTITION_RANGE_START_TAG",
+    "GRPC_INFO_TAG",
+    "IN_PROGRESS_RUN_STATUSES",
+    "NOT_FINISHED_STATUSES",
+    "PARTITION_NAME_TAG",
+    "RUN_KEY_TAG",
+    "CheckRunHealthResult",
+    "DbIOManager",
+    "InstanceRef",
+    "NoValueSentinel",
+    "WorkerStatus",
+    "code_server_runs",
+    "io_manager_of_output",
+]
+
+
+def code_server_runs(server: Mapping[str, Any], run_id: str, timeout_s: int) -> bool | None:
+    """Ask a code server whether a run that it started still has a process there.
+
+    Args:
+        server: What the run's tag ``GRPC_INFO_TAG`` says: host, and port or socket.
+        run_id: The run.
+        timeout_s: How long to wait for the answer, seconds.
+
+    Returns:
+        None where the server does not answer.
+    """
+    client = DagsterGrpcClient(
+        port=server.get("port"), socket=server.get("socket"), host=server["host"], use_ssl=bool(server.get("use_ssl"))
+    )
+    try:
+        answer = client.can_cancel_execution(CanCancelExecutionRequest(run_id=run_id), timeout=timeout_s)
+    except DagsterUserCodeUnreachableError:
+        return None
+    return dg.deserialize_value(answer, CanCancelExecutionResult).can_cancel
+
+
+def io_manager_of_output(step_context: dg.StepExecutionContext, output: str) -> Any:
+    """The IO manager that stores an output of a step."""
+    return step_context.get_io_manager(StepOutputHandle(step_context.step.key, output))
