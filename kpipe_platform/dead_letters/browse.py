@@ -14,7 +14,7 @@ from kpipe_platform.dead_letters.redrive.progress import Progress
 from kpipe_platform.dead_letters.redrive.stored_offset import read_stored_offset
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.offsets import OffsetRange, watermarks
 from kpipe_platform.kafka.reader import read_range
 from kpipe_platform.kafka.slices import check_partitions
 from kpipe_platform.kafka.topics import describe_topics

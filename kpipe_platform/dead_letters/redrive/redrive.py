@@ -14,7 +14,6 @@ from dataclasses import replace
 
 from kpipe_platform.dead_letters.read.families import ADD_A_FAMILY
 from kpipe_platform.dead_letters.read.reader import read_dead_letter
-from kpipe_platform.dead_letters.read.reading import read_range
 from kpipe_platform.dead_letters.redrive.decide import Decision
 from kpipe_platform.dead_letters.redrive.options import RedriveOptions
 from kpipe_platform.dead_letters.redrive.pace import Pace
@@ -26,6 +25,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import group_members
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.reader import read_range
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import check_partitions, refuse_foreign_members
 from kpipe_platform.kafka.topics import describe_topics
