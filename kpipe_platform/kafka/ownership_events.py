@@ -1,4 +1,4 @@
-"""What an owner tells about its partitions."""
+"""Events of an owner's partitions, and what an owner calls back."""
 
 from __future__ import annotations
 
@@ -7,14 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from kpipe_platform.errors import KpipeError
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership_ledger import NONE
+from kpipe_platform.kafka.ownership_status import NONE
 
 logger = logging.getLogger(__name__)
 
 OwnershipEventKind = Literal["assigned", "draining", "drained", "revoked", "lost"]
-OwnershipStatus = Literal["joining", "member", "uncertain", "failed", "closed"]
 
 
 @dataclass(frozen=True)
@@ -22,9 +20,8 @@ class OwnershipEvent:
     """One change of what a deployment owns.
 
     Args:
-        kind: ``assigned`` (given by the coordinator, or believed again after a silence), ``draining`` (no new work;
-            work in flight is waited for), ``drained`` (none is left), ``revoked`` (given away) or ``lost`` (taken
-            away, or in doubt because the coordinator is silent).
+        kind: ``assigned`` (given by the coordinator), ``draining`` (no new work; waits for work in flight), ``drained``
+            (no work is left), ``revoked`` (given away) or ``lost`` (taken away without asking).
         partitions: The partitions concerned.
         group: The asset's consumer group.
         member_id: The coordinator's id of this member; empty before it has one.
@@ -40,62 +37,35 @@ class OwnershipEvent:
     in_flight: frozenset[Partition] = NONE
 
 
-@dataclass(frozen=True)
-class OwnershipState:
-    """What a deployment owns at one moment.
-
-    Args:
-        status: ``joining`` (not let in yet), ``member``, ``uncertain`` (the coordinator is silent for longer than
-            the session timeout), ``failed`` (see ``problem``) or ``closed``.
-        owned: Partitions that this deployment may ask work for.
-        draining: Partitions that are about to be given away, and wait for work in flight.
-        lost: Partitions that were taken away, or are in doubt, and were not assigned again since.
-        member_id: The coordinator's id of this member; None before it has one.
-        lease: What gave this deployment its partitions, for metadata; None unless ``member``.
-        since_contact_s: Seconds since the coordinator last counted this member in; None before it did.
-        problem: Why nothing can be owned, or why some topics cannot.
-    """
-
-    status: OwnershipStatus
-    owned: frozenset[Partition]
-    draining: frozenset[Partition]
-    lost: frozenset[Partition]
-    member_id: str | None
-    lease: str | None
-    since_contact_s: float | None
-    problem: KpipeError | None
-
+InFlight = Callable[[frozenset[Partition]], frozenset[Partition]]
+"""Which of these partitions have work in flight."""
 
 Listener = Callable[[OwnershipEvent], None]
-"""Takes events; called on the member's threads."""
+"""Receives events."""
 
 
-class Reporter:
-    """Tells of changes, in the log and to a listener.
+@dataclass(frozen=True)
+class Callbacks:
+    """What a member calls, all on its own thread.
 
     Args:
-        group: The asset's consumer group.
+        in_flight: Which of the given partitions have work in flight; None: none has.
+        listener: Receives every event.
+        is_needed: Whether the member should stay in the group; None: it stays until it is closed.
     """
 
-    def __init__(self, group: str) -> None:
-        self.listener: Listener | None = None
-        self.member_id = ""
-        self._group = group
+    in_flight: InFlight | None = None
+    listener: Listener | None = None
+    is_needed: Callable[[], bool] | None = None
 
-    def tell(
-        self,
-        kind: OwnershipEventKind,
-        partitions: frozenset[Partition],
-        reason: str,
-        in_flight: frozenset[Partition] = NONE,
-    ) -> None:
-        """Tell of one change; see `OwnershipEvent`."""
-        event = OwnershipEvent(kind, partitions, self._group, self.member_id, reason, in_flight)
-        logger.info("Owners of %s: %s %s: %s", self._group, kind, sorted(partitions), reason)
-        if self.listener is None:
-            return
-        try:
-            self.listener(event)
-        except Exception:
-            # The group goes on whatever becomes of the report.
-            logger.exception("Owners of %s: the listener failed on %s", self._group, kind)
+
+def publish(event: OwnershipEvent, listener: Listener | None) -> None:
+    """Log an event and pass it to a listener. Raises nothing."""
+    logger.info("Owners of %s: %s %s: %s", event.group, event.kind, sorted(event.partitions), event.reason)
+    if listener is None:
+        return
+    try:
+        listener(event)
+    except Exception:
+        # The membership must not depend on what a listener does.
+        logger.exception("Owners of %s: the listener failed on %s", event.group, event.kind)

@@ -1,59 +1,47 @@
-"""One object a process and key: found again by every caller, made anew in a forked child, closed at the end."""
+"""One member for each group in a process: what runs once in a process, whoever asks for it."""
 
 from __future__ import annotations
 
 import atexit
 import os
 import threading
-from collections.abc import Callable, Hashable
-from typing import Generic, TypeVar
 
-Kept = TypeVar("Kept")
+from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+
+_lock = threading.Lock()
+_running: dict[tuple[str, str], ConsumerGroupOwnership] = {}
+
+if hasattr(os, "register_at_fork"):
+    # A thread of the parent that holds the lock does not exist in the child, where it would be held for ever.
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
-class Registry(Generic[Kept]):
-    """Keeps what must exist once in a process.
+def ownership_of(ownership: ConsumerGroupOwnership) -> ConsumerGroupOwnership:
+    """The one of a group that this process keeps: the given one, unless an equal one is there.
+
+    So that each tick of a sensor, which keeps nothing itself, finds the member that runs. The one that is there gets
+    the callbacks of the given one; with other settings it is closed and replaced. What is kept leaves its group when
+    the process ends in order, without a drain.
 
     Args:
-        close: Ends an object that is replaced, or left when the process ends.
+        ownership: A new one, which has not been started.
     """
+    key = ownership.settings.connection.bootstrap_servers, ownership.group
+    with _lock:
+        found = _running.get(key)
+        if found is not None and found.settings == ownership.settings and not found.is_closed:
+            found.callbacks = ownership.callbacks
+            return found
+        _running[key] = ownership
+    if found is not None:
+        found.close(drain=False)
+    return ownership
 
-    def __init__(self, close: Callable[[Kept], None]) -> None:
-        self._close = close
-        self._lock = threading.Lock()
-        self._kept: dict[Hashable, Kept] = {}
-        self._inherited: list[dict[Hashable, Kept]] = []
-        atexit.register(self.close_all)
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._forget)
 
-    def find(self, key: Hashable, made: Kept, is_same: Callable[[Kept], bool]) -> Kept:
-        """The object of a key.
-
-        Args:
-            key: The key.
-            made: What to keep if there is none, or only one that is not the same.
-            is_same: Whether the object that is there will do.
-        """
-        with self._lock:
-            found = self._kept.get(key)
-            if found is not None and is_same(found):
-                return found
-            self._kept[key] = made
-        if found is not None:
-            self._close(found)
-        return made
-
-    def close_all(self) -> None:
-        """End all objects of this process and forget them."""
-        with self._lock:
-            kept, self._kept = self._kept, {}
-        for each in kept.values():
-            self._close(each)
-
-    def _forget(self) -> None:
-        # The parent's objects have no threads here, and the lock may be held by one of the parent's. They are kept
-        # from being taken apart, which needs those threads.
-        self._inherited.append(self._kept)
-        self._kept = {}
-        self._lock = threading.Lock()
+@atexit.register
+def _close_all() -> None:
+    with _lock:
+        kept = list(_running.values())
+        _running.clear()
+    for each in kept:
+        each.close(drain=False)

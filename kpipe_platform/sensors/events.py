@@ -31,10 +31,10 @@ _OBSERVED_AT_ONCE = 100
 
 
 def ownership_listener(emit: Emit, asset_key: dg.AssetKey | None = None) -> Listener:
-    """A listener of ``ownership_of(..., listener=...)`` that tells each partition's change.
+    """A listener for `ConsumerGroupOwnership` that reports the change of each partition.
 
     Args:
-        emit: Takes the events, on the member's threads: `TickEvents.emit`.
+        emit: Takes the events, on the member's thread: `TickEvents.emit`.
         asset_key: The asset; None: its group says enough.
     """
     asset = None if asset_key is None else asset_key.to_user_string()
@@ -80,7 +80,7 @@ class TickEvents:
         self._waiting.extend(events)
 
     def listener(self, asset_key: dg.AssetKey) -> Listener:
-        """What ``ownership_of(..., listener=...)`` takes for an asset."""
+        """The listener of an asset's `ConsumerGroupOwnership`."""
         return ownership_listener(self.emit, asset_key)
 
     def deliver(

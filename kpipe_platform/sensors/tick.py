@@ -198,7 +198,7 @@ class OffsetTick:
         self.events.observe(changed.pauses)
         owner = self.share.tags() if self.ownership is None else tags_of_owner(self.ownership)
         requests = [run_request(context.instance, target, taken, owner) for taken in decision.runs]
-        self.share.asked(requests, [[candidate.number for candidate in taken] for taken in decision.runs])
+        self.share.requested(requests, [[candidate.number for candidate in taken] for taken in decision.runs])
         reason = None
         if not requests:
             reason = "\n".join(filter(None, [f"group {target.group}: {shown(summary)}", told(problems)]))

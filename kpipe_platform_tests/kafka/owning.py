@@ -12,7 +12,8 @@ import sys
 import threading
 from typing import cast
 
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership, OwnershipProtocol
+from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership_settings import OwnershipProtocol
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 

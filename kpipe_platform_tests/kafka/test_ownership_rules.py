@@ -1,4 +1,4 @@
-"""What a member may say it owns, how long a drain waits, and what is refused. No broker; the clock is the test's."""
+"""What a member owns, how long a drain waits, and what is refused. No broker; the clock is the test's."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ import pytest
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
 from kpipe_platform.kafka.ownership_drain import drain
-from kpipe_platform.kafka.ownership_ledger import CoordinatorContact, Ledger
-from kpipe_platform.kafka.ownership_registry import Registry
+from kpipe_platform.kafka.ownership_registry import ownership_of
 from kpipe_platform.kafka.ownership_settings import OwnershipSettings
+from kpipe_platform.kafka.ownership_status import NONE, Assignment
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 P0, P1, P2 = ("t", 0), ("t", 1), ("t", 2)
@@ -33,135 +34,35 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture
-def ledger(clock: Clock) -> Ledger:
-    return Ledger(10.0, clock)
+# ---------------------------------------------------------------------------------------- the assignment
 
 
-def statistics(at: float, rx: int, *, in_flight: int = 0, **requests: int) -> dict[str, Any]:
-    coordinator = {"rx": rx, "waitresp_cnt": in_flight, "outbuf_cnt": 0, "outbuf_msg_cnt": 0, "req": requests}
-    return {"ts": int(at * 1e6), "brokers": {"GroupCoordinator": coordinator}}
+def test_a_member_that_was_let_in_without_partitions_owns_nothing() -> None:
+    assert not Assignment().joined
+    assert Assignment().assign(NONE) == Assignment(joined=True)
 
 
-# -------------------------------------------------------------------------------------------- the ledger
+def test_draining_partitions_are_neither_owned_nor_free() -> None:
+    assignment = Assignment().assign(frozenset({P0, P1})).drain(frozenset({P1}))
+    assert (assignment.owned, assignment.draining) == ({P0}, {P1})
+    assignment = assignment.revoke(frozenset({P1}))
+    assert (assignment.owned, assignment.draining, assignment.lost) == ({P0}, NONE, NONE)
+    assert assignment.joined
 
 
-def test_nothing_is_known_before_the_member_was_let_in(ledger: Ledger, clock: Clock) -> None:
-    assert ledger.owned() is None
-    ledger.assigned([P0])
-    assert ledger.owned() is None, "an assignment counts from the first contact on"
-    ledger.contact(clock.now)
-    assert ledger.owned() == {P0}
+def test_a_member_that_was_removed_owns_nothing_until_it_is_let_in_again() -> None:
+    lost = Assignment().assign(frozenset({P0, P1, P2})).drain(frozenset({P2})).lose()
+    assert (lost.joined, lost.owned, lost.draining, lost.lost) == (False, NONE, NONE, {P0, P1, P2})
+    back = lost.assign(frozenset({P0}))
+    assert (back.joined, back.owned, back.lost) == (True, {P0}, {P1, P2})
 
 
-def test_a_member_that_gets_nothing_owns_nothing(ledger: Ledger, clock: Clock) -> None:
-    ledger.contact(clock.now)
-    assert ledger.owned() == frozenset()
-
-
-def test_silence_ends_the_ownership_even_if_nobody_looks(ledger: Ledger, clock: Clock) -> None:
-    ledger.assigned([P0])
-    ledger.contact(clock.now)
-    clock.now += 9.9
-    assert ledger.owned() == {P0}
-    clock.now += 0.1
-    assert ledger.owned() == frozenset()
-    assert ledger.expire() == {P0}
-    assert ledger.expire() == frozenset(), "told once"
-    assert ledger.lost == {P0}
-
-
-def test_after_a_silence_one_answer_is_not_enough(ledger: Ledger, clock: Clock) -> None:
-    """The first may say that the member was struck off, which the client tells a moment later."""
-    ledger.assigned([P0, P1])
-    ledger.contact(clock.now)
-    clock.now += 11
-    ledger.expire()
-    assert ledger.contact(clock.now) == frozenset()
-    assert ledger.owned() == frozenset()
-    clock.now += 1
-    assert ledger.contact(clock.now) == {P0, P1}
-    assert ledger.owned() == {P0, P1}
-    assert ledger.lost == frozenset()
-
-
-def test_what_was_taken_away_in_the_silence_does_not_come_back(ledger: Ledger, clock: Clock) -> None:
-    ledger.assigned([P0, P1])
-    ledger.contact(clock.now)
-    clock.now += 11
-    ledger.expire()
-    ledger.contact(clock.now)
-    assert ledger.lose([P0, P1]) == frozenset(), "they were told as lost already"
-    clock.now += 1
-    assert ledger.contact(clock.now) == frozenset()
-    assert ledger.owned() == frozenset()
-    ledger.assigned([P0])
-    assert ledger.owned() == {P0}
-    assert ledger.lost == {P1}
-
-
-def test_an_old_contact_does_not_renew(ledger: Ledger, clock: Clock) -> None:
-    ledger.assigned([P0])
-    ledger.contact(clock.now)
-    clock.now += 11
-    for at in (101.0, 102.0, 103.0):
-        ledger.contact(at - 1)
-    clock.now += 2.5
-    assert ledger.owned() == frozenset()
-
-
-def test_draining_partitions_are_neither_owned_nor_free(ledger: Ledger, clock: Clock) -> None:
-    ledger.assigned([P0, P1])
-    ledger.contact(clock.now)
-    ledger.drain([P1])
-    assert (ledger.owned(), ledger.draining) == ({P0}, {P1})
-    ledger.yielded([P1])
-    assert (ledger.owned(), ledger.draining, ledger.lost) == ({P0}, frozenset(), frozenset())
-
-
-def test_a_new_start_forgets_all(ledger: Ledger, clock: Clock) -> None:
-    ledger.assigned([P0])
-    ledger.contact(clock.now)
-    assert ledger.start_over() == {P0}
-    assert ledger.owned() is None
-    assert ledger.lost == {P0}
-
-
-# ------------------------------------------------------------------------------------------- the contact
-
-
-def test_an_answer_counts_from_the_last_quiet_look_before_it(clock: Clock) -> None:
-    contact = CoordinatorContact(clock)
-    assert contact.observe(statistics(10.0, 5, Heartbeat=3)) is None, "nothing to compare with"
-    clock.now += 1
-    assert contact.observe(statistics(11.0, 5, in_flight=1, Heartbeat=4)) is None
-    clock.now += 1
-    assert contact.observe(statistics(12.0, 6, Heartbeat=4)) == 100.0
-    clock.now += 1
-    assert contact.observe(statistics(13.0, 6, Heartbeat=4)) is None, "no new answer"
-
-
-def test_only_a_sessions_requests_prove_a_session(clock: Clock) -> None:
-    contact = CoordinatorContact(clock)
-    contact.observe(statistics(10.0, 5, ApiVersion=1))
-    clock.now += 1
-    assert contact.observe(statistics(11.0, 7, ApiVersion=2, Metadata=1)) is None
-    clock.now += 1
-    # The heartbeat of KIP-848 has no counter of its own.
-    assert contact.observe(statistics(12.0, 8, ApiVersion=2, Metadata=1)) == 101.0
-
-
-def test_documents_from_before_a_stop_of_the_process_renew_nothing(clock: Clock) -> None:
-    contact = CoordinatorContact(clock)
-    contact.observe(statistics(10.0, 5))
-    clock.now += 60  # stopped, and gone on
-    assert contact.observe(statistics(11.0, 6)) == 100.0, "made before the stop, read after it"
-    late = contact.observe(statistics(71.0, 7))
-    assert late == pytest.approx(100.0), "its answer may have come before the stop"
-
-
-def test_no_coordinator_yet_is_no_contact(clock: Clock) -> None:
-    assert CoordinatorContact(clock).observe({"ts": 1, "brokers": {}}) is None
+def test_each_change_has_a_number_and_an_empty_one_has_none() -> None:
+    given = Assignment().assign(frozenset({P0, P1}))
+    assert [given.changes, given.assign(NONE).changes, given.assign(frozenset({P2})).changes] == [1, 1, 2]
+    draining = given.drain(frozenset({P1}))
+    assert [draining.changes, draining.revoke(frozenset({P1})).changes] == [1, 2]
+    assert [draining.lose().changes, draining.lose().lose().changes] == [2, 2]
 
 
 # --------------------------------------------------------------------------------------------- the drain
@@ -261,14 +162,17 @@ def test_the_brokers_decide_the_session_of_the_new_protocol() -> None:
 # ------------------------------------------------------------------------------------------ the registry
 
 
-def test_the_registry_keeps_one_a_key_and_ends_what_it_replaces() -> None:
-    ended: list[str] = []
-    registry: Registry[str] = Registry(ended.append)
-    assert registry.find("k", "first", lambda found: True) == "first"
-    assert registry.find("k", "second", lambda found: True) == "first"
-    assert registry.find("other", "third", lambda found: True) == "third"
-    assert registry.find("k", "fourth", lambda found: False) == "fourth"
-    assert ended == ["first"]
-    registry.close_all()
-    assert sorted(ended) == ["first", "fourth", "third"]
-    assert registry.find("k", "fifth", lambda found: True) == "fifth"
+def test_a_process_keeps_one_owner_for_each_group_with_the_callbacks_of_the_last_call() -> None:
+    def owner(group: str = "kpipe.a", **options: Any) -> ConsumerGroupOwnership:
+        return ConsumerGroupOwnership(ConnectionSettings("localhost:1"), group, ["t"], **options)
+
+    first = owner()
+    assert ownership_of(first) is first
+    again = owner(in_flight=lambda asked: asked)
+    assert ownership_of(again) is first
+    assert first.callbacks == again.callbacks
+    other = owner("kpipe.b")
+    assert ownership_of(other) is other
+    changed = owner(session_timeout_s=7)
+    assert ownership_of(changed) is changed
+    assert ownership_of(owner(session_timeout_s=7)) is changed

@@ -13,7 +13,7 @@ import dagster as dg
 import pytest
 
 from kpipe_platform import KafkaIOManager
-from kpipe_platform.kafka import ownership
+from kpipe_platform.kafka import ownership_registry
 from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
 from kpipe_platform.resources.scaling import RebalanceMode
 
@@ -38,8 +38,8 @@ class Shared:
     def __init__(self, sensing: Sensing) -> None:
         self.sensing = sensing
         servers = sensing.manager.source.connection.settings.bootstrap_servers
-        until(lambda: sensing.tick() and ownership._registry._kept[(servers, sensing.group)].owned())
-        self.member = ownership._registry._kept[(servers, sensing.group)]
+        until(lambda: sensing.tick() and ownership_registry._running[(servers, sensing.group)].owned())
+        self.member = ownership_registry._running[(servers, sensing.group)]
         self.rival = ConsumerGroupOwnership(
             sensing.manager.source.connection.settings,
             sensing.group,
