@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kpipe_platform.io_managers import KafkaIOManager, OffsetCommittingIOManager, current_slice
     from kpipe_platform.jobs import PauseConfig, RedriveConfig, pause_job, redrive_job
     from kpipe_platform.kafka.offsets import OffsetRange
-    from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+    from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
     from kpipe_platform.kafka.records import KafkaRecord
     from kpipe_platform.kafka.topics import TopicSpec
     from kpipe_platform.observability import PartitionEvent, PartitionEventKind
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "Backpressure": "sensors",
     "CheckOptions": "checks",
-    "ConsumerGroupOwnership": "kafka.ownership",
+    "ConsumerGroupOwnership": "kafka.ownership.owner",
     "ExecutionMode": "resources.scaling",
     "FaultAction": "policies.faults",
     "FaultPolicies": "policies.components",

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from kpipe_platform.deadletter import Distribution
 from kpipe_platform.kafka.instance_names import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.resources.ownership import PartitionOwnership
 
 INSTANCE = "kpipe/instance"

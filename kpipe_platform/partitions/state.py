@@ -14,7 +14,7 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.oldest import OldestRecord, oldest_records
 from kpipe_platform.kafka.owners import Owners, owners_of
-from kpipe_platform.kafka.ownership_status import OwnershipState
+from kpipe_platform.kafka.ownership.status import OwnershipState
 from kpipe_platform.kafka.slices import PlanPolicy
 from kpipe_platform.kafka.waiting import Waiting, gather_waiting
 from kpipe_platform.partitions import dynamic_name

@@ -14,7 +14,7 @@ from itertools import groupby
 
 import dagster as dg
 
-from kpipe_platform.kafka.ownership_events import Listener, OwnershipEvent
+from kpipe_platform.kafka.ownership.events import Listener, OwnershipEvent
 from kpipe_platform.observability.events import PartitionEvent, PartitionEventKind, log_events
 from kpipe_platform.partitions.observations import observations_of, report
 

@@ -13,8 +13,8 @@ from dagster._core.instance.ref import InstanceRef
 from dagster._core.storage.tags import RUN_KEY_TAG
 
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
-from kpipe_platform.kafka.ownership_events import Listener
+from kpipe_platform.kafka.ownership.events import Listener
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.partitions.owners import tags_of
 from kpipe_platform.partitions.runs import runs_in_flight
 from kpipe_platform.resources.scaling import RebalanceMode

@@ -13,7 +13,7 @@ import dagster as dg
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers.step import scaling_of
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.kafka.slices import resumption_of
 from kpipe_platform.partitions.lost import lost_runs
 from kpipe_platform.partitions.owners import tags_of

@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 
 from kpipe_platform import KafkaIOManager, KafkaSource, PartitionOwnership, PartitionScaling
-from kpipe_platform.kafka.ownership_events import OwnershipEvent
-from kpipe_platform.kafka.ownership_status import NONE
+from kpipe_platform.kafka.ownership.events import OwnershipEvent
+from kpipe_platform.kafka.ownership.status import NONE
 from kpipe_platform.partitions import pauses
 from kpipe_platform.sensors.cursor import Cursor
 from kpipe_platform.sensors.events import TickEvents, partition_events

@@ -12,9 +12,9 @@ import pytest
 from dagster._core.storage.dagster_run import DagsterRunStatus
 
 from kpipe_platform import KafkaIOManager, KafkaSource, PartitionOwnership, RebalanceMode
-from kpipe_platform.kafka import ownership_registry
 from kpipe_platform.kafka.offsets import parse_start
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership import registry
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.kafka.slices import PlanPolicy
 from kpipe_platform.partitions.owners import INSTANCE, LEASE, WORKER, distribution_of, headers_of
 from kpipe_platform.sensors.candidates import Target
@@ -252,7 +252,7 @@ def test_both_rebalance_modes_are_the_members(mode: RebalanceMode) -> None:
     assert isinstance(made, ConsumerGroupOwnership)
     assert made.settings.rebalance_mode == mode.value
     assert (made.settings.topics, made.settings.session_timeout_s) == (("orders",), 7)
-    ownership_registry._running.pop(("localhost:1", f"g-{mode.value}"))
+    registry._running.pop(("localhost:1", f"g-{mode.value}"))
 
 
 # ------------------------------------------------------------------------------------------------ a real member
@@ -280,11 +280,11 @@ def test_a_member_whose_sensor_was_turned_off_leaves_and_comes_back_with_it(
         return bool(leases)
 
     until(asks)
-    first = ownership_registry._running[(servers, sensing.group)]
+    first = registry._running[(servers, sensing.group)]
     assert leases == [first.lease]
     until(lambda: first.is_closed)
     until(asks)
-    second = ownership_registry._running[(servers, sensing.group)]
+    second = registry._running[(servers, sensing.group)]
     assert second is not first
     assert leases == [second.lease]
     second.close(drain=False)
@@ -313,4 +313,4 @@ def make_share_away(instance: dg.DagsterInstance) -> Iterator[Callable[[], Sensi
         return Sensing("orders", "enriched", shared, instance, produce, keep, options={"deadline_s": 2})  # type: ignore[arg-type]
 
     yield make
-    ownership_registry._running[(servers, "away.enriched")].close(drain=False)
+    registry._running[(servers, "away.enriched")].close(drain=False)

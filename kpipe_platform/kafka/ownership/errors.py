@@ -6,7 +6,7 @@ from confluent_kafka import KafkaError
 
 from kpipe_platform.errors import FencedError, ForeignMemberError, KpipeError, TerminalError
 from kpipe_platform.kafka.calls import translate
-from kpipe_platform.kafka.ownership_settings import OwnershipSettings
+from kpipe_platform.kafka.ownership.settings import OwnershipSettings
 
 _FATAL_CAUSES = (
     KafkaError.FENCED_INSTANCE_ID,

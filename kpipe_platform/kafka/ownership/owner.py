@@ -1,4 +1,4 @@
-"""Which partitions this deployment may work on, where several deployments share the topics of one asset.
+"""A deployment's membership in the owners' group of an asset, as users and sensors see it.
 
 A member of the side group ``{group}.owners`` is given partitions by Kafka's own group coordinator. It reads no
 records and stores no offsets; the asset's own group is not touched.
@@ -19,13 +19,11 @@ from types import TracebackType
 
 from kpipe_platform.kafka.instance_names import instance_name, worker_name
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership_events import Callbacks, InFlight, Listener
-from kpipe_platform.kafka.ownership_member import Member
-from kpipe_platform.kafka.ownership_settings import OwnershipProtocol, OwnershipRebalance, OwnershipSettings
-from kpipe_platform.kafka.ownership_status import NONE, OwnershipState, OwnershipStatus
+from kpipe_platform.kafka.ownership.events import Callbacks, InFlight, Listener
+from kpipe_platform.kafka.ownership.member import Member
+from kpipe_platform.kafka.ownership.settings import OwnershipProtocol, OwnershipRebalance, OwnershipSettings
+from kpipe_platform.kafka.ownership.status import NONE, OwnershipState, OwnershipStatus
 from kpipe_platform.kafka.settings import ConnectionSettings
-
-__all__ = ["ConsumerGroupOwnership"]
 
 
 class ConsumerGroupOwnership:

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Callable
 
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership_events import InFlight
-from kpipe_platform.kafka.ownership_status import NONE
+from kpipe_platform.kafka.ownership.events import InFlight
+from kpipe_platform.kafka.ownership.status import NONE
 
 logger = logging.getLogger(__name__)
 

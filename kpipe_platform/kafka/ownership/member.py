@@ -17,11 +17,11 @@ from kpipe_platform.kafka.calls import kafka_error, translate
 from kpipe_platform.kafka.clients import REFUSALS, Clients
 from kpipe_platform.kafka.groups import group_members
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership_drain import drain
-from kpipe_platform.kafka.ownership_errors import fatal_cause, member_error
-from kpipe_platform.kafka.ownership_events import Callbacks, OwnershipEvent, OwnershipEventKind, publish
-from kpipe_platform.kafka.ownership_settings import OwnershipSettings
-from kpipe_platform.kafka.ownership_status import NONE, Assignment
+from kpipe_platform.kafka.ownership.drain import drain
+from kpipe_platform.kafka.ownership.errors import fatal_cause, member_error
+from kpipe_platform.kafka.ownership.events import Callbacks, OwnershipEvent, OwnershipEventKind, publish
+from kpipe_platform.kafka.ownership.settings import OwnershipSettings
+from kpipe_platform.kafka.ownership.status import NONE, Assignment
 
 logger = logging.getLogger(__name__)
 

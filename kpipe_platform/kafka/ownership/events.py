@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership_status import NONE
+from kpipe_platform.kafka.ownership.status import NONE
 
 logger = logging.getLogger(__name__)
 

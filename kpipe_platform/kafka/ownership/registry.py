@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 
 _lock = threading.Lock()
 _running: dict[tuple[str, str], ConsumerGroupOwnership] = {}

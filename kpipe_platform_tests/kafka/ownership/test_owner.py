@@ -43,10 +43,10 @@ from kpipe_platform.errors import (
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import committed_offsets, group_members
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
-from kpipe_platform.kafka.ownership_events import OwnershipEvent
-from kpipe_platform.kafka.ownership_registry import ownership_of
-from kpipe_platform.kafka.ownership_settings import OwnershipProtocol
+from kpipe_platform.kafka.ownership.events import OwnershipEvent
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership.registry import ownership_of
+from kpipe_platform.kafka.ownership.settings import OwnershipProtocol
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.listeners import BrokerListener
@@ -181,7 +181,14 @@ def deployment(
     broker: EmbeddedBroker, group: str, topic: str, protocol: str, *instance: str
 ) -> Iterator[subprocess.Popen[str]]:
     root = Path(kpipe_platform.__file__).parent.parent
-    command = [sys.executable, "-m", "kpipe_platform_tests.kafka.owning", broker.bootstrap_servers, group, topic]
+    command = [
+        sys.executable,
+        "-m",
+        "kpipe_platform_tests.kafka.ownership.owning",
+        broker.bootstrap_servers,
+        group,
+        topic,
+    ]
     child = subprocess.Popen(
         [*command, protocol, str(SESSION_S), *instance],
         cwd=root,
@@ -619,7 +626,14 @@ def test_each_tick_finds_the_member_that_runs(connection: ConnectionSettings, gr
 def test_a_forked_child_starts_a_member_of_its_own(broker: EmbeddedBroker, group: str, topic: str) -> None:
     """Parent and child share the partitions, and the parent has all again when the child has gone."""
     root = Path(kpipe_platform.__file__).parent.parent
-    command = [sys.executable, "-m", "kpipe_platform_tests.kafka.forking", broker.bootstrap_servers, group, topic]
+    command = [
+        sys.executable,
+        "-m",
+        "kpipe_platform_tests.kafka.ownership.forking",
+        broker.bootstrap_servers,
+        group,
+        topic,
+    ]
     ended = subprocess.run(
         [*command, str(SESSION_S)],
         cwd=root,
