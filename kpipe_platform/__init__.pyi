@@ -28,7 +28,7 @@ from .jobs import (
     redrive_job as redrive_job,
 )
 from .kafka.offsets import OffsetRange as OffsetRange
-from .kafka.ownership import ConsumerGroupOwnership as ConsumerGroupOwnership
+from .kafka.ownership.owner import ConsumerGroupOwnership as ConsumerGroupOwnership
 from .kafka.records import KafkaRecord as KafkaRecord
 from .kafka.topics import TopicSpec as TopicSpec
 from .observability import PartitionEvent as PartitionEvent, PartitionEventKind as PartitionEventKind

@@ -54,11 +54,20 @@ class GroupMember:
         member_id: The broker's id of the member.
         client_id: Its ``client.id``.
         host: Where it connects from.
+        instance_id: Its name as a static member; None for others.
+        partitions: What it is assigned.
     """
 
     member_id: str
     client_id: str
     host: str
+    instance_id: str | None = None
+    partitions: frozenset[Partition] = frozenset()
+
+    @property
+    def name(self) -> str:
+        """What people know it by: the instance id, or the client id and host."""
+        return self.instance_id or f"{self.client_id} at {self.host.lstrip('/')}"
 
 
 Offsets = dict[Partition, CommittedOffset | None]
@@ -193,7 +202,18 @@ def group_members(clients: Clients, group: str) -> list[GroupMember]:
         if error.attributes.get("code") == "GROUP_ID_NOT_FOUND":
             return []
         raise
-    return [GroupMember(m.member_id, m.client_id, m.host) for m in described.members]
+    return [
+        GroupMember(
+            each.member_id,
+            each.client_id,
+            each.host,
+            each.group_instance_id,
+            frozenset((p.topic, p.partition) for p in each.assignment.topic_partitions)
+            if each.assignment is not None
+            else frozenset(),
+        )
+        for each in described.members
+    ]
 
 
 def refuse_unknown(clients: Clients, group: str, topic: str, partitions: int) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kpipe_platform.errors import AuthorizationFailedError, TerminalError
-from kpipe_platform.kafka.calls import ask
+from kpipe_platform.errors import AuthorizationFailedError
 from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.groups import group_members
 from kpipe_platform.kafka.offsets import Partition
 
 
@@ -46,27 +46,11 @@ def owners_of(clients: Clients, group: str) -> Owners | None:
     Raises:
         BrokerUnavailableError: No answer within the deadline.
     """
-    name = f"{group}.owners"
-    timeout_s = clients.settings.request_timeout_s
     try:
-        described = ask(
-            lambda: clients.admin().describe_consumer_groups([name], request_timeout=timeout_s)[name],
-            clients,
-            f"describe group {name}",
-            group=name,
-        )
+        members = group_members(clients, f"{group}.owners")
     except AuthorizationFailedError:
         return None
-    except TerminalError as error:
-        if error.attributes.get("code") == "GROUP_ID_NOT_FOUND":
-            return None
-        raise
-    if not described.members:
+    if not members:
         return None
-    found = {
-        (each.topic, each.partition): member.group_instance_id or f"{member.client_id} at {member.host.lstrip('/')}"
-        for member in described.members
-        if member.assignment is not None
-        for each in member.assignment.topic_partitions
-    }
-    return Owners(len(described.members), found)
+    found = {partition: member.name for member in members for partition in member.partitions}
+    return Owners(len(members), found)

@@ -55,7 +55,6 @@ OWNED: Mapping[str, str] = {
     "group.instance.id": "PartitionOwnership(instance_id=...)",
     "session.timeout.ms": "PartitionOwnership(session_timeout_s=...)",
     "heartbeat.interval.ms": "PartitionOwnership(session_timeout_s=...)",
-    "statistics.interval.ms": "PartitionOwnership(session_timeout_s=...)",
     "max.poll.interval.ms": "PartitionOwnership(drain_deadline_s=...)",
 }
 # How the brokers are reached is one thing for all clients.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kpipe_platform.dead_letters import Distribution
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
-from kpipe_platform.kafka.whereabouts import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
+from kpipe_platform.kafka.instance_names import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.resources.ownership import PartitionOwnership
 
 INSTANCE = "kpipe/instance"

@@ -12,7 +12,7 @@ import dagster as dg
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.owners import Owners, owners_of
-from kpipe_platform.kafka.ownership_events import OwnershipState
+from kpipe_platform.kafka.ownership.status import OwnershipState
 from kpipe_platform.kafka.samples import OldestRecord, oldest_records
 from kpipe_platform.kafka.slices import PlanPolicy
 from kpipe_platform.kafka.waiting import Waiting, gather_waiting

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
-from kpipe_platform.kafka.ownership_events import Listener, OwnershipEvent
+from kpipe_platform.kafka.ownership.events import Listener, OwnershipEvent
 from kpipe_platform.observability.events import PartitionEvent, PartitionEventKind, log_events
 from kpipe_platform.sensors.admission import Candidate, Decision, State
 from kpipe_platform.sensors.candidates import WHOLE, Target
@@ -18,7 +18,7 @@ from kpipe_platform.sensors.cursor import REMEMBERED
 
 
 def ownership_listener(asset_key: dg.AssetKey) -> Listener:
-    """A listener for ``ownership_of(..., listener=...)`` that logs the change of each partition; safe in any thread."""
+    """A listener for `ConsumerGroupOwnership` that logs the change of each partition; safe in any thread."""
     asset = asset_key.to_user_string()
     return lambda event: log_events(partition_events(event, asset))
 

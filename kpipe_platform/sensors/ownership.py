@@ -1,8 +1,7 @@
-"""A sensor's part in sharing partitions: it joins, and tells what is in flight while its member drains."""
+"""A sensor's part in sharing partitions: it keeps a member in the group, and tells it what work is in flight."""
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -12,53 +11,41 @@ from dataclasses import dataclass
 import dagster as dg
 
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
-from kpipe_platform.kafka.ownership_events import Listener
+from kpipe_platform.kafka.ownership.events import Listener
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.partitions.owners import tags_of
 from kpipe_platform.partitions.runs import runs_in_flight
 from kpipe_platform.resources._compat import RUN_KEY_TAG, InstanceRef
-from kpipe_platform.resources.ownership import PartitionOwnership
 from kpipe_platform.resources.scaling import RebalanceMode
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.sensors.candidates import Target
 from kpipe_platform.sensors.growth import known_keys
 
-logger = logging.getLogger(__name__)
-
-# The daemon makes the runs that a tick asks for within moments. Until they are there a drain waits for them, but not
-# for ever: a tick that is tried out in the UI asks for runs that nobody makes. Seconds.
-_UNTIL_RUNS_ARE_THERE_S = 15.0
+# The daemon makes the runs that a tick requests within moments. A drain waits for them, but not for ever: a tick that
+# is tried out in the UI requests runs that nobody makes. Seconds.
+_RUN_EXPECTED_S = 15.0
 # A member leaves after this many intervals without a tick at the earliest: ticks are late at times.
 _INTERVALS = 3
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """A run that a tick asked for, until it is there."""
+class _Request:
+    """A run that a tick requested, until it exists."""
 
     run_key: str
     numbers: frozenset[int]
     until_s: float
 
 
-@dataclass(frozen=True)
-class _View:
-    """What the member's thread needs to look for runs."""
-
-    target: Target
-    reference: InstanceRef | None
-    instance: dg.DagsterInstance
-
-
 class PartitionShare:
     """One sensor's part, for as long as its process lives. Its ticks come and go; the member stays.
 
-    Only the first of the target's topics is shared by the group, and the same numbers of the others go with it: an
-    assignor gives each topic's partitions away by themselves, and a run takes the same number of each. An
-    unpartitioned asset belongs to whoever has partition 0, for its runs take all.
+    The group shares the partitions of the first topic only, and the same numbers of the others go with them: an
+    assignor distributes each topic by itself, but a run takes the same number of each. An unpartitioned asset belongs
+    to whoever has partition 0, for its runs take all.
 
     Args:
-        asset: The asset that is asked for.
+        asset: The asset of the sensor.
         interval_s: Time between ticks, seconds.
         clock: Seconds, never going back.
     """
@@ -71,12 +58,12 @@ class PartitionShare:
         self._clock = clock
         self._lock = threading.Lock()
         self._member: ConsumerGroupOwnership | None = None
-        self._watch: threading.Thread | None = None
-        self._ticked_s = 0.0
-        self._deciding = 0
-        self._asked: list[_Asked] = []
-        self._view: _View | None = None
-        self._opened: tuple[InstanceRef, dg.DagsterInstance] | None = None
+        self._target: Target | None = None
+        self._instance: dg.DagsterInstance | None = None
+        self._reference: InstanceRef | None = None
+        self._needed_until_s = 0.0
+        self._ticks = 0
+        self._requests: list[_Request] = []
 
     # ------------------------------------------------------------------------------------ the tick's thread
 
@@ -94,29 +81,30 @@ class PartitionShare:
             context: The tick, whose Dagster instance has the runs in flight.
             source: Says how partitions are shared.
             target: The asset.
-            rebalance_mode: What becomes of partitions that another deployment is to have.
-            listener: Told of each change, on the member's threads.
+            rebalance_mode: What happens to partitions that another deployment is to have.
+            listener: Receives each change, on the member's thread.
 
         Raises:
             ConfigError: A value makes no sense.
         """
         if source.ownership is None:
             return None
-        instance, reference = context.instance, context.instance_ref
-        if reference is None and instance.is_persistent:
-            reference = instance.get_ref()
-        self._view = _View(target, reference, instance)
-        member = source.ownership.member(
+        self._target = target
+        self._open_instance(context)
+        with self._lock:
+            idle_s = max(source.ownership.idle_timeout_s, _INTERVALS * self._interval_s)
+            self._needed_until_s = self._clock() + idle_s
+        self._member = source.ownership.member(
             source.connection.settings,
             target.group,
             target.topics[0],
             rebalance_mode=rebalance_mode,
             in_flight=self.in_flight,
             listener=listener,
+            is_needed=self.is_needed,
         )
-        member.start()
-        self._keep(member, source.ownership)
-        return member
+        self._member.start()
+        return self._member
 
     def owned(self, target: Target, partitions: int) -> frozenset[Partition] | None:
         """The partitions that this deployment has; None while that is not known.
@@ -138,22 +126,22 @@ class PartitionShare:
         return frozenset((topic, number) for topic in target.topics for number in numbers)
 
     def tags(self) -> dict[str, str]:
-        """The tags of a run that is asked for now."""
+        """The tags of a run that is requested now."""
         return {} if self._member is None else tags_of(self._member)
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """A tick: what it will ask for is not known yet, so nothing is given away meanwhile."""
+        """A tick: which runs it will request is not known yet, so nothing is given away meanwhile."""
         with self._lock:
-            self._deciding += 1
+            self._ticks += 1
         try:
             yield
         finally:
             with self._lock:
-                self._deciding -= 1
+                self._ticks -= 1
 
-    def asked(self, requests: Sequence[dg.RunRequest], numbers: Sequence[Sequence[int | None]]) -> None:
-        """Remember what a tick asks for: its runs are not there yet, and partitions must not be given away by that.
+    def requested(self, requests: Sequence[dg.RunRequest], numbers: Sequence[Sequence[int | None]]) -> None:
+        """Remember what a tick requests: until its runs exist, nothing else shows that partitions are in use.
 
         Args:
             requests: The requests.
@@ -161,81 +149,55 @@ class PartitionShare:
         """
         if self._member is None:
             return
-        until_s = self._clock() + _UNTIL_RUNS_ARE_THERE_S
+        until_s = self._clock() + _RUN_EXPECTED_S
         with self._lock:
-            self._asked += [
-                _Asked(str(request.run_key), frozenset(0 if n is None else n for n in taken), until_s)
+            self._requests += [
+                _Request(str(request.run_key), frozenset(0 if n is None else n for n in taken), until_s)
                 for request, taken in zip(requests, numbers, strict=True)
             ]
 
+    def _open_instance(self, context: dg.SensorEvaluationContext) -> None:
+        """An instance of the member's own: the tick's is closed with the tick."""
+        reference = context.instance_ref
+        if reference is None and context.instance.is_persistent:
+            reference = context.instance.get_ref()
+        if reference is None:
+            self._instance = context.instance
+        elif reference != self._reference:
+            # Its storages connect anew for each question, so keeping it costs nothing between two drains.
+            self._reference, self._instance = reference, dg.DagsterInstance.from_ref(reference)
+
     # ---------------------------------------------------------------------------------- the member's thread
 
+    def is_needed(self) -> bool:
+        """Whether ticks come: a sensor that was turned off must not keep partitions from other deployments."""
+        with self._lock:
+            return self._ticks > 0 or self._clock() < self._needed_until_s
+
     def in_flight(self, partitions: frozenset[Partition]) -> frozenset[Partition]:
-        """Which of these partitions a run is at work on, or waits for in Dagster's queue, or was just asked for."""
+        """Which of these partitions are taken by an unfinished run, queued ones included, or by a requested one."""
         with self._lock:
-            if self._deciding:
+            if self._ticks:
                 return partitions
-            asked, view = list(self._asked), self._view
-        if view is None:
+            requests = list(self._requests)
+        instance, target = self._instance, self._target
+        if instance is None or target is None:
             return frozenset()
-        instance = self._open(view)
-        # Before the runs in flight: a run that is made in between is still taken to be coming.
-        coming = [each for each in asked if self._is_coming(instance, each)]
+        # Before the unfinished runs: a run that is made in between still counts as expected.
+        expected = [each for each in requests if self._is_expected(instance, each)]
         with self._lock:
-            self._asked = [each for each in self._asked if each not in asked or each in coming]
-        busy = {number for each in coming for number in each.numbers} | self._at_work(instance, view.target)
+            self._requests = [each for each in self._requests if each not in requests or each in expected]
+        busy = {number for each in expected for number in each.numbers} | self._running(instance, target)
         return frozenset(partition for partition in partitions if partition[1] in busy)
 
-    def _is_coming(self, instance: dg.DagsterInstance, asked: _Asked) -> bool:
-        if self._clock() >= asked.until_s:
+    def _is_expected(self, instance: dg.DagsterInstance, request: _Request) -> bool:
+        if self._clock() >= request.until_s:
             return False
-        return instance.get_runs_count(dg.RunsFilter(tags={RUN_KEY_TAG: asked.run_key})) == 0
+        return instance.get_runs_count(dg.RunsFilter(tags={RUN_KEY_TAG: request.run_key})) == 0
 
-    def _at_work(self, instance: dg.DagsterInstance, target: Target) -> set[int]:
+    def _running(self, instance: dg.DagsterInstance, target: Target) -> set[int]:
         if self._partitions_def is None:
             return {0} if runs_in_flight(instance, target.key, ()) else set()
         _, keys = known_keys(self._partitions_def, instance)
         runs = runs_in_flight(instance, target.key, keys)
         return {int(key) for run in runs for key in run.keys if key.isdecimal()}
-
-    def _open(self, view: _View) -> dg.DagsterInstance:
-        """An instance of the member's own: the tick's is closed with the tick."""
-        if view.reference is None:
-            return view.instance
-        if self._opened is None or self._opened[0] != view.reference:
-            # Its storages connect anew for each question, so keeping it costs nothing between two drains.
-            self._opened = view.reference, dg.DagsterInstance.from_ref(view.reference)
-        return self._opened[1]
-
-    # --------------------------------------------------------------------------------- leaving without ticks
-
-    def _keep(self, member: ConsumerGroupOwnership, ownership: PartitionOwnership) -> None:
-        """Note the tick, and see to it that somebody notices when there are no more."""
-        idle_s = max(ownership.idle_timeout_s, _INTERVALS * self._interval_s)
-        with self._lock:
-            self._ticked_s = self._clock()
-            is_watched = self._member is member and self._watch is not None and self._watch.is_alive()
-            self._member = member
-            if is_watched:
-                return
-            self._watch = threading.Thread(
-                target=self._leave_when_idle, args=(member, idle_s), name=f"kpipe-idle-{member.group}", daemon=True
-            )
-            self._watch.start()
-
-    def _leave_when_idle(self, member: ConsumerGroupOwnership, idle_s: float) -> None:
-        while not member.is_closed:
-            with self._lock:
-                left_s = self._ticked_s + idle_s - self._clock()
-                if self._deciding:
-                    left_s = max(left_s, 1.0)
-            if left_s <= 0:
-                logger.warning(
-                    "the sensor of group %s made no tick for %.0f s: its partitions are given away",
-                    member.group,
-                    idle_s,
-                )
-                member.close()
-                return
-            # In steps, so that a member that was closed otherwise is not kept until its sensor would be idle.
-            time.sleep(min(left_s, 5.0))

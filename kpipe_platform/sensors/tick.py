@@ -12,7 +12,7 @@ import dagster as dg
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers.step import scaling_of
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.kafka.slices import resumption_of
 from kpipe_platform.partitions.lost import lost_runs
 from kpipe_platform.partitions.owners import tags_of
@@ -180,7 +180,7 @@ class OffsetTick:
         saturated = log_saturated(target, candidates, decision, cursor.saturated, clock=self.clock)
         owner = self.share.tags() if self.ownership is None else tags_of_owner(self.ownership)
         requests = [run_request(context.instance, target, taken, owner) for taken in decision.runs]
-        self.share.asked(requests, [[candidate.number for candidate in taken] for taken in decision.runs])
+        self.share.requested(requests, [[candidate.number for candidate in taken] for taken in decision.runs])
         reason = None
         if not requests:
             reason = "\n".join(filter(None, [f"group {target.group}: {shown(summary)}", told(problems)]))

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kpipe_platform.kafka.instance_names import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
 from kpipe_platform.kafka.sizes import compressed_size, record_size
-from kpipe_platform.kafka.whereabouts import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.writer_spec import MISFIT_NOTE, Rejected, WriterSpec
 

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient
 from kpipe_platform import KafkaConnection, KafkaSource, partition_states
 from kpipe_platform.errors import TopicNotFoundError
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.partitions.groups import asset_of_group
 from kpipe_platform.partitions.pauses import pause
 from kpipe_platform.partitions.state import PartitionState

@@ -11,8 +11,8 @@ import dagster as dg
 import pytest
 
 from kpipe_platform import KafkaIOManager, KafkaSource, PartitionOwnership, PartitionScaling
-from kpipe_platform.kafka.ownership_events import OwnershipEvent
-from kpipe_platform.kafka.ownership_ledger import NONE
+from kpipe_platform.kafka.ownership.events import OwnershipEvent
+from kpipe_platform.kafka.ownership.status import NONE
 from kpipe_platform.partitions import pauses
 from kpipe_platform.sensors.cursor import REMEMBERED, Cursor
 from kpipe_platform.sensors.events import ownership_listener, partition_events

@@ -12,9 +12,9 @@ import pytest
 from dagster._core.storage.dagster_run import DagsterRunStatus
 
 from kpipe_platform import KafkaIOManager, KafkaSource, PartitionOwnership, RebalanceMode
-from kpipe_platform.kafka import ownership
 from kpipe_platform.kafka.offsets import parse_start
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership import registry
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.kafka.slices import PlanPolicy
 from kpipe_platform.partitions.owners import INSTANCE, LEASE, WORKER, distribution_of, headers_of
 from kpipe_platform.sensors.candidates import Target
@@ -37,19 +37,12 @@ class Member:
     def __init__(self) -> None:
         self.given: frozenset[tuple[str, int]] | None = frozenset()
         self.instance, self.worker, self.lease = "blue", "host-1/pid-7", None
-        self.is_closed = False
-        self.group = TARGET.group
-        self.closed: list[bool] = []
 
     def start(self) -> None:
         """Nothing to join."""
 
     def owned(self) -> frozenset[tuple[str, int]] | None:
         return self.given
-
-    def close(self, *, drain: bool = True) -> None:
-        self.is_closed = True
-        self.closed.append(drain)
 
 
 class Sharing:
@@ -85,16 +78,8 @@ class Sharing:
 
 
 @pytest.fixture
-def sharing(monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance) -> Iterator[Callable[..., Sharing]]:
-    made: list[Sharing] = []
-
-    def make(partitioned: bool = True) -> Sharing:
-        made.append(Sharing(monkeypatch, instance, partitioned))
-        return made[0]
-
-    yield make
-    for each in made:
-        each.member.is_closed = True
+def sharing(monkeypatch: pytest.MonkeyPatch, instance: dg.DagsterInstance) -> Callable[..., Sharing]:
+    return lambda partitioned=True: Sharing(monkeypatch, instance, partitioned)
 
 
 def test_runs_in_flight_are_those_of_the_instance_whoever_started_them(sharing: Callable[..., Sharing]) -> None:
@@ -127,7 +112,7 @@ def test_a_run_that_is_only_asked_for_counts_until_it_is_there_and_not_for_ever(
 ) -> None:
     some = sharing()
     some.join()
-    some.share.asked([dg.RunRequest(run_key="one#1"), dg.RunRequest(run_key="two#1")], [[0, 1], [3]])
+    some.share.requested([dg.RunRequest(run_key="one#1"), dg.RunRequest(run_key="two#1")], [[0, 1], [3]])
     assert some.busy() == [0, 1, 3]
     done = {"dagster/partition": "3", "dagster/run_key": "two#1"}
     some.queue(DagsterRunStatus.SUCCESS, asset_selection=frozenset([ASSET]), tags=done)
@@ -182,16 +167,14 @@ def test_an_unpartitioned_asset_belongs_to_whoever_has_partition_0(sharing: Call
 def test_a_share_that_gets_no_ticks_is_given_away(sharing: Callable[..., Sharing]) -> None:
     some = sharing()
     some.join(idle_timeout_s=20)
-    watch = some.share._watch
-    assert watch is not None
     some.now_s += 19.9
     some.join(idle_timeout_s=20)
     some.now_s += 19.9
-    watch.join(0.3)
-    assert not some.member.is_closed
+    assert some.share.is_needed()
     some.now_s += 0.2
-    watch.join(10)
-    assert some.member.closed == [True], "with a drain"
+    with some.share.deciding():
+        assert some.share.is_needed(), "a tick that takes long"
+    assert not some.share.is_needed()
 
 
 def test_a_source_that_shares_nothing_has_no_member(sharing: Callable[..., Sharing], manager: KafkaIOManager) -> None:
@@ -269,7 +252,7 @@ def test_both_rebalance_modes_are_the_members(mode: RebalanceMode) -> None:
     assert isinstance(made, ConsumerGroupOwnership)
     assert made.settings.rebalance_mode == mode.value
     assert (made.settings.topics, made.settings.session_timeout_s) == (("orders",), 7)
-    ownership._registry._kept.pop(("localhost:1", f"g-{mode.value}"))
+    registry._running.pop(("localhost:1", f"g-{mode.value}"))
 
 
 # ------------------------------------------------------------------------------------------------ a real member
@@ -297,11 +280,11 @@ def test_a_member_whose_sensor_was_turned_off_leaves_and_comes_back_with_it(
         return bool(leases)
 
     until(asks)
-    first = ownership._registry._kept[(servers, sensing.group)]
+    first = registry._running[(servers, sensing.group)]
     assert leases == [first.lease]
     until(lambda: first.is_closed)
     until(asks)
-    second = ownership._registry._kept[(servers, sensing.group)]
+    second = registry._running[(servers, sensing.group)]
     assert second is not first
     assert leases == [second.lease]
     second.close(drain=False)
@@ -330,4 +313,4 @@ def make_share_away(instance: dg.DagsterInstance) -> Iterator[Callable[[], Sensi
         return Sensing("orders", "enriched", shared, instance, produce, keep, options={"deadline_s": 2})  # type: ignore[arg-type]
 
     yield make
-    ownership._registry._kept[(servers, "away.enriched")].close(drain=False)
+    registry._running[(servers, "away.enriched")].close(drain=False)

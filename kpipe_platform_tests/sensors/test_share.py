@@ -13,8 +13,8 @@ import dagster as dg
 import pytest
 
 from kpipe_platform import KafkaIOManager
-from kpipe_platform.kafka import ownership
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership import registry
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.resources.scaling import RebalanceMode
 
 from .conftest import ASSET, Sensing
@@ -38,8 +38,8 @@ class Shared:
     def __init__(self, sensing: Sensing) -> None:
         self.sensing = sensing
         servers = sensing.manager.source.connection.settings.bootstrap_servers
-        until(lambda: sensing.tick() and ownership._registry._kept[(servers, sensing.group)].owned())
-        self.member = ownership._registry._kept[(servers, sensing.group)]
+        until(lambda: sensing.tick() and registry._running[(servers, sensing.group)].owned())
+        self.member = registry._running[(servers, sensing.group)]
         self.rival = ConsumerGroupOwnership(
             sensing.manager.source.connection.settings,
             sensing.group,

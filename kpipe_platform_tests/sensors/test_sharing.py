@@ -22,8 +22,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import kpipe_platform
-from kpipe_platform.kafka import ownership
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership, OwnershipState
+from kpipe_platform.kafka.ownership import registry
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership.status import OwnershipState
 from kpipe_platform.partitions import register_kafka_partitions
 from kpipe_platform.resources.scaling import RebalanceMode
 from kpipe_platform.testing.broker import EmbeddedBroker
@@ -140,7 +141,7 @@ class Deployments:
     def member(self) -> ConsumerGroupOwnership:
         """The member of this process, as the sensor's ticks find it."""
         assert self._here is not None
-        return ownership._registry._kept[(self.servers, self._here.group)]
+        return registry._running[(self.servers, self._here.group)]
 
     @property
     def state(self) -> OwnershipState:

@@ -6,15 +6,13 @@ import logging
 from collections.abc import Callable
 
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership_ledger import NONE
+from kpipe_platform.kafka.ownership.events import InFlight
+from kpipe_platform.kafka.ownership.status import NONE
 
 logger = logging.getLogger(__name__)
 
-InFlight = Callable[[frozenset[Partition]], frozenset[Partition]]
-"""Which of these partitions have work in flight."""
-
-# Between two looks at the work in flight, seconds: how late the end of a drain may be noticed.
-_LOOK_S = 0.2
+# Time between two looks at the work in flight, seconds: how late the end of a drain may be noticed.
+_INTERVAL_S = 0.2
 
 
 def drain(
@@ -34,14 +32,14 @@ def drain(
         deadline_s: How long to wait at most, seconds.
         clock: Seconds, never going back.
         wait: Waits for some seconds, or for less if there is a reason to look again.
-        why_stop: A reason to wait no longer, in words; None where there is none.
+        why_stop: A reason to stop waiting, in words; None where there is none.
 
     Returns:
         The partitions whose work is still in flight, and why the wait ended.
     """
     end = clock() + deadline_s
     while True:
-        left = _work_on(partitions, in_flight)
+        left = _busy(partitions, in_flight)
         if not left:
             return NONE, "no work is in flight"
         reason = why_stop()
@@ -49,15 +47,15 @@ def drain(
             return left, reason
         if clock() >= end:
             return left, f"work was still in flight after {deadline_s:g} s"
-        wait(min(_LOOK_S, max(end - clock(), 0.01)))
+        wait(min(_INTERVAL_S, max(end - clock(), 0.01)))
 
 
-def _work_on(partitions: frozenset[Partition], in_flight: InFlight | None) -> frozenset[Partition]:
+def _busy(partitions: frozenset[Partition], in_flight: InFlight | None) -> frozenset[Partition]:
     if in_flight is None:
         return NONE
     try:
         return frozenset(in_flight(partitions)) & partitions
     except Exception:
-        # Not knowing is not the same as none.
+        # Unknown is treated as busy; the deadline bounds the wait.
         logger.exception("cannot tell whether work is in flight on %s", sorted(partitions))
         return partitions

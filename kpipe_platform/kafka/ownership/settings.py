@@ -1,4 +1,4 @@
-"""What a member of an owners' group is told, and the librdkafka properties that say it.
+"""How a member takes part in an owners' group, and the librdkafka properties that say so.
 
 Source: KIP-345 (static membership), KIP-429 (cooperative rebalancing), KIP-848 (the protocol ``consumer``),
 librdkafka CONFIGURATION.md.
@@ -39,10 +39,9 @@ class OwnershipSettings:
         instance_id: Name of this deployment for static membership: restarted under the same name within the
             session timeout it finds its partitions as they were. No two running deployments may have the same.
             None: every start is a new member.
-        session_timeout_s: How long this member believes in its partitions without an answer of the coordinator,
-            seconds. With ``classic`` the coordinator waits as long before it gives them to another; with
-            ``consumer`` the brokers decide that (``group.consumer.session.timeout.ms``, 45 s by default) and this
-            must not be longer.
+        session_timeout_s: With ``classic``, how long member and coordinator do without an answer of the other before
+            the member's partitions are another's, seconds. With ``consumer`` the brokers decide that
+            (``group.consumer.session.timeout.ms``, 45 s by default), and this has no effect.
         rebalance_mode: What happens when partitions are given to another deployment.
         drain_deadline_s: How long a drain waits for work in flight, seconds.
 
@@ -104,8 +103,6 @@ class OwnershipSettings:
             "queued.max.messages.kbytes": 1,
             "allow.auto.create.topics": False,
             "topic.metadata.refresh.interval.ms": _METADATA_REFRESH_MS,
-            # The statistics tell when the coordinator last answered; twenty looks a session timeout are enough.
-            "statistics.interval.ms": min(max(session_ms // 20, 50), 1000),
         }
         if self.instance_id is not None:
             config["group.instance.id"] = self.instance_id

@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 DEADLINE_S = 40.0

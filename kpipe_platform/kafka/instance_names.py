@@ -1,4 +1,4 @@
-"""What a deployment and a process of it are called, wherever they are told: events, envelopes, headers, metadata."""
+"""Names of a deployment and of its processes, for events, envelopes, headers and metadata."""
 
 from __future__ import annotations
 

@@ -43,7 +43,10 @@ from kpipe_platform.errors import (
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import committed_offsets, group_members
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership, OwnershipEvent, OwnershipProtocol, ownership_of
+from kpipe_platform.kafka.ownership.events import OwnershipEvent
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership.registry import ownership_of
+from kpipe_platform.kafka.ownership.settings import OwnershipProtocol
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.listeners import BrokerListener
@@ -178,7 +181,14 @@ def deployment(
     broker: EmbeddedBroker, group: str, topic: str, protocol: str, *instance: str
 ) -> Iterator[subprocess.Popen[str]]:
     root = Path(kpipe_platform.__file__).parent.parent
-    command = [sys.executable, "-m", "kpipe_platform_tests.kafka.owning", broker.bootstrap_servers, group, topic]
+    command = [
+        sys.executable,
+        "-m",
+        "kpipe_platform_tests.kafka.ownership.owning",
+        broker.bootstrap_servers,
+        group,
+        topic,
+    ]
     child = subprocess.Popen(
         [*command, protocol, str(SESSION_S), *instance],
         cwd=root,
@@ -423,39 +433,59 @@ def test_closing_drains_too_unless_told_not_to(protocol: str, start: Start, topi
     assert events.of("revoked")[-1].reason == "this deployment leaves at once"
 
 
+def test_one_that_is_needed_no_longer_drains_and_leaves(start: Start, topic: str) -> None:
+    work, events, needed = Work(), Events(), [True]
+    first = start(in_flight=work, listener=events, is_needed=lambda: needed[0])
+    until(lambda: numbers(first) == ALL)
+    second = start()
+    until(lambda: shared(first, second))
+    work.begin(topic)
+    needed[0] = False
+    until(lambda: first.is_closed)
+    until(lambda: len(events.of("draining")) == 2)
+    assert len(numbers(second)) == 3
+    work.end()
+    until(lambda: numbers(second) == ALL)
+    assert events.of("revoked")[-1].reason == "no work is in flight"
+
+
 # ------------------------------------------------------------------------------------ when the broker is away
 
 
+# How much later than the session timeout a member may notice it: the client looks once a second.
+NOTICED_S = 1.5
+
+
 def none_left(owners: Iterable[ConsumerGroupOwnership], silent_since: float) -> None:
-    """Wait until nobody believes in a partition, which nobody may once a session has passed since the last answer."""
+    """Wait until nobody has a partition, which nobody may once a session has passed since the last answer."""
 
     def look() -> bool:
         asked_at = time.monotonic()
         believers = [owner for owner in owners if numbers(owner)]
-        assert not believers or asked_at - silent_since < SESSION_S + 0.1
+        assert not believers or asked_at - silent_since < SESSION_S + NOTICED_S
         return not believers
 
     until(look)
 
 
 def test_a_broker_that_answers_no_more_ends_the_ownership(start: Start, broker: EmbeddedBroker, group: str) -> None:
-    """With both protocols, each in a group of its own."""
+    """With KIP-848 the brokers alone decide: the member learns it when they answer again."""
     events = {protocol: Events() for protocol in get_args(OwnershipProtocol)}
     owners = [start(protocol=each, group=f"{group}-{each}", listener=events[each]) for each in events]
     until(lambda: all(numbers(owner) == ALL for owner in owners))
+    [classic, _] = owners
     pid = broker.pids[0]
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
     try:
         # Measured from the stop, which is later than the last answer.
-        none_left(owners, time.monotonic())
-        until(lambda: all(events[each].of("lost") for each in events))
-        for owner in owners:
-            assert owner.owned() == frozenset()
-            state = owner.state()
-            assert state.status == "uncertain"
-            assert {number for _, number in state.lost} == ALL
-            assert owner.lease is None
+        none_left([classic], time.monotonic())
+        until(lambda: events["classic"].of("lost"))
+        assert classic.owned() == frozenset()
+        state = classic.state()
+        assert state.status == "uncertain"
+        assert {number for _, number in state.lost} == ALL
+        assert classic.lease is None
     finally:
         os.kill(pid, signal.SIGCONT)
         wait_until_usable(broker)
@@ -467,12 +497,12 @@ def test_a_broker_that_answers_no_more_ends_the_ownership(start: Start, broker: 
 def test_a_broker_that_is_gone_ends_the_ownership_and_its_return_renews_it(
     start: Start, broker: EmbeddedBroker, group: str
 ) -> None:
-    """With both protocols, two deployments each."""
+    """With both protocols, two deployments each; with KIP-848 only the brokers can end it."""
     pairs = [[start(protocol=each, group=f"{group}-{each}") for _ in range(2)] for each in get_args(OwnershipProtocol)]
     until(lambda: all(shared(*pair) for pair in pairs))
     broker.kill_broker(0)
     try:
-        none_left([*itertools.chain(*pairs)], time.monotonic())
+        none_left(pairs[0], time.monotonic())
     finally:
         broker.start_broker(0)
         wait_until_usable(broker)
@@ -573,27 +603,37 @@ def test_a_session_timeout_that_the_brokers_do_not_take_is_an_error(start: Start
 
 
 def test_each_tick_finds_the_member_that_runs(connection: ConnectionSettings, group: str, topic: str) -> None:
+    def find(name: str = group, session_s: float = SESSION_S, **callbacks: Any) -> ConsumerGroupOwnership:
+        return ownership_of(ConsumerGroupOwnership(connection, name, [topic], session_timeout_s=session_s, **callbacks))
+
     events = Events()
-    first = ownership_of(connection, group, [topic], session_timeout_s=SESSION_S)
+    first = find()
     until(lambda: numbers(first) == ALL)
-    assert ownership_of(connection, group, [topic], session_timeout_s=SESSION_S, listener=events) is first
-    other = ownership_of(connection, f"{group}-2", [topic], session_timeout_s=SESSION_S)
+    assert find(listener=events) is first
+    other = find(f"{group}-2")
     assert other is not first
-    changed = ownership_of(connection, group, [topic], session_timeout_s=SESSION_S + 1)
+    changed = find(session_s=SESSION_S + 1)
     assert changed is not first
     assert first.state().status == "closed"
     assert events.kinds() == ["revoked"], "the listener of the last call is the one that is told"
     until(lambda: numbers(changed) == ALL)
     for each in (other, changed):
         each.close()
-    again = ownership_of(connection, group, [topic], session_timeout_s=SESSION_S + 1)
+    again = find(session_s=SESSION_S + 1)
     assert again is not changed, "one that was closed is not found again"
 
 
 def test_a_forked_child_starts_a_member_of_its_own(broker: EmbeddedBroker, group: str, topic: str) -> None:
     """Parent and child share the partitions, and the parent has all again when the child has gone."""
     root = Path(kpipe_platform.__file__).parent.parent
-    command = [sys.executable, "-m", "kpipe_platform_tests.kafka.forking", broker.bootstrap_servers, group, topic]
+    command = [
+        sys.executable,
+        "-m",
+        "kpipe_platform_tests.kafka.ownership.forking",
+        broker.bootstrap_servers,
+        group,
+        topic,
+    ]
     ended = subprocess.run(
         [*command, str(SESSION_S)],
         cwd=root,

@@ -1,6 +1,7 @@
 """A deployment in a process of its own: an owner that prints what it owns whenever that changes.
 
-Usage: python -m kpipe_platform_tests.kafka.owning SERVERS GROUP TOPIC PROTOCOL SESSION_TIMEOUT_S [INSTANCE_ID]
+Usage, after python -m kpipe_platform_tests.kafka.ownership.owning:
+SERVERS GROUP TOPIC PROTOCOL SESSION_TIMEOUT_S [INSTANCE_ID]
 
 It ends when its standard input does, leaving the group in order.
 """
@@ -12,7 +13,8 @@ import sys
 import threading
 from typing import cast
 
-from kpipe_platform.kafka.ownership import ConsumerGroupOwnership, OwnershipProtocol
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
+from kpipe_platform.kafka.ownership.settings import OwnershipProtocol
 from kpipe_platform.kafka.settings import ConnectionSettings
 
 

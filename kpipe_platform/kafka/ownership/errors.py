@@ -1,0 +1,56 @@
+"""Kafka's errors that keep a member out of its group, as kpipe's errors."""
+
+from __future__ import annotations
+
+from confluent_kafka import KafkaError
+
+from kpipe_platform.errors import FencedError, ForeignMemberError, KpipeError, TerminalError
+from kpipe_platform.kafka.calls import translate
+from kpipe_platform.kafka.ownership.settings import OwnershipSettings
+
+_FATAL_CAUSES = (
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.UNRELEASED_INSTANCE_ID,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.UNSUPPORTED_VERSION,
+)
+
+
+def fatal_cause(error: KafkaError) -> KafkaError:
+    """The error behind one that only says "fatal": of the cause the client gives the text, but not the code."""
+    if error.code() == KafkaError._FATAL:
+        for code in _FATAL_CAUSES:
+            if KafkaError(code).str() in error.str():
+                return KafkaError(code, fatal=True)
+    return error
+
+
+def member_error(error: KafkaError, settings: OwnershipSettings) -> KpipeError:
+    """What a client reported of its membership, as kpipe's error.
+
+    Args:
+        error: The error, or its `fatal_cause`.
+        settings: How the member takes part.
+    """
+    what = f"be an owner in group {settings.owners_group}"
+    where = f"cannot {what} at {settings.connection.bootstrap_servers}"
+    if error.code() == KafkaError.FENCED_INSTANCE_ID:
+        message = f"{where}: another process joined under the instance_id {settings.instance_id!r}"
+        return FencedError(message, fix="give each deployment an instance_id of its own", group=settings.owners_group)
+    if error.code() == KafkaError.UNRELEASED_INSTANCE_ID:
+        message = f"{where}: another process is a member under the instance_id {settings.instance_id!r}"
+        return ForeignMemberError(
+            message,
+            fix="nothing if that process was killed: the brokers remove it after their session timeout; "
+            "else give each deployment an instance_id of its own",
+            group=settings.owners_group,
+        )
+    if error.code() == KafkaError.INVALID_SESSION_TIMEOUT:
+        message = f"{where}: the brokers do not take a session timeout of {settings.session_timeout_s:g} s"
+        return TerminalError(
+            message,
+            fix="set session_timeout_s between the brokers' group.min.session.timeout.ms (6 s by default) and "
+            "group.max.session.timeout.ms",
+            group=settings.owners_group,
+        )
+    return translate(error, settings.connection, what, group=settings.owners_group)

@@ -1,0 +1,202 @@
+"""A deployment's membership in the owners' group of an asset, as users and sensors see it.
+
+A member of the side group ``{group}.owners`` is given partitions by Kafka's own group coordinator. It reads no
+records and stores no offsets; the asset's own group is not touched.
+
+Ownership saves work; it is not what keeps data safe. The offset compare of the slice protocol keeps a record from
+being lost or written twice, whichever deployment takes its partition (docs/adr/0002, docs/adr/0014).
+
+Source: KIP-429, KIP-345, KIP-848.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import TracebackType
+
+from kpipe_platform.kafka.instance_names import instance_name, worker_name
+from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.ownership.events import Callbacks, InFlight, Listener
+from kpipe_platform.kafka.ownership.member import Member
+from kpipe_platform.kafka.ownership.settings import OwnershipProtocol, OwnershipRebalance, OwnershipSettings
+from kpipe_platform.kafka.ownership.status import NONE, OwnershipState, OwnershipStatus
+from kpipe_platform.kafka.settings import ConnectionSettings
+
+
+class ConsumerGroupOwnership:
+    """A deployment's membership in the owners' group of an asset.
+
+    Nothing connects before the first question (`owned`, `state` or `start`). The member lives on a daemon thread
+    until `close`; in a forked child the first question starts a member of the child's own.
+
+    Args:
+        connection: How to reach the brokers.
+        group: The consumer group of the asset; the member joins ``{group}.owners``.
+        topics: Topics whose partitions are shared.
+        protocol: ``"classic"``, or ``"consumer"`` for KIP-848 (brokers 4.0 and later).
+        instance_id: Name of this deployment for static membership; None: every start is a new member.
+        session_timeout_s: With ``classic``, how long a member that does not answer keeps its partitions, seconds, 10
+            by default. With ``consumer`` the brokers' ``group.consumer.session.timeout.ms`` decides that.
+        rebalance_mode: ``"drain_and_yield"`` or ``"stop_accepting_new_work_and_yield"``.
+        drain_deadline_s: How long a drain waits for work in flight, seconds, 30 by default.
+        in_flight: Which of the given partitions have work in flight; called several times a second during a drain, on
+            the member's thread. None: none has.
+        listener: Called with every event, on the member's thread; it must return quickly.
+        is_needed: Whether the member should stay in the group, called every few seconds on the member's thread; once it
+            answers False, the member drains and leaves. None: it stays until `close`.
+        clock: Seconds, never going back.
+
+    Raises:
+        ConfigError: A value makes no sense.
+    """
+
+    def __init__(
+        self,
+        connection: ConnectionSettings,
+        group: str,
+        topics: Sequence[str],
+        *,
+        protocol: OwnershipProtocol = "classic",
+        instance_id: str | None = None,
+        session_timeout_s: float = 10.0,
+        rebalance_mode: OwnershipRebalance = "drain_and_yield",
+        drain_deadline_s: float = 30.0,
+        in_flight: InFlight | None = None,
+        listener: Listener | None = None,
+        is_needed: Callable[[], bool] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.settings = OwnershipSettings(
+            connection,
+            group,
+            tuple(dict.fromkeys(topics)),
+            protocol,
+            instance_id,
+            session_timeout_s,
+            rebalance_mode,
+            drain_deadline_s,
+        )
+        self.callbacks = Callbacks(in_flight, listener, is_needed)
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._pid = os.getpid()
+        self._member: Member | None = None
+
+    @property
+    def group(self) -> str:
+        """The asset's consumer group."""
+        return self.settings.group
+
+    @property
+    def instance(self) -> str:
+        """Name of this deployment: the ``instance_id``, or the host's name."""
+        return instance_name(self.settings.instance_id)
+
+    @property
+    def worker(self) -> str:
+        """Name of this process within its deployment."""
+        return worker_name(self.instance)
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the member of this process leaves or has left the group."""
+        with self._exclusive():
+            return self._member is not None and self._member.is_stopping
+
+    @property
+    def lease(self) -> str | None:
+        """What gave this deployment its partitions: ``{group}.owners/{member id}/{number}``; None without any.
+
+        The number counts the changes of this member's assignment. librdkafka does not tell the group's generation.
+        """
+        return self.state().lease
+
+    def start(self) -> None:
+        """Join in the background, unless that was done already."""
+        self._running()
+
+    def owned(self) -> frozenset[Partition] | None:
+        """The partitions that may get new work from this deployment, at this moment.
+
+        Returns:
+            None before the coordinator let this member in, and after `close`. The empty set where others own all, or
+            after this member was removed from the group, until it is let in again.
+
+        Raises:
+            AuthenticationFailedError: The brokers refuse the credentials.
+            AuthorizationFailedError: An ACL denies the group or a topic.
+            TopicNotFoundError: A topic does not exist.
+            FencedError: Another process joined under the same ``instance_id``.
+            KpipeError: Another reason for which this member is not let in.
+        """
+        member = self._running()
+        if (problem := member.problem) is not None:
+            # Raised as often as the question is asked: each time without the traceback of the last.
+            raise problem.with_traceback(None)
+        assignment = member.assignment
+        if member.is_stopping or not (assignment.joined or assignment.lost):
+            return None
+        return assignment.owned
+
+    def state(self) -> OwnershipState:
+        """A snapshot for people and for reports. Raises nothing: a problem is part of it."""
+        member = self._running()
+        assignment, problem = member.assignment, member.problem
+        status: OwnershipStatus
+        if member.is_stopping:
+            status = "closed"
+        elif problem is not None:
+            status = "failed"
+        elif assignment.joined:
+            status = "member"
+        else:
+            status = "uncertain" if assignment.lost else "joining"
+        lease = f"{self.settings.owners_group}/{member.member_id}/{assignment.changes}"
+        return OwnershipState(
+            status=status,
+            owned=assignment.owned if status == "member" else NONE,
+            draining=assignment.draining,
+            lost=assignment.lost,
+            member_id=member.member_id or None,
+            lease=lease if status == "member" else None,
+            problem=problem,
+        )
+
+    def close(self, *, drain: bool = True) -> None:
+        """Leave the group, so that the others take over at once; nothing happens if it was never joined.
+
+        A static member (``instance_id``) of a classic group does not leave: its partitions wait for its return until
+        the session timeout.
+
+        Args:
+            drain: Whether ``drain_and_yield`` waits for work in flight first; False yields at once.
+        """
+        with self._exclusive():
+            member = self._member
+        if member is not None:
+            member.stop(drain=drain)
+
+    def __enter__(self) -> ConsumerGroupOwnership:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _running(self) -> Member:
+        with self._exclusive():
+            if self._member is None:
+                self._member = Member(self.settings, lambda: self.callbacks, self._clock)
+                self._member.start()
+            return self._member
+
+    def _exclusive(self) -> threading.Lock:
+        if self._pid != os.getpid():
+            # In a forked child the parent's member has no thread, and one of the parent's threads may hold the lock.
+            self._lock, self._member, self._pid = threading.Lock(), None, os.getpid()
+        return self._lock
