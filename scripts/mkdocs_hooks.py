@@ -25,6 +25,8 @@ ROOT_FILES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.m
 _COMMAND_LIST = re.compile(r"\*\*Commands\*\*:\n\n(?:\* .*\n)+\n")
 _SETTINGS = re.compile(r"^<!-- settings: (\w+) -->$", re.MULTILINE)
 _COMMANDS = "<!-- the commands of kpipe -->"
+# A line that begins as prose does, bold included, before an item of a list.
+_LIST_IN_PARAGRAPH = re.compile(r"^(?:\*\*|\w).*\n(?=- )", re.MULTILINE)
 _GUARANTEES = "<!-- the table of guarantees in README.md -->"
 
 
@@ -51,7 +53,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         markdown = markdown.replace(_GUARANTEES, re.sub(r"\]\((?=[a-z])", "](../", links))
     if _COMMANDS in markdown:
         markdown = markdown.replace(_COMMANDS, command_reference())
-    return _SETTINGS.sub(lambda found: settings_table(getattr(kpipe_platform, found[1])), markdown)
+    markdown = _SETTINGS.sub(lambda found: settings_table(getattr(kpipe_platform, found[1])), markdown)
+    # Elsewhere a list may follow a paragraph directly; here it would become a part of it.
+    return _LIST_IN_PARAGRAPH.sub(r"\g<0>\n", markdown)
 
 
 def command_reference() -> str:
