@@ -1,6 +1,6 @@
 # All of these set up what they need, once: see scripts/setup.
 .DEFAULT_GOAL := help
-.PHONY: help run dev test test-slow cluster-test chaos check format bench bench-check setup clean distclean
+.PHONY: help run dev test test-slow cluster-test chaos check docs format bench bench-check setup clean distclean
 
 BIN := .venv/bin
 # Port of the Dagster UI of `make dev`.
@@ -43,7 +43,7 @@ cluster-test: ## The flights platform on a Spark cluster and three brokers, one 
 	@sh scripts/setup run
 	@$(BIN)/python -m pytest -m cluster kpipe_platform_tests/cluster $(PYTEST_ARGS)
 
-chaos: ## Kills everything in turn while orders come, for CHAOS_MINUTES (5), then looks for each; CHAOS_SEED for the same again
+chaos: ## Kills everything in turn while orders come, for CHAOS_MINUTES (5), then checks each order; CHAOS_SEED repeats a sequence
 	@sh scripts/setup run
 	@KPIPE_CHAOS_MINUTES=$(CHAOS_MINUTES) KPIPE_CHAOS_SEED=$(CHAOS_SEED) \
 		$(BIN)/python -m pytest -m chaos kpipe_platform_tests/chaos $(PYTEST_ARGS)
@@ -55,16 +55,20 @@ check: ## Lint, formatting, types and the layers of the package
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
-format: ## Format the code, and mend what Ruff can mend
+docs: ## Build the documentation as a site into build/site; fails on a broken link or a warning
+	@sh scripts/setup tools
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+format: ## Format the code, and fix what Ruff can fix
 	@sh scripts/setup tools
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: ## Measure kpipe beside what one would use instead (QUICK=1: in minutes); figures go to build/bench.json
+bench: ## Measure kpipe and its alternatives (QUICK=1: in minutes); figures go to build/bench.json
 	@sh scripts/setup run
 	@$(BIN)/python -m benchmarks $(BENCH_ARGS)
 
-bench-check: ## A quick run beside the committed baseline; fails where a ratio dropped past noise
+bench-check: ## A quick run, compared with the committed baseline; fails if a ratio is worse by more than noise
 	@sh scripts/setup run
 	@$(BIN)/python -m benchmarks --quick --check $(BENCH_ARGS)
 

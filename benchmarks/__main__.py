@@ -41,7 +41,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--page",
         type=Path,
-        help="page whose figures are refreshed: docs/benchmarks.md for all cases in full size, else none",
+        help="page whose figures are refreshed: docs/reference/benchmarks.md for all cases in full size, else none",
     )
     parser.add_argument("--check", action="store_true", help="fail where a ratio is worse than in the baseline")
     parser.add_argument("--write-baseline", action="store_true", help="make this run the baseline")
@@ -53,7 +53,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     chosen.records = chosen.records or (QUICK_RECORDS if chosen.quick else FULL_RECORDS)
     chosen.repetitions = chosen.repetitions or (QUICK_TURNS if chosen.quick else FULL_TURNS)
     if chosen.page is None and full_size:
-        chosen.page = ROOT / "docs/benchmarks.md"
+        chosen.page = ROOT / "docs/reference/benchmarks.md"
     return chosen
 
 

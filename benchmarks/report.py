@@ -1,4 +1,4 @@
-"""What a run found: ``build/bench.json``, tables for the terminal, and the figures of docs/benchmarks.md."""
+"""What a run found: ``build/bench.json``, tables for the terminal, and the figures of docs/reference/benchmarks.md."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
 
 
 def refresh_page(report: Mapping[str, Any], page: Path) -> None:
-    """Put the figures between the markers of docs/benchmarks.md, and their picture beside it.
+    """Put the figures between the markers of docs/reference/benchmarks.md, and their picture beside it.
 
     Raises:
         ValueError: The page has no markers.

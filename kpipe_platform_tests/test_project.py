@@ -66,7 +66,7 @@ def test_dependencies_are_pinned_within_their_bounds(python: str) -> None:
 
 def test_documented_dependencies_are_those_of_the_metadata_and_have_a_reason() -> None:
     documented = {}
-    for line in text_of("docs/dependencies.md").splitlines():
+    for line in text_of("docs/reference/dependencies.md").splitlines():
         cells = [cell.strip() for cell in line.strip("| ").split(" | ")]
         if len(cells) in (3, 4) and re.match(r"[<>=~]=?\d", cells[1]):
             assert len(cells[-1]) > 4, f"{cells[0]} has no reason"

@@ -12,7 +12,9 @@ ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 _BLOCK = re.compile(
-    r"(?:^<!-- file: (?P<file>\S+) -->\n)?^```(?P<language>\w*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL
+    r"(?:^<!-- file: (?P<file>\S+) -->\n)?"
+    r'^```(?P<language>\w*)(?: title="(?P<title>[^"]+)")?\n(?P<text>.*?)^```$',
+    re.MULTILINE | re.DOTALL,
 )
 _SPAN = re.compile(r"`([^`\n]+)`")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
@@ -27,11 +29,18 @@ class Block:
         language: The word behind the fence.
         text: What is in it.
         file: The file, or ``file#function``, that it quotes; None where it quotes none.
+        title: The file that a reader saves it as; None for a block that stands for itself.
     """
 
     language: str
     text: str
     file: str | None
+    title: str | None
+
+    @property
+    def is_snippet(self) -> bool:
+        """Whether it is Python that runs with the other blocks of its page."""
+        return self.language == "python" and self.file is None and self.title is None
 
 
 def name(page: Path) -> str:
@@ -42,7 +51,7 @@ def name(page: Path) -> str:
 def blocks(page: Path) -> list[Block]:
     """The fenced blocks of a page."""
     found = _BLOCK.finditer(page.read_text(encoding="utf-8"))
-    return [Block(match["language"], match["text"], match["file"]) for match in found]
+    return [Block(match["language"], match["text"], match["file"], match["title"]) for match in found]
 
 
 def prose(page: Path) -> str:

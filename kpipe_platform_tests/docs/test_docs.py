@@ -27,7 +27,7 @@ from kpipe_platform.testing import plugin
 from .pages import PAGES, ROOT, anchors, blocks, code, links, name, prose, quoted
 
 GUIDES = ROOT / "docs/guides"
-WITH_PYTHON = [page for page in PAGES if any(b.language == "python" and b.file is None for b in blocks(page))]
+WITH_PYTHON = [page for page in PAGES if any(b.is_snippet for b in blocks(page))]
 QUOTATIONS = [(page, block) for page in PAGES for block in blocks(page) if block.file is not None]
 
 COMMAND = re.compile(r"(?:^|/)kpipe ((?:[a-z]+)(?: .*)?)$")
@@ -52,7 +52,7 @@ def test_python_runs_from_the_top_of_a_page_to_its_end(page: Path, monkeypatch: 
     # Dagster looks for the module of what it decorates.
     namespace: dict[str, Any] = {"__name__": "__main__"}
     for number, block in enumerate(blocks(page)):
-        if block.language == "python" and block.file is None:
+        if block.is_snippet:
             exec(compile(block.text, f"{name(page)}, block {number}", "exec"), namespace)
 
 
@@ -96,9 +96,9 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(target), f"{name(page)} links to {link}; there are {sorted(anchors(target))}"
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_every_page_is_reached_from_the_readme_or_the_navigation_of_the_site() -> None:
     seen: set[Path] = set()
-    waiting = [ROOT / "README.md"]
+    waiting = [ROOT / "README.md", *in_navigation()]
     while waiting:
         page = waiting.pop()
         if page in seen:
@@ -107,6 +107,12 @@ def test_every_page_is_reached_from_the_readme() -> None:
         targets = [(page.parent / link.partition("#")[0]).resolve() for link in links(page) if ":" not in link]
         waiting += [target for target in targets if target.suffix == ".md" and target.exists()]
     assert [name(page) for page in PAGES if page not in seen] == []
+
+
+def in_navigation() -> list[Path]:
+    """Pages of docs/ that the site's navigation names, one by one or by a pattern."""
+    text = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:")[2]
+    return [page for name in re.findall(r"[\w*/-]+\.md", text) for page in (ROOT / "docs").glob(name)]
 
 
 def mentioned() -> dict[str, str]:
@@ -157,14 +163,35 @@ def test_every_error_is_explained() -> None:
     classes = {
         each for each, cls in vars(errors).items() if inspect.isclass(cls) and issubclass(cls, errors.KpipeError)
     }
-    page = ROOT / "docs/errors.md"
-    rows = set(re.findall(r"^\| `(\w+)` \| .+ \| .+ \|$", prose(page), re.MULTILINE))
-    assert rows == classes - {"KpipeError", "TerminalError", "TransientError"}
+    sections = re.split(r"^### `(\w+)`$", prose(ROOT / "docs/troubleshooting.md"), flags=re.MULTILINE)
+    explained = dict(zip(sections[1::2], sections[2::2], strict=True))
+    assert set(explained) == classes - {"KpipeError", "TerminalError", "TransientError"} | {
+        "DecodeFault",
+        "EncodeFault",
+    }
+    assert [each for each, text in explained.items() if "**Meaning:**" not in text or "**Fix:**" not in text] == []
 
 
-def test_every_public_name_is_in_the_pages() -> None:
-    text = "\n".join(page.read_text(encoding="utf-8") for page in PAGES if page.name != "CHANGELOG.md")
-    assert [each for each in kpipe_platform.__all__ if each[0] != "_" and not re.search(rf"\b{each}\b", text)] == []
+def test_every_public_name_is_in_a_guide_and_once_in_the_api_reference() -> None:
+    names = sorted(each for each in kpipe_platform.__all__ if each[0] != "_")
+    reference = [page for page in PAGES if page.parent.name == "api"]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in reference)
+    assert sorted(re.findall(r"^::: kpipe_platform\.(\w+)$", text, re.MULTILINE)) == names
+    others = [page for page in PAGES if page not in reference and page.name != "CHANGELOG.md"]
+    text = "\n".join(page.read_text(encoding="utf-8") for page in others)
+    assert [each for each in names if not re.search(rf"\b{each}\b", text)] == []
+
+
+def test_the_first_figures_of_the_benchmarks_are_those_that_were_measured() -> None:
+    text = (ROOT / "docs/reference/benchmarks.md").read_text(encoding="utf-8")
+    first, _, measured = text.partition("## Figures")
+    rows = re.findall(r"^\| .+ \| (.*) \| (.*) \| (.*) \| `(\w+)` \|$", first.partition("## ")[0], re.MULTILINE)
+    assert len(rows) == 5
+    for ours, theirs, times, figure in rows:
+        ratio = re.search(rf"^\| `{figure}` \| \S+ \| (\S+) \| \S+ \| \w+ \|$", measured, re.MULTILINE)
+        assert times == (ratio[1] if ratio else "-")
+        rates = [*re.findall(r"([\d,]+) records/s", f"{ours} {theirs}"), *re.findall(r"(0\.\d{3}) s", ours)]
+        assert [rate for rate in rates if f"| {rate} |" not in measured] == []
 
 
 def test_every_fixture_and_setting_of_the_plugin_is_explained() -> None:
@@ -178,7 +205,7 @@ def test_every_fixture_and_setting_of_the_plugin_is_explained() -> None:
 
 
 def test_the_commit_metadata_is_what_is_written() -> None:
-    (block,) = [b for b in blocks(GUIDES / "slices.md") if b.language == "json"]
+    (block,) = [b for b in blocks(ROOT / "docs/explanation/slices.md") if b.language == "json"]
     read = CommitMetadata.from_text(block.text)
     assert read is not None
     assert json.loads(read.to_text()) == json.loads(block.text)
