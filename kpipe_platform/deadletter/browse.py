@@ -16,8 +16,7 @@ from kpipe_platform.deadletter.stored_offset import read_stored_offset
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
-from kpipe_platform.kafka.slices import check_partitions
-from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.kafka.topics import check_partitions, describe_topics
 
 # Records of a partition in which a dead letter must be found.
 _LOOKED_AT = 1_000

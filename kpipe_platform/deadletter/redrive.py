@@ -21,11 +21,10 @@ from kpipe_platform.deadletter.redrive_partition import PartitionRedrive, Shared
 from kpipe_platform.deadletter.results import RedriveProgress, RedriveResult
 from kpipe_platform.deadletter.targets import Targets
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import group_members
+from kpipe_platform.kafka.groups import group_members, refuse_foreign_members
 from kpipe_platform.kafka.offsets import Partition, Watermarks, watermarks
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import check_partitions, refuse_foreign_members
-from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.kafka.topics import check_partitions, describe_topics
 
 logger = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """The consecutive slices of one run: planned cheaply after the first, and waited for when there is nothing new.
 
-The first plan of a run asks the brokers everything (see ``kpipe_platform.kafka.slices``). A slice that this run itself
+The first plan of a run asks the brokers everything (see ``kpipe_platform.slices.plan``). A slice that this run itself
 has committed says where the next one begins; only the log's start and end are asked for it. The compare in the writer
 stays the lock, so a plan may be wrong about the group: nothing is lost or repeated by that. What the short plan does
 not look at (the topic's id, the group's members) is looked at every few seconds.
@@ -28,10 +28,11 @@ from kpipe_platform.errors import (
 from kpipe_platform.io_managers.pipeline import Pipeline
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset
-from kpipe_platform.kafka.lookout import Lookout
 from kpipe_platform.kafka.offsets import Partition, watermarks
-from kpipe_platform.kafka.slices import RENEW_AFTER_MS, Materialised, PartitionFacts, Slice, plan_slice
+from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.slices.plan.log_ends import Lookout
+from kpipe_platform.slices.plan.ranges import RENEW_AFTER_MS, LastMaterialization, PartitionFacts, plan_slice
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +65,7 @@ class Follower:
         self._clock = clock
         self._done: Slice | None = None
         # What this run has committed is not yet a materialisation that Dagster holds.
-        self._left: dict[Partition, Materialised] = {}
+        self._left: dict[Partition, LastMaterialization] = {}
         self._is_short = False
         self._watched: set[Partition] = set()
         self._asked_all_at = clock()
@@ -95,7 +96,7 @@ class Follower:
     def _ask_all(self, clients: Clients) -> Slice:
         return self._pipeline.plan(clients, self._topics, self._numbers, earlier=self._earlier)
 
-    def _earlier(self, place: Partition) -> Materialised | None:
+    def _earlier(self, place: Partition) -> LastMaterialization | None:
         return self._left.get(place) or self._pipeline.step.earlier(place)
 
     def _after(self, clients: Clients, done: Slice) -> Slice:
@@ -124,7 +125,7 @@ class Follower:
             self._renewed_at = self._clock()
         for planned in slice_.ranges:
             r = planned.range
-            self._left[(r.topic, r.partition)] = Materialised(r.end, planned.topic_id)
+            self._left[(r.topic, r.partition)] = LastMaterialization(r.end, planned.topic_id)
 
     def failed(self, clients: Clients, error: Exception) -> None:
         """The planned slice is not committed, or not all of it: the next plan asks everything.

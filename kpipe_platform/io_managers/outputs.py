@@ -25,8 +25,9 @@ from kpipe_platform.io_managers.step import kafka_partitions_of
 from kpipe_platform.io_managers.taken import partitions_failed
 from kpipe_platform.io_managers.tally import Tally
 from kpipe_platform.io_managers.target import Target, find_target
-from kpipe_platform.kafka.slices import Slice, resumption_of, transactional_id
+from kpipe_platform.kafka.slices import Slice, transactional_id
 from kpipe_platform.observability.events import reason_of
+from kpipe_platform.slices.plan.ranges import resumption_of
 from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.stage_notes import StageNotes, current_notes
 

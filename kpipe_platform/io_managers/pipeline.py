@@ -27,7 +27,7 @@ from kpipe_platform.kafka.groups import committed_offsets
 from kpipe_platform.kafka.lanes import lanes_read_back
 from kpipe_platform.kafka.offsets import OffsetRange, Partition
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import Materialised, PlannedRange, Slice
+from kpipe_platform.kafka.slices import PlannedRange, Slice
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.kafka.transactions import SliceTransaction, read_back, store_offsets
 from kpipe_platform.partitions.owners import distribution_of, headers_of
@@ -37,6 +37,7 @@ from kpipe_platform.resources.destination import KafkaDeadLetterDestination, Kaf
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import SparkEngine
+from kpipe_platform.slices.plan.ranges import LastMaterialization
 from kpipe_platform.spark.checks import check_output_schema, columns_of
 from kpipe_platform.spark.convert import is_records, to_frame
 from kpipe_platform.spark.failures import classify, is_sparks
@@ -104,7 +105,7 @@ class Pipeline:
         topics: Iterable[KafkaTopic],
         numbers: Iterable[int] | None,
         *,
-        earlier: Callable[[Partition], Materialised | None] | None = None,
+        earlier: Callable[[Partition], LastMaterialization | None] | None = None,
     ) -> Slice:
         """Plan the next slice over the given Kafka partitions of each topic; None: over all of them.
 

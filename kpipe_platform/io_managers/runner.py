@@ -25,11 +25,11 @@ from kpipe_platform.io_managers.tally import Tally
 from kpipe_platform.io_managers.target import Target, find_target
 from kpipe_platform.io_managers.turns import Turns
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.lookout import LOOK_EVERY_S, Lookout
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.kafka.stamps import StampReader
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.policies.retry import Attempt
+from kpipe_platform.slices.plan.log_ends import LOOK_EVERY_S, Lookout
 from kpipe_platform.spark.stage_notes import retry_of
 
 logger = logging.getLogger(__name__)

@@ -12,12 +12,12 @@ from dagster._core.definitions.partitions.context import partition_loading_conte
 from kpipe_platform.codecs.topic import TOPIC, KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.slices import Materialised
 from kpipe_platform.partitions import partition_number
 from kpipe_platform.partitions.materializations import last_materialization, ranges_of
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling
+from kpipe_platform.slices.plan.ranges import LastMaterialization
 
 if TYPE_CHECKING:
     from dagster._core.execution.context.system import StepExecutionContext
@@ -73,7 +73,7 @@ class Step:
         """Names this try of the step among all that the process runs."""
         return (self.run_id, self.step_key, self.attempt)
 
-    def earlier(self, partition: Partition) -> Materialised | None:
+    def earlier(self, partition: Partition) -> LastMaterialization | None:
         """The last materialisation of a Kafka partition that Dagster holds."""
         topic, number = partition
         key = None if self.partition_keys is None else str(number)
@@ -82,7 +82,7 @@ class Step:
             return None
         group = str(found.metadata["consumer_group"].value)
         ends = [each for each in ranges_of(found) if each["topic"] == topic and each["partition"] == number]
-        return Materialised(int(ends[0]["end"]), ends[0]["topic_id"], group) if ends else None
+        return LastMaterialization(int(ends[0]["end"]), ends[0]["topic_id"], group) if ends else None
 
 
 def step_id(step_context: StepExecutionContext) -> StepId:

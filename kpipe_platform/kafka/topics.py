@@ -19,6 +19,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.kafka.calls import Asked, ask, ask_each, kafka_error, translate
 from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.offsets import Partition
 
 
 @dataclass(frozen=True)
@@ -260,3 +261,21 @@ def _once_visible(clients: Clients) -> Retrying:
         stop=stop_after_delay(clients.settings.request_timeout_s),
         reraise=True,
     )
+
+
+def check_partitions(described: Mapping[str, TopicDescription], partitions: Iterable[Partition]) -> None:
+    """Refuse partition numbers that the topic does not have.
+
+    Raises:
+        TopicNotFoundError: A partition is missing.
+    """
+    for topic, number in partitions:
+        count = described[topic].partitions
+        if number >= count:
+            msg = f"topic {topic!r} has no partition {number}: it has {count} (0 to {count - 1})"
+            raise TopicNotFoundError(
+                msg,
+                fix="follow the topic with kafka_partitions(topic), or add partitions to the topic",
+                topic=topic,
+                partition=number,
+            )

@@ -15,22 +15,15 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets, group_name
 from kpipe_platform.kafka.lanes import settle, unsettled
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, parse_start, watermarks
-from kpipe_platform.kafka.slices import (
-    Materialised,
-    PlanPolicy,
-    Slice,
-    dotted_id,
-    gather_facts,
-    lane_ids,
-    plan_slice,
-    transactional_id,
-)
+from kpipe_platform.kafka.slices import Slice, dotted_id, lane_ids, transactional_id
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.kafka.transactions import abort_lingering
 from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.resources.ownership import PartitionOwnership
 from kpipe_platform.resources.scaling import PartitionScaling
+from kpipe_platform.slices.plan.facts import gather_facts
+from kpipe_platform.slices.plan.ranges import LastMaterialization, PlanPolicy, plan_slice
 
 
 class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -93,7 +86,7 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
         *,
         run_id: str,
         slice_id: str,
-        earlier: Callable[[Partition], Materialised | None] = lambda _: None,
+        earlier: Callable[[Partition], LastMaterialization | None] = lambda _: None,
         scaling: PartitionScaling | None = None,
         clients: Clients | None = None,
     ) -> Slice:
@@ -109,7 +102,7 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
             clients: Clients to use; None: new ones, closed after the plan.
 
         Raises:
-            KpipeError: One of the refusals of the plan; see ``kpipe_platform.kafka.slices``.
+            KpipeError: One of the refusals of the plan; see ``kpipe_platform.slices.plan``.
         """
         policy = self.policy(group, scaling)
         wanted = list(partitions)

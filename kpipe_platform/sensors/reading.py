@@ -11,9 +11,10 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import Offsets, stored_offsets
 from kpipe_platform.kafka.offsets import Partition, Watermarks, watermarks_around
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import PartitionFacts, PlanPolicy, facts_of
 from kpipe_platform.kafka.topics import TopicDescription, describe_topics
 from kpipe_platform.partitions import unequal
+from kpipe_platform.slices.plan.facts import facts_of
+from kpipe_platform.slices.plan.ranges import PartitionFacts, PlanPolicy
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from kpipe_platform.errors import KpipeError
-from kpipe_platform.kafka import lookout
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.lookout import LOOK_EVERY_S, Lookout
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.stamps import StampReader
+from kpipe_platform.slices.plan import log_ends as lookout
+from kpipe_platform.slices.plan.log_ends import LOOK_EVERY_S, Lookout
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 

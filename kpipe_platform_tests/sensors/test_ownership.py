@@ -15,10 +15,10 @@ from kpipe_platform import KafkaIOManager, KafkaSource, PartitionOwnership, Reba
 from kpipe_platform.kafka import ownership
 from kpipe_platform.kafka.offsets import parse_start
 from kpipe_platform.kafka.ownership import ConsumerGroupOwnership
-from kpipe_platform.kafka.slices import PlanPolicy
 from kpipe_platform.partitions.owners import INSTANCE, LEASE, WORKER, distribution_of, headers_of
 from kpipe_platform.sensors.candidates import Target
 from kpipe_platform.sensors.ownership import PartitionShare
+from kpipe_platform.slices.plan.ranges import PlanPolicy
 
 from .conftest import ASSET, Sensing
 from .deployment import keep, sharing_manager

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset, stored_offsets
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
-from kpipe_platform.kafka.slices import PlanPolicy, check_partitions, facts_of, read_facts, start_of
-from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.kafka.topics import check_partitions, describe_topics
+from kpipe_platform.slices.plan.facts import facts_of, read_facts
+from kpipe_platform.slices.plan.ranges import PlanPolicy, start_of
 
 
 @dataclass(frozen=True)

@@ -23,21 +23,11 @@ from kpipe_platform.errors import (
     TopicRecreatedError,
 )
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
-from kpipe_platform.kafka.groups import CommittedOffset, GroupMember
+from kpipe_platform.kafka.groups import CommittedOffset, GroupMember, refuse_foreign_members
 from kpipe_platform.kafka.offsets import OffsetRange, Watermarks
-from kpipe_platform.kafka.slices import (
-    Materialised,
-    PartitionFacts,
-    PlannedRange,
-    PlanPolicy,
-    Slice,
-    check_partitions,
-    plan_range,
-    plan_slice,
-    refuse_foreign_members,
-    transactional_id,
-)
-from kpipe_platform.kafka.topics import TopicDescription
+from kpipe_platform.kafka.slices import PlannedRange, Slice, transactional_id
+from kpipe_platform.kafka.topics import TopicDescription, check_partitions
+from kpipe_platform.slices.plan.ranges import LastMaterialization, PartitionFacts, PlanPolicy, plan_range, plan_slice
 
 
 def facts(committed: int | None = None, log_start: int = 0, end: int = 100, **changes: Any) -> PartitionFacts:
@@ -53,8 +43,10 @@ def policy(**changes: Any) -> PlanPolicy:
     return PlanPolicy(group="kpipe.a", **changes)
 
 
-LEFT = Materialised(77, "id-1", "kpipe.a")
+LEFT = LastMaterialization(77, "id-1", "kpipe.a")
 """Where this group left the partition, as Dagster holds it."""
+OF_THE_RUN = LastMaterialization(77, "id-1")
+OF_ANOTHER_TOPIC = LastMaterialization(77, "id-0")
 
 
 @pytest.mark.parametrize(
@@ -122,15 +114,20 @@ def test_the_backlog_is_what_waits_behind_the_range() -> None:
         (facts(101), policy(), TopicRecreatedError, ["101", "past the log's end 100"]),
         (facts(151, log_end=150), policy(), TopicRecreatedError, ["151", "past the log's end 150"]),
         (
-            facts(None, earlier=Materialised(77, "id-1")),
+            facts(None, earlier=OF_THE_RUN),
             policy(),
             OffsetsVanishedError,
             ["offset 77", "--to 77 --new-group"],
         ),
         (facts(None), policy(start="error"), NoStartOffsetError, ['start="error"', "kpipe offsets set kpipe.a t"]),
-        (facts(None, earlier=Materialised(77, "id-1")), policy(start="latest"), OffsetsVanishedError, ["no offset"]),
         (
-            facts(None, earlier=Materialised(77, "id-1", "old.a")),
+            facts(None, earlier=OF_THE_RUN),
+            policy(start="latest"),
+            OffsetsVanishedError,
+            ["no offset"],
+        ),
+        (
+            facts(None, earlier=LastMaterialization(77, "id-1", "old.a")),
             policy(),
             OffsetsVanishedError,
             ["offset 77 by group old.a", "renamed", "--to 77 --new-group"],
@@ -148,7 +145,12 @@ def test_the_backlog_is_what_waits_behind_the_range() -> None:
             ["up to offset 101", "past the log's end 100"],
         ),
         (facts(None, log_start=90, earlier=LEFT), policy(), LostRangeError, ["[77, 90)", "--to earliest --new-group"]),
-        (facts(None, earlier=Materialised(77, "id-0")), policy(), TopicRecreatedError, ["up to offset 77", "id-0"]),
+        (
+            facts(None, earlier=OF_ANOTHER_TOPIC),
+            policy(),
+            TopicRecreatedError,
+            ["up to offset 77", "id-0"],
+        ),
     ],
 )
 def test_refusals_say_what_where_and_how(
