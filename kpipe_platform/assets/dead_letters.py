@@ -9,7 +9,7 @@ import dagster as dg
 from kpipe_platform.assets.bars import bar_chart
 from kpipe_platform.deadletter.times import to_iso
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.io_managers.dead_letters import DeadLetterTable, OpenTable, open_table
+from kpipe_platform.io_managers.dead_letters import DeadLetterTable, OpenTable, TableReader, open_table
 from kpipe_platform.io_managers.kafka import KafkaIOManager
 from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown, topic_of
 from kpipe_platform.spark.checks import columns_of
@@ -78,7 +78,7 @@ def dead_letter_asset(
         if not isinstance(manager, KafkaIOManager):
             msg = f"resource {io_manager_key!r} is {type(manager).__name__}, and dead letters need a KafkaIOManager"
             raise ConfigError(msg, fix=f'Definitions(resources={{"{io_manager_key}": KafkaIOManager(...)}})')
-        table = open_table(manager, declared, context.asset_key)
+        table = open_table(TableReader(manager.source, manager.spark, manager.dead_letter), declared, context.asset_key)
         counts = table.counts()
         context.log.info("topic %s holds %s dead letters in %s", declared.topic, counts.records, _places(table))
         return dg.MaterializeResult(metadata=metadata_of(table, counts))

@@ -14,6 +14,9 @@ from kpipe_platform.errors import ConfigError, StageFailedError, TopicNotFoundEr
 from kpipe_platform.io_managers.step import DEAD_LETTERS
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.resources.destination import KafkaDeadLetterDestination
+from kpipe_platform.resources.source import KafkaSource
+from kpipe_platform.resources.spark import SparkEngine
 from kpipe_platform.spark.convert import to_form
 from kpipe_platform.spark.dead_letter_counts import DeadLetterCounts, count_dead_letters
 from kpipe_platform.spark.dead_letters import dead_letter_frame, newest_ranges
@@ -21,8 +24,6 @@ from kpipe_platform.spark.failures import classify, is_sparks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-    from kpipe_platform.io_managers.kafka import KafkaIOManager
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,21 @@ class DeadLetterTable:
         declared = (metadata or {}).get(DEAD_LETTERS)
         value = declared.value if isinstance(declared, dg.MetadataValue) else declared
         return None if value is None else cls(**value)
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """What reads a dead-letter topic: the resources of a KafkaIOManager.
+
+    Args:
+        source: Isolation and group ids of the read.
+        spark: The engine.
+        dead_letter: The destination, whose cluster it is; None: the source's.
+    """
+
+    source: KafkaSource
+    spark: SparkEngine
+    dead_letter: KafkaDeadLetterDestination | None
 
 
 @dataclass(frozen=True)
@@ -84,24 +100,24 @@ class OpenTable:
             raise found from error
 
 
-def open_table(manager: KafkaIOManager, declared: DeadLetterTable, asset_key: dg.AssetKey) -> OpenTable:
+def open_table(reader: TableReader, declared: DeadLetterTable, asset_key: dg.AssetKey) -> OpenTable:
     """Look at a dead-letter topic as it is now.
 
     Args:
-        manager: Says which cluster, and reads.
+        reader: Reads it.
         declared: The topic.
         asset_key: Asset of the table; Spark's group ids are named after it.
 
     Raises:
         TopicNotFoundError: The topic does not exist, and it is not one that the first run creates.
     """
-    where = manager.dead_letter or manager.source
-    isolation = manager.source.isolation
+    where = reader.dead_letter or reader.source
+    isolation = reader.source.isolation
     with Clients(where.connection.settings) as clients:
         try:
             ranges = newest_ranges(clients, declared.topic, isolation, declared.max_records)
         except TopicNotFoundError as error:
-            if not _will_be_created(manager, declared):
+            if not _will_be_created(reader, declared):
                 msg = f"{error.message}, so there are no dead letters of topic {declared.source_topic!r} to show"
                 fix = (
                     "give dead_letter_asset(topic=...) the name that KafkaDeadLetterDestination has, or create it: "
@@ -110,25 +126,25 @@ def open_table(manager: KafkaIOManager, declared: DeadLetterTable, asset_key: dg
                 raise TopicNotFoundError(msg, fix=fix, topic=declared.topic) from error
             ranges = []
         frame = dead_letter_frame(
-            manager.spark.spark_session,
+            reader.spark.spark_session,
             clients,
             ranges,
             isolation=isolation,
-            group=manager.source.group(asset_key),
-            parts=manager.spark.tasks_at_once,
+            group=reader.source.group(asset_key),
+            parts=reader.spark.tasks_at_once,
         )
     return OpenTable(ranges, frame)
 
 
-def _will_be_created(manager: KafkaIOManager, declared: DeadLetterTable) -> bool:
+def _will_be_created(reader: TableReader, declared: DeadLetterTable) -> bool:
     """Whether the topic is missing only because no run has created it: then nothing failed as yet."""
-    destination = manager.dead_letter
+    destination = reader.dead_letter
     if destination is None or not destination.create_topic:
         return False
     return destination.topic_for(declared.source_topic) == declared.topic
 
 
-def load_dead_letters(manager: KafkaIOManager, declared: DeadLetterTable, asset_key: dg.AssetKey, form: str) -> Any:
+def load_dead_letters(reader: TableReader, declared: DeadLetterTable, asset_key: dg.AssetKey, form: str) -> Any:
     """The table in the form that an input asks for.
 
     Raises:
@@ -138,4 +154,4 @@ def load_dead_letters(manager: KafkaIOManager, declared: DeadLetterTable, asset_
     if form == "records":
         msg = f"asset {asset_key.to_user_string()} is a table of dead letters, which list[KafkaRecord] cannot hold"
         raise ConfigError(msg, fix="annotate a Spark, pandas or polars DataFrame, or a pyarrow Table")
-    return to_form(open_table(manager, declared, asset_key).frame, form, RawCodec())
+    return to_form(open_table(reader, declared, asset_key).frame, form, RawCodec())

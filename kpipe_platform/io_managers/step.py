@@ -18,6 +18,8 @@ from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.slices.plan.ranges import LastMaterialization
+from kpipe_platform.slices.settings import SliceSettings
+from kpipe_platform.slices.values import TopicInput
 
 if TYPE_CHECKING:
     from dagster._core.execution.context.system import StepExecutionContext
@@ -83,6 +85,32 @@ class Step:
         group = str(found.metadata["consumer_group"].value)
         ends = [each for each in ranges_of(found) if each["topic"] == topic and each["partition"] == number]
         return LastMaterialization(int(ends[0]["end"]), ends[0]["topic_id"], group) if ends else None
+
+
+@dataclass(frozen=True)
+class KafkaStep:
+    """A step with what its IO manager and its asset say about slices.
+
+    Args:
+        step: The step.
+        settings: The settings of its slices.
+        observes_partitions: Whether partition events are stored as observations too.
+    """
+
+    step: Step
+    settings: SliceSettings
+    observes_partitions: bool = False
+
+
+@dataclass(frozen=True)
+class StepInput(TopicInput):
+    """A Kafka input of a ``@kafka_asset``: which topic, and the step that it was loaded for.
+
+    Args:
+        kafka_step: The step.
+    """
+
+    kafka_step: KafkaStep
 
 
 def step_id(step_context: StepExecutionContext) -> StepId:

@@ -279,3 +279,18 @@ def check_partitions(described: Mapping[str, TopicDescription], partitions: Iter
                 topic=topic,
                 partition=number,
             )
+
+
+def unequal_partitions(who: str, counts: Mapping[str, int]) -> ConfigError:
+    """The problem of an asset whose sources differ in their number of partitions.
+
+    Args:
+        who: The asset, for the message.
+        counts: Number of partitions of each source.
+    """
+    shown = ", ".join(f"{name} has {count}" for name, count in counts.items())
+    return ConfigError(
+        f"{who}: a run takes the same partition of each source, and their numbers of partitions differ: {shown}",
+        fix="give the topics as many partitions, read them in assets of their own, or set partitioned=False (a plain "
+        "asset: leave partitions_def out)",
+    )

@@ -1,24 +1,40 @@
-"""Waiting for new records: where the logs end, looked at for all partitions of a run at once.
-
-Several threads may each wait for a partition of their own. Whoever looks next asks for all of them, and the others see
-the answer, so the number of calls does not grow with the partitions.
-"""
+"""Wait: where the logs of all waiting units end, in one call."""
 
 from __future__ import annotations
 
-import threading
+import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
+from kpipe_platform.errors import KpipeError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import Partition, watermarks
+from kpipe_platform.kafka.topics import TopicDescription, describe_topics
 
-# Half of it is what a record waits on average before it is seen; a look costs about 1 ms of a broker's time.
-LOOK_EVERY_S = 0.05
+logger = logging.getLogger(__name__)
+
+POLL_INTERVAL_S = 0.05
+"""Half of it is what a record waits on average before it is seen; a poll costs about 1 ms of a broker's time."""
+
+_DESCRIBE_EVERY_S = 5.0
 
 
-class Lookout:
-    """Looks at the ends of partitions; in any thread.
+@dataclass(frozen=True)
+class LogEnds:
+    """What one poll found.
+
+    Args:
+        ends: The log end of each partition; None: the brokers did not answer, or a topic is gone.
+        topics: The topics; None where they were not asked for.
+    """
+
+    ends: Mapping[Partition, int] | None
+    topics: Mapping[str, TopicDescription] | None = None
+
+
+class LogEndPoller:
+    """Asks for the ends of logs, and every few seconds for the topics.
 
     Args:
         clients: Clients that stay open as long as this does.
@@ -30,33 +46,20 @@ class Lookout:
         self._clients = clients
         self._isolation = isolation
         self._clock = clock
-        self._lock = threading.Lock()
-        self._wanted: set[Partition] = set()
-        self._ends: dict[Partition, int] = {}
-        self._looked_at: float | None = None
+        self._described_at = clock()
 
-    def ends(self, partitions: Iterable[Partition]) -> Mapping[Partition, int]:
-        """Where the partitions end; the answer is at most ``LOOK_EVERY_S`` old.
-
-        Raises:
-            KpipeError: No answer within the deadline, or a topic is gone.
-        """
-        places = list(partitions)
-        with self._lock:
-            self._wanted.update(places)
-            if self._is_stale(places):
-                found = watermarks(self._clients, sorted(self._wanted), self._isolation)
-                self._ends = {place: marks.end for place, marks in found.items()}
-                self._looked_at = self._clock()
-            return {place: self._ends[place] for place in places}
-
-    def leave(self, partitions: Iterable[Partition]) -> None:
-        """Look at these partitions no more."""
-        with self._lock:
-            self._wanted.difference_update(partitions)
-
-    def _is_stale(self, places: list[Partition]) -> bool:
-        if self._looked_at is None or any(place not in self._ends for place in places):
-            return True
-        # A thread sleeps for about as long between two looks of its own, and is then to get a new answer.
-        return self._clock() - self._looked_at >= LOOK_EVERY_S * 0.8
+    def poll(self, partitions: Iterable[Partition]) -> LogEnds:
+        """Ask once for all of these partitions; raises nothing of the brokers'."""
+        wanted = sorted(set(partitions))
+        if not wanted:
+            return LogEnds({})
+        try:
+            found = watermarks(self._clients, wanted, self._isolation)
+            ends = {place: marks.end for place, marks in found.items()}
+            if self._clock() - self._described_at < _DESCRIBE_EVERY_S:
+                return LogEnds(ends)
+            self._described_at = self._clock()
+            return LogEnds(ends, describe_topics(self._clients, sorted({topic for topic, _ in wanted})))
+        except KpipeError as error:
+            logger.warning("cannot look for new records: %s", error)
+            return LogEnds(None)

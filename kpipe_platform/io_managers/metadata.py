@@ -1,4 +1,4 @@
-"""Slice reports as Dagster materialisation metadata: numbers that Dagster plots, tables, a preview."""
+"""Slice reports as Dagster's materialization metadata: numbers that Dagster plots, tables, a preview."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 import dagster as dg
 
 from kpipe_platform.deadletter import Distribution
-from kpipe_platform.io_managers.staged import IsolationCost
 from kpipe_platform.io_managers.step import RULES
-from kpipe_platform.io_managers.tally import Tally
 from kpipe_platform.partitions.materializations import RANGES
+from kpipe_platform.slices.report import IsolationCost, Row, RunSummary
 from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.writer_spec import PreviewRow
 
@@ -31,11 +30,11 @@ class _Markdown(str):
     __slots__ = ()
 
 
-def metadata_of(tally: Tally, who: Distribution | None = None) -> dict[str, Any]:
-    """Metadata of one materialisation that took these slices.
+def materialization_metadata(summary: RunSummary, who: Distribution | None = None) -> dict[str, Any]:
+    """Metadata of one materialization that took these slices.
 
     Args:
-        tally: The slices.
+        summary: The slices.
         who: Which deployment and which process took them.
 
     Returns:
@@ -49,56 +48,57 @@ def metadata_of(tally: Tally, who: Distribution | None = None) -> dict[str, Any]
         worker and lease, as far as they are known; kpipe/ranges for the next plan.
         Before them what the stage added, under any other name.
     """
-    last = tally.last
+    last = summary.last
     if last is None:
         return {}
-    total, duration_s = tally.total, tally.duration_s
-    metadata: dict[str, Any] = dict(tally.metadata)
+    total, duration_s = summary.total, summary.duration_s
+    metadata: dict[str, Any] = dict(summary.metadata)
     metadata["records_read"] = dg.MetadataValue.int(total.read)
-    if tally.counted_output:
+    if summary.counted_output:
         metadata["records_written"] = dg.MetadataValue.int(total.written)
         metadata["dagster/row_count"] = dg.MetadataValue.int(total.written)
     metadata |= {
         "dead_letters": dg.MetadataValue.int(total.dead_lettered),
         "skipped": dg.MetadataValue.int(total.skipped),
-        "lag": dg.MetadataValue.int(last.lag),
+        "lag": dg.MetadataValue.int(sum(planned.backlog for planned in last.slice.ranges)),
         "duration_s": dg.MetadataValue.float(round(duration_s, 3)),
         "records_per_s": dg.MetadataValue.float(round(total.read / duration_s, 1) if duration_s else 0.0),
     }
-    if tally.slices > 1:
-        metadata["slices_taken"] = dg.MetadataValue.int(tally.slices)
-    for name, percent in (("latency_p50_ms", 50), ("latency_p95_ms", 95)):
-        latency_ms = tally.latencies.percentile(percent)
+    if summary.slices > 1:
+        metadata["slices_taken"] = dg.MetadataValue.int(summary.slices)
+    names = ("latency_p50_ms", "latency_p95_ms")
+    for name, latency_ms in zip(names, summary.latencies.percentiles(50, 95), strict=True):
         if latency_ms is not None:
             metadata[name] = dg.MetadataValue.int(latency_ms)
-    reasons = _reasons(tally.reasons)
+    reasons = _reasons(summary.reasons)
     if reasons:
         metadata["dead_letter_reasons"] = dg.MetadataValue.md(markdown_table(("records", "reason"), reasons))
-    if tally.rules:
-        metadata[RULES] = dg.MetadataValue.table(_rules(tally.rules))
-    if (cost := tally.isolation) is not None:
+    if summary.rules:
+        metadata[RULES] = dg.MetadataValue.table(_rules(summary.rules))
+    if (cost := summary.isolation) is not None:
         metadata["isolation"] = dg.MetadataValue.table([_isolation(cost)])
-    if tally.lanes > 1:
-        metadata["parts_at_once"] = dg.MetadataValue.int(tally.lanes)
-    if tally.rows:
-        metadata["slices"] = _slices(tally)
-    metadata["steps"] = _steps(tally)
-    if tally.preview:
-        metadata["preview"] = dg.MetadataValue.md(preview(tally.preview))
-    if tally.lost:
-        metadata["lost_ranges"] = _listed(tally.lost)
-    if tally.resumed:
-        metadata["resumed_ranges"] = _listed(map(str, tally.resumed))
-    if tally.columns:
+    if summary.lanes > 1:
+        metadata["parts_at_once"] = dg.MetadataValue.int(summary.lanes)
+    # Partitions that had nothing new would hide those that had, so they stand here only alone.
+    if rows := list(summary.busy or summary.idle):
+        metadata["slices"] = _slices(rows, counted_output=summary.counted_output)
+    metadata["steps"] = _steps(summary)
+    if summary.preview:
+        metadata["preview"] = dg.MetadataValue.md(preview(summary.preview))
+    if summary.lost:
+        metadata["lost_ranges"] = _listed(summary.lost)
+    if summary.resumed:
+        metadata["resumed_ranges"] = _listed(map(str, summary.resumed))
+    if summary.columns:
         metadata["dagster/column_schema"] = dg.TableSchema(
-            columns=[dg.TableColumn(name, kind) for name, kind in tally.columns]
+            columns=[dg.TableColumn(name, kind) for name, kind in summary.columns]
         )
     metadata["consumer_group"] = dg.MetadataValue.text(last.slice.group)
     if who is not None:
         named = {"instance": who.instance, "worker": who.worker, "lease": who.lease}
         metadata |= {name: dg.MetadataValue.text(value) for name, value in named.items() if value is not None}
     # Read by the next plan, not by people: last.
-    metadata[RANGES] = dg.MetadataValue.json(_ranges(tally))
+    metadata[RANGES] = dg.MetadataValue.json(_ranges(summary))
     return metadata
 
 
@@ -117,7 +117,7 @@ def _isolation(cost: IsolationCost) -> dg.TableRecord:
     return dg.TableRecord({"records": cost.records, "stage_calls": cost.calls, "seconds": round(cost.duration_s, 3)})
 
 
-def _slices(tally: Tally) -> dg.TableMetadataValue:
+def _slices(taken: Sequence[Row], *, counted_output: bool) -> dg.TableMetadataValue:
     rows: list[dict[str, _Cell]] = [
         {
             "topic": row.planned.range.topic,
@@ -131,22 +131,22 @@ def _slices(tally: Tally) -> dg.TableMetadataValue:
             "lag": row.planned.backlog,
             "seconds": round(row.duration_s, 3),
         }
-        for row in tally.rows
+        for row in taken
     ]
     if len({row["topic"] for row in rows}) == 1:
         # A narrow table is read whole in the UI's overview.
         for row in rows:
             del row["topic"]
-    if not tally.counted_output:
+    if not counted_output:
         for row in rows:
             del row["written"]
     return dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
 
 
-def _steps(tally: Tally) -> dg.TableMetadataValue:
-    seconds = {s: tally.steps_s.get(s, 0.0) for s in ("plan", "open", "write", "store", "commit")}
+def _steps(summary: RunSummary) -> dg.TableMetadataValue:
+    seconds = {s: summary.steps_s.get(s, 0.0) for s in ("plan", "open", "write", "store", "commit")}
     # What the writer did not spend, Spark spent: its stages run before the writer's task, or feed it.
-    seconds["spark"] = max(tally.duration_s - sum(seconds.values()), 0.0)
+    seconds["spark"] = max(summary.duration_s - sum(seconds.values()), 0.0)
     meaning = {
         "plan": "watermarks, committed offsets, checks",
         "spark": "read, decode and run the stage",
@@ -163,11 +163,11 @@ def _steps(tally: Tally) -> dg.TableMetadataValue:
     return dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
 
 
-def _ranges(tally: Tally) -> list[dict[str, Any]]:
+def _ranges(summary: RunSummary) -> list[dict[str, Any]]:
     """First start and last end of each partition: the second copy of the group's offsets."""
     return [
         {"topic": topic, "partition": number, "start": moved.start, "end": moved.end, "topic_id": moved.topic_id}
-        for (topic, number), moved in tally.moved.items()
+        for (topic, number), moved in summary.moved.items()
     ]
 
 
@@ -220,15 +220,15 @@ def _cell(text: str | None) -> str:
     return escaped.replace("&", "&amp;").replace("<", "&lt;")
 
 
-def describe(tally: Tally) -> Mapping[str, Any]:
+def describe(summary: RunSummary) -> Mapping[str, Any]:
     """One log line's facts, of one slice or of all that a run took."""
-    total = tally.total
-    names = [f"{topic}/{number} [{moved.start}, {moved.end})" for (topic, number), moved in tally.moved.items()]
+    total = summary.total
+    names = [f"{topic}/{number} [{moved.start}, {moved.end})" for (topic, number), moved in summary.moved.items()]
     return {
-        "slice": ", ".join(names) + (f" in {tally.slices} slices" if tally.slices > 1 else ""),
+        "slice": ", ".join(names) + (f" in {summary.slices} slices" if summary.slices > 1 else ""),
         "read": total.read,
         "written": total.written,
         "dead_letters": total.dead_lettered,
         "skipped": total.skipped,
-        "seconds": round(tally.duration_s, 2),
+        "seconds": round(summary.duration_s, 2),
     }

@@ -1,7 +1,7 @@
-"""Work on slices that a terminated run can leave within seconds, with nothing of it visible and offsets unmoved.
+"""Threads that process slices, and that a terminated run can leave within seconds: offsets stay unmoved.
 
 Spark jobs run in threads; the thread that Dagster interrupts only waits. On an interruption the run's jobs, which it
-knows by a tag, are cancelled, and the transactions that their killed workers left open are aborted.
+knows by a tag, are canceled, and the transactions that their killed workers left open are aborted.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import logging
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable, Generator, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import replace
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from kpipe_platform.errors import EngineUnavailableError, KpipeError
@@ -28,9 +28,10 @@ from kpipe_platform.spark.cancel import cancel_jobs, tag_jobs
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-# How long the waiting thread sleeps between looks; an interruption is raised there.
-_LOOK_S = 0.2
-# Spark kills a Python worker 2 s after its task is cancelled; a broker call may take a few seconds more.
+WAKE_UP_S = 0.2
+"""How long the waiting thread sleeps at most; an interruption is raised there."""
+
+# Spark kills a Python worker 2 s after its task is canceled; a broker call may take a few seconds more.
 _GRACE_S = 8.0
 _ABORTS_AT_ONCE = 8
 # An abort takes half a second. Where the brokers are away, those that wait for their turn after 3 s are left out, so
@@ -42,25 +43,77 @@ _ACCOUNT_S = 3.0
 _END_S = 15.0
 
 
-class Interruptible:
-    """Runs work on slices in threads.
+class SliceWorkers:
+    """Threads for the work on slices. Used as a context manager: an exception inside stops all work.
 
     Args:
-        session: Gives the Spark session. Of its jobs those of this run are cancelled: an adopted session has others.
+        session: Gives the Spark session. Of its jobs those of this run are canceled: an adopted session has others.
         settings: Connection of the transactions.
+        threads: Works at the same time, at most; further ones wait.
     """
 
-    def __init__(self, session: Callable[[], object], settings: ConnectionSettings) -> None:
-        self.meanwhile: Callable[[], None] = lambda: None
-        """Called in the waiting thread, several times a second; it must be quick."""
+    def __init__(self, session: Callable[[], object], settings: ConnectionSettings, threads: int = 1) -> None:
         self._session = session
         # Aborts are short of time, see `_ABORT_S`.
         self._settings = replace(settings, request_timeout_s=min(settings.request_timeout_s, _ABORT_S))
+        self._threads = threads
         self._tag = f"kpipe-{uuid.uuid4().hex}"
-        self._left: set[Future[Any]] = set()
         self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._open: dict[int, set[str]] = {}
+        self._works: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._started = 0
+        self._pending: set[Future[Any]] = set()
+
+    # Work
+
+    def __enter__(self) -> SliceWorkers:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        # Whatever interrupts a run, the work must not go on without it.
+        if kind is not None and self._pending:
+            self._stop(set(self._pending))
+        started, self._started = self._started, 0
+        for _ in range(started):
+            self._works.put(None)
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Let a thread do some work. By the caller's context variables Dagster knows there, too, what it executes."""
+        future: Future[T] = Future()
+        context = copy_context()
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+
+        def fulfill() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(context.run(work))
+            except BaseException as error:  # noqa: BLE001  # raised again where the result is taken
+                future.set_exception(error)
+
+        self._works.put(fulfill)
+        if self._started < self._threads:
+            self._started += 1
+            # Daemon threads: what a terminated run could not wait for, such as a call to brokers that are away, must
+            # not hold its process.
+            threading.Thread(target=self._loop, name=f"kpipe-slice_{self._started}", daemon=True).start()
+        return future
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Do one piece of work in a thread, and wait for it."""
+        with self:
+            future = self.submit(work)
+            while not wait([future], timeout=WAKE_UP_S).done:
+                pass
+            return future.result()
+
+    def _loop(self) -> None:
+        while (work := self._works.get()) is not None:
+            work()
+
+    # Interruption
 
     @property
     def is_stopped(self) -> bool:
@@ -85,13 +138,13 @@ class Interruptible:
         """Make the Spark jobs that this thread starts known as the run's.
 
         Raises:
-            KpipeError: The session cannot be had.
+            KpipeError: There is no session.
         """
         tag_jobs(self._session(), self._tag)
 
     def after_work(self, close: Callable[[], None]) -> None:
         """Close what the work uses: now, or once the work is done that a terminated run could not wait for."""
-        left = set(self._left)
+        left = set(self._pending)
         if not left:
             close()
             return
@@ -126,38 +179,12 @@ class Interruptible:
                 if not self._stopped.is_set():
                     self._open.pop(threading.get_ident(), None)
 
-    def run(self, work: Callable[[], T]) -> T:
-        """Do one piece of work."""
-        for result in self.run_each([work], 1):
-            return result.result()
-        msg = "no result"
-        raise RuntimeError(msg)
-
-    def run_each(self, works: list[Callable[[], T]], at_once: int) -> Generator[Future[T]]:
-        """Do several pieces of work, so many at a time, each in a thread that has the caller's context variables.
-
-        Yields:
-            Each when it is done.
-        """
-        pending = _started(works, at_once)
-        try:
-            while pending:
-                done, pending = wait(pending, timeout=_LOOK_S, return_when=FIRST_COMPLETED)
-                self.meanwhile()
-                yield from done
-        except BaseException:
-            # Whatever interrupts a run, the work must not go on without it. (Closing the generator when all is done
-            # comes here too.)
-            if pending:
-                self._stop(pending)
-            raise
-
-    def _stop(self, pending: set[Future[T]]) -> None:
+    def _stop(self, pending: set[Future[Any]]) -> None:
         end_s = time.monotonic() + _END_S
         self._stopped.set()
         for future in pending:
             future.cancel()
-        logger.warning("the run is terminated: cancelling its Spark jobs")
+        logger.warning("the run is terminated: canceling its Spark jobs")
         try:
             cancel_jobs(self._session(), self._tag)
         except Exception as error:  # noqa: BLE001  # an engine that is gone has no jobs left
@@ -169,7 +196,7 @@ class Interruptible:
         # At the same time, because each takes about half a second.
         with ThreadPoolExecutor(max_workers=_ABORTS_AT_ONCE) as pool:
             list(pool.map(lambda transactional_id: self._abort(transactional_id, last_begin_s), left))
-        self._left = wait(pending, timeout=max(min(_ACCOUNT_S, end_s - time.monotonic()), 0)).not_done
+        wait(pending, timeout=max(min(_ACCOUNT_S, end_s - time.monotonic()), 0))
 
     def _abort(self, transactional_id: str, last_begin_s: float) -> None:
         if time.monotonic() > last_begin_s:
@@ -179,30 +206,3 @@ class Interruptible:
             abort_lingering(self._settings, transactional_id)
         except KpipeError as error:
             logger.warning("left to the brokers' timeout, or to the next run: %s", error)
-
-
-def _started(works: list[Callable[[], T]], at_once: int) -> set[Future[T]]:
-    """Start work in threads that a process does not wait for at its end, as it does for those of an executor.
-
-    What a terminated run could not wait for, such as a call to brokers that are away, must not hold its process.
-    """
-    # By its context Dagster knows in a thread, too, which asset it executes.
-    waiting = deque((Future[T](), copy_context(), work) for work in works)
-    futures = {future for future, _, _ in waiting}
-
-    def take() -> None:
-        while True:
-            try:
-                future, context, work = waiting.popleft()
-            except IndexError:
-                return
-            if not future.set_running_or_notify_cancel():
-                continue
-            try:
-                future.set_result(context.run(work))
-            except BaseException as error:  # noqa: BLE001  # raised again where the result is taken
-                future.set_exception(error)
-
-    for number in range(min(max(at_once, 1), len(works))):
-        threading.Thread(target=take, name=f"kpipe-slice_{number}", daemon=True).start()
-    return futures

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.io_managers.partition_events import StepEvents, Watch, why_failed
-from kpipe_platform.io_managers.pipeline import Pipeline
-from kpipe_platform.io_managers.step import StepId
+from kpipe_platform.io_managers.step import KafkaStep, StepId
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.spark.frames import SliceFrames
 from kpipe_platform.spark.stage_notes import StageNotes, start_noting
@@ -23,7 +22,7 @@ class OpenRead:
     """One topic that a step read.
 
     Args:
-        pipeline: How it was read, and how its dead letters are written.
+        kafka_step: The step, with the settings by which it was read.
         slice: The plan.
         topic: The topic.
         frames: The rows; None where the slice is empty.
@@ -32,7 +31,7 @@ class OpenRead:
         notes: What rules and row functions of the step set aside.
     """
 
-    pipeline: Pipeline
+    kafka_step: KafkaStep
     slice: Slice
     topic: KafkaTopic
     frames: SliceFrames | None
@@ -48,13 +47,13 @@ class OpenRead:
 
 
 @dataclass
-class _Ledger:
+class _OpenReads:
     lock: threading.Lock = field(default_factory=threading.Lock)
     reads: dict[StepId, list[OpenRead]] = field(default_factory=dict)
     tables: dict[str, list[SliceFrames]] = field(default_factory=dict)
 
 
-_ledger = _Ledger()
+_open = _OpenReads()
 
 
 def note_read(step: StepId, read: OpenRead) -> None:
@@ -62,10 +61,10 @@ def note_read(step: StepId, read: OpenRead) -> None:
     run_id, step_key, attempt = step
     for earlier in range(1, attempt):
         for dropped in take_reads((run_id, step_key, earlier)):
-            dropped.events.close(why_failed(dropped.pipeline.step.instance, (run_id, step_key, earlier)))
+            dropped.events.close(why_failed(dropped.kafka_step.step.instance, (run_id, step_key, earlier)))
             dropped.release()
-    with _ledger.lock:
-        reads = _ledger.reads.setdefault(step, [])
+    with _open.lock:
+        reads = _open.reads.setdefault(step, [])
         reads.append(read)
     # Dagster calls the asset's function after this, in this thread.
     start_noting(reads[0].notes)
@@ -74,31 +73,31 @@ def note_read(step: StepId, read: OpenRead) -> None:
 def take_reads(step: StepId) -> list[OpenRead]:
     """What the step read; it is forgotten here."""
     start_noting(None)
-    with _ledger.lock:
-        return _ledger.reads.pop(step, [])
+    with _open.lock:
+        return _open.reads.pop(step, [])
 
 
 def note_table(run_id: str, frames: SliceFrames) -> None:
     """Remember a table until its run ends."""
-    with _ledger.lock:
-        _ledger.tables.setdefault(run_id, []).append(frames)
+    with _open.lock:
+        _open.tables.setdefault(run_id, []).append(frames)
 
 
 def forget(run_id: str) -> None:
     """Let go of a run that ended: its tables, and what it has read and not stored, because a step of it failed."""
-    with _ledger.lock:
-        left = [step for step in _ledger.reads if step[0] == run_id]
-        tables = _ledger.tables.pop(run_id, [])
+    with _open.lock:
+        left = [step for step in _open.reads if step[0] == run_id]
+        tables = _open.tables.pop(run_id, [])
     for table in tables:
         table.release()
     for step in left:
         for read in take_reads(step):
             # The asset's own function failed: no IO manager was called again.
-            read.events.close(why_failed(read.pipeline.step.instance, step))
+            read.events.close(why_failed(read.kafka_step.step.instance, step))
             read.release()
 
 
-def pipelines(step: StepId) -> list[Pipeline]:
-    """How the open reads of a step were read."""
-    with _ledger.lock:
-        return [read.pipeline for read in _ledger.reads.get(step, [])]
+def steps_of(step: StepId) -> list[KafkaStep]:
+    """With which settings the open reads of a step were read."""
+    with _open.lock:
+        return [read.kafka_step for read in _open.reads.get(step, [])]

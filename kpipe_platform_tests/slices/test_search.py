@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kpipe_platform.errors import BrokerUnavailableError, DeadLetterLimitError, StageFailedError
-from kpipe_platform.io_managers.isolation import Part, chance_of, failing_records, refuse_hopeless
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
+from kpipe_platform.slices.search import Part, chance_of, failing_records, refuse_hopeless
 from kpipe_platform.spark.causes import Cause
 
 Place = tuple[int, int]

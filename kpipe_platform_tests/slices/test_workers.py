@@ -12,11 +12,11 @@ from functools import partial
 import pytest
 
 from kpipe_platform.errors import EngineUnavailableError
-from kpipe_platform.io_managers import interruption
-from kpipe_platform.io_managers.interruption import Interruptible
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.slices.run import workers as module
+from kpipe_platform.slices.run.workers import SliceWorkers
 
 
 class Session:
@@ -69,52 +69,64 @@ def session(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.fixture
-def interruptible(session: Session) -> Interruptible:
-    return Interruptible(lambda: session, ConnectionSettings(bootstrap_servers="127.0.0.1:9"))
+def workers(session: Session) -> SliceWorkers:
+    return SliceWorkers(lambda: session, ConnectionSettings(bootstrap_servers="127.0.0.1:9"))
 
 
-def test_work_that_is_done_cancels_nothing(interruptible: Interruptible, session: Session) -> None:
-    assert interruptible.run(lambda: 3) == 3
-    assert sorted(f.result() for f in interruptible.run_each([lambda: 1, lambda: 2], 2)) == [1, 2]
-    interruptible.check()
+def test_work_that_is_done_cancels_nothing(workers: SliceWorkers, session: Session) -> None:
+    assert workers.run(lambda: 3) == 3
+    with workers:
+        assert [f.result(30) for f in [workers.submit(lambda: 1), workers.submit(lambda: 2)]] == [1, 2]
+    workers.check()
     assert session.cancelled == []
 
 
-def test_an_error_of_the_work_is_its_own(interruptible: Interruptible, session: Session) -> None:
+def test_an_error_of_the_work_is_its_own(workers: SliceWorkers, session: Session) -> None:
     def work() -> None:
         raise ValueError("its own")
 
     with pytest.raises(ValueError, match="its own"):
-        interruptible.run(work)
+        workers.run(work)
     assert session.cancelled == []
 
 
-def test_an_interruption_cancels_the_jobs_and_ends_the_work(interruptible: Interruptible, session: Session) -> None:
+def test_an_interruption_cancels_the_jobs_and_ends_the_work(workers: SliceWorkers, session: Session) -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def work() -> None:
-        interruptible.tag_jobs()
+        workers.tag_jobs()
         begun.set()
         deadline = time.monotonic() + 30
         while not session.cancelled and time.monotonic() < deadline:
             time.sleep(0.01)
         ended.set()
 
-    def quick() -> None:
-        begun.wait(30)
-
-    results = interruptible.run_each([work, quick], 2)
-    next(results)
-    with pytest.raises(KeyboardInterrupt):
-        results.throw(KeyboardInterrupt())
+    interrupt(workers, work, begun)
     assert ended.wait(30)
     (tag,) = session.cancelled
     assert set(session.tags.values()) == {tag}
     with pytest.raises(EngineUnavailableError, match="terminated"):
-        interruptible.check()
+        workers.check()
 
 
-def terminate(interruptible: Interruptible, work: Callable[[], None], begun: threading.Event | None = None) -> float:
+def interrupt(workers: SliceWorkers, work: Callable[[], None], begun: threading.Event) -> float:
+    """Interrupt the thread that waits for some work, once it has begun; the seconds that the end took."""
+    at_s = 0.0
+
+    def wait() -> None:
+        nonlocal at_s
+        with workers:
+            workers.submit(work)
+            assert begun.wait(30)
+            at_s = time.monotonic()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        wait()
+    return time.monotonic() - at_s
+
+
+def terminate(workers: SliceWorkers, work: Callable[[], None], begun: threading.Event | None = None) -> float:
     """Interrupt work that goes on, once it has begun; the seconds that it took."""
     began = begun or threading.Event()
 
@@ -123,27 +135,23 @@ def terminate(interruptible: Interruptible, work: Callable[[], None], begun: thr
             began.set()
         work()
 
-    results = interruptible.run_each([lambda: None, begin], 2)
-    next(results)
-    assert began.wait(30)
-    at_s = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        results.throw(KeyboardInterrupt())
-    return time.monotonic() - at_s
+    return interrupt(workers, begin, began)
 
 
 def test_every_thread_tags_its_jobs_and_each_run_has_a_tag_of_its_own(session: Session) -> None:
     settings = ConnectionSettings(bootstrap_servers="127.0.0.1:9")
-    runs = [Interruptible(lambda: session, settings) for _ in range(2)]
+    runs = [SliceWorkers(lambda: session, settings, 2) for _ in range(2)]
     tags = []
     for run in runs:
         together = threading.Barrier(2)
 
-        def work(number: int, run: Interruptible = run, together: threading.Barrier = together) -> None:
+        def work(number: int, run: SliceWorkers = run, together: threading.Barrier = together) -> None:
             with run.at_work(plan(0, 5, number)):
                 together.wait(30)
 
-        list(run.run_each([partial(work, 0), partial(work, 1)], 2))
+        with run:
+            for future in [run.submit(partial(work, number)) for number in range(2)]:
+                future.result(30)
         assert len(session.tags) == 2
         tags.append(set(session.tags.values()))
         session.tags.clear()
@@ -155,71 +163,71 @@ def test_an_empty_slice_asks_for_no_session() -> None:
     def session() -> object:
         raise AssertionError
 
-    run = Interruptible(session, ConnectionSettings(bootstrap_servers="127.0.0.1:9"))
+    run = SliceWorkers(session, ConnectionSettings(bootstrap_servers="127.0.0.1:9"))
     with run.at_work(plan(5, 5)):
         pass
 
 
-def test_a_wait_ends_when_the_run_is_terminated(interruptible: Interruptible) -> None:
+def test_a_wait_ends_when_the_run_is_terminated(workers: SliceWorkers) -> None:
     ended = threading.Event()
 
     def work() -> None:
-        interruptible.sleep(60)
+        workers.sleep(60)
         ended.set()
 
-    assert terminate(interruptible, work) < 5
+    assert terminate(workers, work) < 5
     assert ended.is_set()
 
 
 def test_clients_are_closed_when_the_work_that_uses_them_is_done(
-    interruptible: Interruptible, monkeypatch: pytest.MonkeyPatch
+    workers: SliceWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(interruption, "_GRACE_S", 0.1)
+    monkeypatch.setattr(module, "_GRACE_S", 0.1)
     answer, closed = threading.Event(), threading.Event()
-    terminate(interruptible, lambda: answer.wait(60) and None)
-    interruptible.after_work(closed.set)
+    terminate(workers, lambda: answer.wait(60) and None)
+    workers.after_work(closed.set)
     assert not closed.wait(0.2)
     answer.set()
     assert closed.wait(30)
 
 
-def test_clients_are_closed_at_once_where_all_work_is_done(interruptible: Interruptible) -> None:
+def test_clients_are_closed_at_once_where_all_work_is_done(workers: SliceWorkers) -> None:
     closed = threading.Event()
-    interruptible.run(lambda: None)
-    interruptible.after_work(closed.set)
+    workers.run(lambda: None)
+    workers.after_work(closed.set)
     assert closed.is_set()
 
 
 def test_brokers_that_are_away_do_not_hold_a_terminated_run(
-    interruptible: Interruptible, monkeypatch: pytest.MonkeyPatch
+    workers: SliceWorkers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With the transactions of many lanes to abort, and a call to the brokers that nobody answers."""
     # The rest of the promised 15 s is the grace that this test cuts short.
-    monkeypatch.setattr(interruption, "_GRACE_S", 0.5)
-    monkeypatch.setattr(interruption, "_END_S", 15 - 7.5)
+    monkeypatch.setattr(module, "_GRACE_S", 0.5)
+    monkeypatch.setattr(module, "_END_S", 15 - 7.5)
     begun, answer = threading.Event(), threading.Event()
 
     def work() -> None:
-        with interruptible.at_work(plan(0, 5), lanes=16):
+        with workers.at_work(plan(0, 5), lanes=16):
             begun.set()
             answer.wait(60)
 
-    took_s = terminate(interruptible, work, begun)
+    took_s = terminate(workers, work, begun)
     answer.set()
     assert took_s < 15 - 7.5 + 0.5
 
 
 _HANGS = """
 import threading
-from kpipe_platform.io_managers import interruption
+from kpipe_platform.slices.run import workers
 from kpipe_platform.kafka.settings import ConnectionSettings
-interruption._GRACE_S = 0.1
+workers._GRACE_S = 0.1
 session = type("Session", (), {"sparkContext": None})()
-run = interruption.Interruptible(lambda: session, ConnectionSettings(bootstrap_servers="127.0.0.1:9"))
-results = run.run_each([threading.Event().wait, lambda: None], 2)
-next(results)
+run = workers.SliceWorkers(lambda: session, ConnectionSettings(bootstrap_servers="127.0.0.1:9"))
 try:
-    results.throw(KeyboardInterrupt())
+    with run:
+        run.submit(threading.Event().wait)
+        raise KeyboardInterrupt
 except KeyboardInterrupt:
     print("terminated", flush=True)
 """

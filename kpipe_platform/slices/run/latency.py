@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from types import TracebackType
 
 from confluent_kafka import KafkaException
@@ -22,12 +23,12 @@ logger = logging.getLogger(__name__)
 _STEP = math.log(1.02)
 
 
+@dataclass
 class Latencies:
     """Latencies in buckets of equal ratio."""
 
-    def __init__(self) -> None:
-        self._buckets: Counter[int] = Counter()
-        self._count = 0
+    _buckets: Counter[int] = field(default_factory=Counter)
+    _count: int = 0
 
     @property
     def count(self) -> int:
@@ -40,8 +41,11 @@ class Latencies:
             self._buckets[round(math.log(max(latency_ms, 1)) / _STEP)] += 1
             self._count += 1
 
-    def percentile(self, percent: float) -> int | None:
-        """The latency that so many percent do not exceed, milliseconds; None where there are none."""
+    def percentiles(self, *percents: float) -> list[int | None]:
+        """The latencies that so many percent do not exceed, milliseconds; None where there are none."""
+        return [self._percentile(percent) for percent in percents]
+
+    def _percentile(self, percent: float) -> int | None:
         wanted = math.ceil(self._count * percent / 100)
         for bucket, count in sorted(self._buckets.items()):
             wanted -= count
@@ -53,7 +57,8 @@ class Latencies:
 class CommitLatency:
     """Measures the time from the produce of a slice's first and last record to the slice's commit.
 
-    The timestamps are read beside the work on the slice, in a thread, so that they delay nothing.
+    The timestamps are read beside the work on the slice, in a thread, so that they delay nothing. A run has one reader
+    for all its partitions.
 
     Args:
         reader: Reads the timestamps.
@@ -64,18 +69,14 @@ class CommitLatency:
         self._reader = reader
         self._now_ms = now_ms
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kpipe-stamps")
-        self._reading: Future[list[int]] | None = None
 
-    def planned(self, slice_: Slice) -> None:
-        """Begin to read the timestamps of a slice, in place of those of one that was planned before."""
-        self._reading = self._pool.submit(self._reader.bounds, [planned.range for planned in slice_.ranges])
+    def planned(self, slice_: Slice) -> Future[list[int]]:
+        """Begin to read the timestamps of a slice."""
+        return self._pool.submit(self._reader.bounds, [planned.range for planned in slice_.ranges])
 
-    def committed(self) -> list[int]:
-        """The latencies of the slice that was planned last and is committed now, milliseconds; none where unknown."""
+    def committed(self, reading: Future[list[int]]) -> list[int]:
+        """The latencies of a slice that is committed now, milliseconds; none where they are unknown."""
         now_ms = self._now_ms()
-        reading, self._reading = self._reading, None
-        if reading is None:
-            return []
         try:
             return [now_ms - stamp for stamp in reading.result()]
         except (KpipeError, KafkaException) as error:

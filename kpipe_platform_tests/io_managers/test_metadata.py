@@ -7,15 +7,11 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
-from kpipe_platform.io_managers.feed import RunLimits
-from kpipe_platform.io_managers.report import describe, metadata_of
-from kpipe_platform.io_managers.staged import IsolationCost, SliceReport
-from kpipe_platform.io_managers.tally import TABLE_ROWS, Tally
+from kpipe_platform.io_managers.metadata import describe, materialization_metadata
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.slices.report import TABLE_ROWS, IsolationCost, RunSummary, SliceReport
 from kpipe_platform.spark.stage_notes import RuleCount
 from kpipe_platform.spark.writer_spec import PreviewRow
 
@@ -37,13 +33,13 @@ def report_of(number: int, *, partition: int = 0, slice_id: str = "", **changes:
     return replace(report, **changes)
 
 
-def values(tally: Tally) -> dict[str, Any]:
-    return {name: getattr(value, "value", value) for name, value in metadata_of(tally).items()}
+def values(summary: RunSummary) -> dict[str, Any]:
+    return {name: getattr(value, "value", value) for name, value in materialization_metadata(summary).items()}
 
 
 def test_totals_are_exact_and_size_does_not_grow() -> None:
     slices = 5_000
-    early, late = Tally.of(map(report_of, range(1_500))), Tally.of(map(report_of, range(slices)))
+    early, late = RunSummary.of(map(report_of, range(1_500))), RunSummary.of(map(report_of, range(slices)))
     late.latencies.add(range(1, 20_000))
     found = values(late)
     assert (found["records_read"], found["records_written"], found["dead_letters"]) == (50_000, 45_000, 5_000)
@@ -61,7 +57,7 @@ def test_totals_are_exact_and_size_does_not_grow() -> None:
 
 
 def test_one_slice_is_told_as_it_is() -> None:
-    found = values(Tally.of([report_of(0)]))
+    found = values(RunSummary.of([report_of(0)]))
     assert "slices_taken" not in found
     assert "latency_p50_ms" not in found
     assert [record.data["seconds"] for record in found["slices"].records] == [0.25]
@@ -72,7 +68,12 @@ def test_one_slice_is_told_as_it_is() -> None:
         "write": 0.1,
         "commit": 0.0,
     }
-    assert metadata_of(Tally()) == {}
+    assert materialization_metadata(RunSummary()) == {}
+
+
+def shown(report: SliceReport) -> list[int]:
+    """The partitions in the table of slices."""
+    return [record.data["partition"] for record in values(RunSummary.of([report]))["slices"].records]
 
 
 def test_partitions_without_anything_new_are_shown_only_alone() -> None:
@@ -81,33 +82,26 @@ def test_partitions_without_anything_new_are_shown_only_alone() -> None:
     both = replace(
         both, slice=replace(both.slice, ranges=(*both.slice.ranges, idle)), counts=[*both.counts, SliceCounts()]
     )
-    assert [row.planned.range.partition for row in Tally.of([both]).rows] == [0]
+    assert shown(both) == [0]
     alone = SliceReport(Slice("kpipe.a", "run", "s", (idle,)), [SliceCounts()])
-    assert [row.planned.range.partition for row in Tally.of([alone]).rows] == [1]
-    assert [item["partition"] for item in values(Tally.of([both]))["kpipe/ranges"]] == [0, 1]
+    assert shown(alone) == [1]
+    assert [item["partition"] for item in values(RunSummary.of([both]))["kpipe/ranges"]] == [0, 1]
 
 
 def test_the_costs_of_isolation_add_up() -> None:
     spent = [IsolationCost(5, 1, 0.3), IsolationCost(3, 2, 0.2)]
     reports = [report_of(0, isolation=spent[0]), report_of(1), report_of(2, isolation=spent[1])]
-    (row,) = values(Tally.of(reports))["isolation"].records
+    (row,) = values(RunSummary.of(reports))["isolation"].records
     assert row.data == {"records": 3, "stage_calls": 8, "seconds": 0.5}
 
 
 def test_output_that_nobody_counted_is_not_told() -> None:
-    found = values(Tally.of([report_of(0), report_of(1, counted_output=False)]))
+    found = values(RunSummary.of([report_of(0), report_of(1, counted_output=False)]))
     assert "records_written" not in found
     assert "written" not in found["slices"].records[0].data
 
 
 def test_a_log_line_tells_where_the_offsets_moved() -> None:
-    tally = Tally.of([report_of(0), report_of(1), report_of(0, partition=3)])
-    assert describe(tally)["slice"] == "orders/0 [0, 20), orders/3 [0, 10) in 3 slices"
-    assert describe(Tally.of([report_of(0)]))["slice"] == "orders/0 [0, 10)"
-
-
-@pytest.mark.parametrize(("limit", "slices", "reached"), [(None, 10**6, False), (3, 2, False), (3, 3, True)])
-def test_limits(limit: int | None, slices: int, reached: bool) -> None:
-    assert RunLimits(limit).are_reached(slices) is reached
-    assert RunLimits(max_duration_s=2).end_of(5) == 7
-    assert RunLimits().end_of(5) > 10**12
+    summary = RunSummary.of([report_of(0), report_of(1), report_of(0, partition=3)])
+    assert describe(summary)["slice"] == "orders/0 [0, 20), orders/3 [0, 10) in 3 slices"
+    assert describe(RunSummary.of([report_of(0)]))["slice"] == "orders/0 [0, 10)"

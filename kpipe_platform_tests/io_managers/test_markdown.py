@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
-from kpipe_platform.io_managers.report import markdown_table, preview
+from kpipe_platform.io_managers.metadata import markdown_table, preview
 from kpipe_platform.spark.writer_spec import PreviewRow
 
 MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
