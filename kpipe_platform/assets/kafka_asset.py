@@ -13,7 +13,6 @@ import dagster as dg
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
-from kpipe_platform.io_managers.feed import RunLimits, StagedFeeds, TopicFeed
 from kpipe_platform.io_managers.kafka import StoresOffsets
 from kpipe_platform.io_managers.step import (
     ASSET_METADATA,
@@ -28,13 +27,16 @@ from kpipe_platform.io_managers.step import (
     topic_of,
 )
 from kpipe_platform.kafka.groups import group_name
-from kpipe_platform.partitions import kafka_partitions, unequal
+from kpipe_platform.kafka.topics import unequal_partitions
+from kpipe_platform.partitions import kafka_partitions
 from kpipe_platform.partitions.pools import kafka_pool
 from kpipe_platform.policies.bounds import is_count, is_positive
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling
+from kpipe_platform.slices.settings import RunLimits
+from kpipe_platform.slices.values import DeferredStage, TopicInput
 from kpipe_platform.spark.convert import requested_form
 
 Source = dg.SourceAsset | dg.AssetsDefinition
@@ -199,11 +201,11 @@ def _compute(
     def compute(*args: Any, **inputs: Any) -> Any:
         bound = inspect.Signature(parameters).bind(*args, **inputs).arguments
         topics = {name: bound[name] for name in feeds}
-        if not any(isinstance(feed, TopicFeed) for feed in topics.values()):
+        if not any(isinstance(each, TopicInput) for each in topics.values()):
             # Called by hand, in a unit test: the stage on the frames that were passed.
             return stage(**bound)
         others = {name: value for name, value in bound.items() if name not in feeds}
-        return StagedFeeds(topics, lambda frames: stage(**others, **frames), limits, isolates)
+        return DeferredStage(topics, lambda frames: stage(**others, **frames), limits, isolates)
 
     compute.__name__ = getattr(stage, "__name__", "stage")
     compute.__doc__ = stage.__doc__
@@ -248,7 +250,7 @@ def _partitions(sources: Sequence[Source]) -> dg.PartitionsDefinition[str] | Non
         if isinstance(each, dg.StaticPartitionsDefinition)
     }
     if len(set(counts.values())) > 1:
-        raise unequal("@kafka_asset(source=...)", counts)
+        raise unequal_partitions("@kafka_asset(source=...)", counts)
     return found[0]
 
 

@@ -12,8 +12,8 @@ from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.samples import OldestRecord, oldest_records
-from kpipe_platform.kafka.waiting import Waiting
 from kpipe_platform.policies.bounds import is_count, is_positive
+from kpipe_platform.slices.plan.lag import Waiting
 
 
 def lag_check(

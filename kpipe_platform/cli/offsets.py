@@ -112,10 +112,9 @@ def set_(
     A run that is in flight is fenced, so that it cannot commit over the move.
     """
     from kpipe_platform.kafka.commit_metadata import SliceCounts
-    from kpipe_platform.kafka.groups import group_members, refuse_unknown
+    from kpipe_platform.kafka.groups import group_members, refuse_foreign_members, refuse_unknown
     from kpipe_platform.kafka.lanes import settle, unsettled
-    from kpipe_platform.kafka.slices import check_partitions, refuse_foreign_members
-    from kpipe_platform.kafka.topics import describe_topics
+    from kpipe_platform.kafka.topics import check_partitions, describe_topics
     from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
 
     with open_clients(bootstrap_servers) as clients:

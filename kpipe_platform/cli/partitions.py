@@ -44,11 +44,11 @@ def show(
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
     """Show what waits in each partition and for how long, what is at work on it, who owns it, and what is paused."""
-    from kpipe_platform.kafka.slices import PlanPolicy
     from kpipe_platform.partitions.groups import asset_of_group
     from kpipe_platform.partitions.instance import own_instance
     from kpipe_platform.partitions.lost import lost_runs
     from kpipe_platform.partitions.state import read_states
+    from kpipe_platform.slices.plan.ranges import PlanPolicy
 
     with own_instance() as instance, open_clients(bootstrap_servers) as clients:
         if not new_group:
@@ -243,8 +243,7 @@ def _refuse_unknown(instance: dg.DagsterInstance, clients: Clients, group: str, 
 
 
 def _numbers(clients: Clients, topic: str, wanted: list[int] | None) -> list[int]:
-    from kpipe_platform.kafka.slices import check_partitions
-    from kpipe_platform.kafka.topics import describe_topics
+    from kpipe_platform.kafka.topics import check_partitions, describe_topics
 
     described = describe_topics(clients, [topic])
     numbers = sorted(set(wanted or range(described[topic].partitions)))

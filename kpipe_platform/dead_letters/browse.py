@@ -16,8 +16,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.offsets import OffsetRange, watermarks
 from kpipe_platform.kafka.reader import read_range
-from kpipe_platform.kafka.slices import check_partitions
-from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.kafka.topics import check_partitions, describe_topics
 
 _HOUR_MS = 3_600_000
 AGES = (("under 1 hour", _HOUR_MS), ("under 1 day", 24 * _HOUR_MS), ("under 7 days", 7 * 24 * _HOUR_MS))

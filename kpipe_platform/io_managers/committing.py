@@ -10,13 +10,14 @@ import dagster as dg
 
 from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.io_managers import ledger
-from kpipe_platform.io_managers.feed import StagedFeeds
+from kpipe_platform.io_managers.deferred import emit_deferred
 from kpipe_platform.io_managers.kafka import StoresOffsets
-from kpipe_platform.io_managers.outputs import emit_feeds, emit_plain
+from kpipe_platform.io_managers.open_reads import steps_of
+from kpipe_platform.io_managers.plain import emit_plain
 from kpipe_platform.io_managers.step import step_id
 from kpipe_platform.resources._compat import DbIOManager
 from kpipe_platform.resources.known_names import KnownNames
+from kpipe_platform.slices.values import DeferredStage
 
 
 class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
@@ -62,7 +63,7 @@ class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffs
 
         if _replaces(self.inner):
             name = type(self.inner).__name__
-            if isinstance(obj, StagedFeeds) and obj.limits.max_slices != 1:
+            if isinstance(obj, DeferredStage) and obj.limits.max_slices != 1:
                 msg = (
                     f"asset {context.asset_key.to_user_string()} takes several slices in a run, of which {name} would "
                     "keep the last only: it replaces what it has stored of a partition"
@@ -75,14 +76,14 @@ class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffs
                 name,
                 context.asset_key.to_user_string(),
             )
-        if isinstance(obj, StagedFeeds):
-            yield from emit_feeds(context, obj, topic=None, store=store)
+        if isinstance(obj, DeferredStage):
+            yield from emit_deferred(context, obj, topic=None, store=store)
             return
-        pipelines = ledger.pipelines(step_id(context.step_context))
-        if not pipelines:
+        steps = steps_of(step_id(context.step_context))
+        if not steps:
             msg = f"asset {context.asset_key.to_user_string()} read no Kafka topic, so there are no offsets to store"
             raise ConfigError(msg, fix="use the inner IO manager itself for this asset")
-        yield from emit_plain(context, obj, pipelines[0], topic=None, store=store)
+        yield from emit_plain(context, obj, steps[0], topic=None, store=store)
 
 
 def _replaces(inner: dg.IOManager) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any, TypeAlias
 
 from kpipe_platform.kafka.slices import Slice
+
+Store: TypeAlias = Callable[[Any], None]
+"""Stores what a stage returned; an inner IO manager."""
 
 _current: ContextVar[Slice | None] = ContextVar("kpipe_current_slice", default=None)
 
@@ -28,3 +32,13 @@ def storing(slice_: Slice) -> Iterator[None]:
         yield
     finally:
         _current.reset(token)
+
+
+def store_slice_by(store: Store) -> Callable[[Slice, Any], None]:
+    """Store the output of a slice by an inner IO manager, which may ask for the slice."""
+
+    def store_slice(slice_: Slice, output: Any) -> None:
+        with storing(slice_):
+            store(output)
+
+    return store_slice

@@ -11,19 +11,20 @@ from pydantic import Field
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
-from kpipe_platform.io_managers import ledger
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable, TableReader, load_dead_letters
-from kpipe_platform.io_managers.feed import StagedFeeds, TopicFeed
-from kpipe_platform.io_managers.outputs import emit_feeds, emit_plain
+from kpipe_platform.io_managers.deferred import emit_deferred
+from kpipe_platform.io_managers.open_reads import OpenRead, forget, note_read, note_table
 from kpipe_platform.io_managers.partition_events import StepEvents
-from kpipe_platform.io_managers.pipeline import Pipeline
+from kpipe_platform.io_managers.plain import emit_plain
 from kpipe_platform.io_managers.step import (
     ASSET_METADATA,
     FORM,
     READ,
     READ_FEED,
     READ_TABLE,
+    KafkaStep,
     Step,
+    StepInput,
     kafka_partitions_of,
     limit_of,
     policies_of,
@@ -34,6 +35,7 @@ from kpipe_platform.io_managers.step import (
     topic_of,
 )
 from kpipe_platform.observability.events import reason_of
+from kpipe_platform.partitions.owners import distribution_of
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.resources._compat import io_manager_of_output
@@ -41,6 +43,10 @@ from kpipe_platform.resources.destination import KafkaDeadLetterDestination, Kaf
 from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import SparkEngine
+from kpipe_platform.slices.plan.planner import partitions_of, plan_next
+from kpipe_platform.slices.read import read_sources
+from kpipe_platform.slices.settings import Parallelism, RunInfo, SliceSettings
+from kpipe_platform.slices.values import DeferredStage
 from kpipe_platform.spark.client_reader import is_beyond_spark
 from kpipe_platform.spark.convert import requested_form, to_form
 from kpipe_platform.spark.frames import TopicCodecs
@@ -91,7 +97,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Let go of the run's tables, and of what a failed step has read."""
         if context.run is not None:
-            ledger.forget(context.run.run_id)
+            forget(context.run.run_id)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """Load the next slice of the upstream asset's topic.
@@ -112,18 +118,18 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
             return load_dead_letters(self.table_reader(), dead_letters, context.asset_key, form)
         if how == READ_TABLE:
             return self._load_table(context, topic, form)
-        pipeline = self.pipeline(context.step_context)
+        kafka_step = self.kafka_step(context.step_context)
         _refuse_unstored(context.step_context, context.asset_key)
         if how == READ_FEED:
             topic.require_readable()
-            return TopicFeed(topic, form, pipeline)
+            return StepInput(topic, form, kafka_step)
         _refuse_untyped(context.step_context, context.asset_key)
-        return self._load_slice(context.step_context, pipeline, topic, form)
+        return self._load_slice(context.step_context, kafka_step, topic, form)
 
     def _load_slice(
-        self, step_context: dg.StepExecutionContext, pipeline: Pipeline, topic: KafkaTopic, form: str
+        self, step_context: dg.StepExecutionContext, kafka_step: KafkaStep, topic: KafkaTopic, form: str
     ) -> Any:
-        step = pipeline.step
+        step, settings = kafka_step.step, kafka_step.settings
         if step.partition_keys is not None and len(step.partition_keys) > 1:
             msg = f"asset {step.asset_key.to_user_string()} takes {len(step.partition_keys)} partitions in one run"
             raise ConfigError(
@@ -131,23 +137,30 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
                 fix="declare it by @kafka_asset, which calls the stage for each partition by itself, or leave the "
                 "backfill policy at one run a partition",
             )
-        events = StepEvents.of(pipeline, [topic.name], partial(dg.DagsterEvent.asset_observation, step_context))
+        observe = partial(dg.DagsterEvent.asset_observation, step_context) if kafka_step.observes_partitions else None
+        events = StepEvents(step, [topic.name], observe)
         try:
             with self.source.clients() as clients:
                 numbers = kafka_partitions_of(step, lambda: self.source.partition_numbers(topic.name))
-                slice_ = pipeline.plan(clients, [topic], numbers)
+                slice_ = plan_next(
+                    clients,
+                    settings.policy,
+                    partitions_of(clients, [topic], numbers),
+                    run_id=step.run_id,
+                    last_materialization=step.earlier,
+                )
             watch = events.watch(numbers)
             watch.planned(slice_)
             events.deliver()
             if slice_.is_empty:
-                ledger.note_read(step.id, ledger.OpenRead(pipeline, slice_, topic, None, events, watch))
+                note_read(step.id, OpenRead(kafka_step, slice_, topic, None, events, watch))
                 good = empty_slice(self.spark.spark_session, TopicCodecs(topic.key_codec, topic.value)).good
                 return to_form(good, form, topic.value)
             with self.source.clients() as clients:
                 # The asset is called once, so what Spark's source fails on must be known before.
                 by_client = is_beyond_spark(clients, [p.range for p in slice_.ranges], self.source.isolation)
-            frames = pipeline.read(slice_, topic, by_client=by_client)
-            ledger.note_read(step.id, ledger.OpenRead(pipeline, slice_, topic, frames, events, watch))
+            ((_, frames),) = read_sources(slice_, {topic.name: topic}, settings, by_client=by_client).values()
+            note_read(step.id, OpenRead(kafka_step, slice_, topic, frames, events, watch))
             return to_form(frames.good, form, topic.value)
         except BaseException as error:
             events.close(reason_of(error))
@@ -166,7 +179,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
                 parallelism=self.spark.tasks_at_once,
                 hide_messages=self.dead_letter is not None and self.dead_letter.redact is not None,
             )
-        ledger.note_table(context.step_context.run_id, table)
+        note_table(context.step_context.run_id, table)
         return to_form(table.good, form, topic.value)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> Iterator[Any]:  # type: ignore[override]
@@ -176,11 +189,10 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
             KpipeError: Anything that went wrong; offsets are unmoved.
         """
         topic = topic_of(context.definition_metadata, context.asset_key)
-        if isinstance(obj, StagedFeeds):
-            yield from emit_feeds(context, obj, topic=topic, store=None)
+        if isinstance(obj, DeferredStage):
+            yield from emit_deferred(context, obj, topic=topic, store=None)
         else:
-            pipeline = self.pipeline(context.step_context)
-            yield from emit_plain(context, obj, pipeline, topic=topic, store=None)
+            yield from emit_plain(context, obj, self.kafka_step(context.step_context), topic=topic, store=None)
 
     def table_reader(self) -> TableReader:
         """What reads dead-letter topics as tables."""
@@ -189,21 +201,36 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     def _policies(self) -> FaultPolicies:
         return FaultPolicies.of(self.fault_policies).over(FaultPolicies.of(self.on_fault))
 
-    def pipeline(self, step_context: dg.StepExecutionContext) -> Pipeline:
-        """The resources of a step, with what its asset declares."""
+    def kafka_step(self, step_context: dg.StepExecutionContext) -> KafkaStep:
+        """A step with the settings of its slices: the resources', and what its asset declares."""
         step: Step = step_of(step_context, self.source.group, type(self).__name__)
         metadata = _asset_metadata(step_context, step.asset_key)
-        refuse_unknown(metadata, ASSET_METADATA, f"asset {step.asset_key.to_user_string()}")
-        return Pipeline(
-            step=step,
-            source=self.source,
+        asset = step.asset_key.to_user_string()
+        refuse_unknown(metadata, ASSET_METADATA, f"asset {asset}")
+        scaling = scaling_of(metadata, self.source.scaling)
+        dead_letter = self.dead_letter
+        is_redacting = dead_letter is not None and dead_letter.redact is not None
+        settings = SliceSettings(
+            run=RunInfo(
+                asset=asset,
+                group=step.group,
+                run_id=step.run_id,
+                attempt=step.attempt,
+                provenance=distribution_of(step.tags, step.group, self.source.ownership),
+                last_materialization=step.earlier,
+                partition_keys=step.known_keys,
+            ),
             engine=self.spark,
-            destination=self.destination,
-            dead_letter=self.dead_letter,
+            source=self.source.connection.settings,
+            policy=self.source.policy(step.group, scaling),
             policies=policies_of(metadata, self._policies()),
-            limit=limit_of(metadata, self.dead_letter.limit if self.dead_letter is not None else NO_LIMIT),
-            scaling=scaling_of(metadata, self.source.scaling),
+            destination=None if self.destination is None else self.destination.settings(is_redacting=is_redacting),
+            dead_letter=None if dead_letter is None else dead_letter.settings,
+            limit=limit_of(metadata, NO_LIMIT if dead_letter is None else dead_letter.limit),
+            parallelism=Parallelism(scaling.partitions_at_once, scaling.in_flight_per_partition),
+            hide_messages=is_redacting,
         )
+        return KafkaStep(step, settings, scaling.emit_partition_execution_events)
 
 
 def _upstream_metadata(context: dg.InputContext) -> Any:

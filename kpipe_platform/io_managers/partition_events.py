@@ -16,14 +16,13 @@ from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.io_managers.pipeline import Pipeline
-from kpipe_platform.io_managers.staged import SliceReport
 from kpipe_platform.io_managers.step import Step, StepId
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.observability.events import PartitionEvent, PartitionEventKind, log_events, shortened
 from kpipe_platform.partitions.observations import observations_of
+from kpipe_platform.slices.report import SliceReport
 
 logger = logging.getLogger(__name__)
 
@@ -51,12 +50,6 @@ class StepEvents:
         self._waiting: SimpleQueue[list[PartitionEvent]] = SimpleQueue()
         self._lock = threading.Lock()
         self._watches: list[Watch] = []
-
-    @classmethod
-    def of(cls, pipeline: Pipeline, topics: Sequence[str], observe: Observe) -> StepEvents:
-        """The events of a pipeline's step, observed where its asset wants that."""
-        wanted = pipeline.scaling.emit_partition_execution_events
-        return cls(pipeline.step, topics, observe if wanted else None)
 
     def watch(self, numbers: Sequence[int] | None) -> Watch:
         """Follow the work on some Kafka partitions that are processed together; None: on all of them."""

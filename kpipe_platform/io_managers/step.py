@@ -11,12 +11,14 @@ import dagster as dg
 from kpipe_platform.codecs.topic import TOPIC, KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.slices import Materialised
 from kpipe_platform.partitions import partition_number
 from kpipe_platform.partitions.materializations import last_materialization, ranges_of
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling
+from kpipe_platform.slices.plan.ranges import LastMaterialization
+from kpipe_platform.slices.settings import SliceSettings
+from kpipe_platform.slices.values import TopicInput
 
 # Keys of asset and input metadata.
 ON_FAULT = "kpipe/on_fault"
@@ -69,7 +71,7 @@ class Step:
         """Names this try of the step among all that the process runs."""
         return (self.run_id, self.step_key, self.attempt)
 
-    def earlier(self, partition: Partition) -> Materialised | None:
+    def earlier(self, partition: Partition) -> LastMaterialization | None:
         """The last materialisation of a Kafka partition that Dagster holds."""
         topic, number = partition
         key = None if self.partition_keys is None else str(number)
@@ -78,7 +80,33 @@ class Step:
             return None
         group = str(found.metadata["consumer_group"].value)
         ends = [each for each in ranges_of(found) if each["topic"] == topic and each["partition"] == number]
-        return Materialised(int(ends[0]["end"]), ends[0]["topic_id"], group) if ends else None
+        return LastMaterialization(int(ends[0]["end"]), ends[0]["topic_id"], group) if ends else None
+
+
+@dataclass(frozen=True)
+class KafkaStep:
+    """A step with what its IO manager and its asset say about slices.
+
+    Args:
+        step: The step.
+        settings: The settings of its slices.
+        observes_partitions: Whether partition events are stored as observations too.
+    """
+
+    step: Step
+    settings: SliceSettings
+    observes_partitions: bool = False
+
+
+@dataclass(frozen=True)
+class StepInput(TopicInput):
+    """A Kafka input of a ``@kafka_asset``: which topic, and the step that it was loaded for.
+
+    Args:
+        kafka_step: The step.
+    """
+
+    kafka_step: KafkaStep
 
 
 def step_id(step_context: dg.StepExecutionContext) -> StepId:

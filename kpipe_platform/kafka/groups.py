@@ -15,6 +15,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from kpipe_platform.errors import (
     BrokerUnavailableError,
     ConfigError,
+    ForeignMemberError,
     KpipeError,
     OffsetsPendingError,
     TerminalError,
@@ -264,3 +265,21 @@ def _readers(clients: Clients, places: Sequence[Partition], like: str) -> list[s
         # What is known so far helps; that the others may not be read is not what was asked.
         return found
     return found
+
+
+def refuse_foreign_members(group: str, members: Iterable[GroupMember]) -> None:
+    """Kpipe never joins the asset's group, so any member is somebody else's consumer.
+
+    Raises:
+        ForeignMemberError: The group has a member.
+    """
+    found = list(members)
+    if found:
+        named = ", ".join(f"{m.client_id} at {m.host}" for m in found[:3])
+        msg = f"group {group} is in use by {len(found)} other consumer(s): {named}"
+        raise ForeignMemberError(
+            msg,
+            fix="stop them or give them another group.id; this group belongs to the asset alone",
+            group=group,
+            members=tuple(m.client_id for m in found),
+        )

@@ -19,6 +19,7 @@ from tenacity import Retrying, retry_if_exception_type
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.kafka.calls import Asked, ask, ask_each, kafka_error, translate, until_deadline
 from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.offsets import Partition
 
 
 @dataclass(frozen=True)
@@ -261,3 +262,36 @@ def await_visible(clients: Clients, name: str) -> TopicDescription:
 
 def _once_visible(clients: Clients) -> Retrying:
     return until_deadline(clients.settings, retry_if_exception_type(TopicNotFoundError))
+
+
+def check_partitions(described: Mapping[str, TopicDescription], partitions: Iterable[Partition]) -> None:
+    """Refuse partition numbers that the topic does not have.
+
+    Raises:
+        TopicNotFoundError: A partition is missing.
+    """
+    for topic, number in partitions:
+        count = described[topic].partitions
+        if number >= count:
+            msg = f"topic {topic!r} has no partition {number}: it has {count} (0 to {count - 1})"
+            raise TopicNotFoundError(
+                msg,
+                fix="follow the topic with kafka_partitions(topic), or add partitions to the topic",
+                topic=topic,
+                partition=number,
+            )
+
+
+def unequal_partitions(who: str, counts: Mapping[str, int]) -> ConfigError:
+    """The problem of an asset whose sources differ in their number of partitions.
+
+    Args:
+        who: The asset, for the message.
+        counts: Number of partitions of each source.
+    """
+    shown = ", ".join(f"{name} has {count}" for name, count in counts.items())
+    return ConfigError(
+        f"{who}: a run takes the same partition of each source, and their numbers of partitions differ: {shown}",
+        fix="give the topics as many partitions, read them in assets of their own, or set partitioned=False (a plain "
+        "asset: leave partitions_def out)",
+    )

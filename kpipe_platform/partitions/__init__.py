@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import dagster as dg
 
@@ -61,18 +61,3 @@ def partition_number(key: str) -> int:
         msg = f"the Dagster partition {key!r} is not a Kafka partition number"
         raise ConfigError(msg, fix="partition the asset by kafka_partitions(topic)", partition_key=key)
     return int(key)
-
-
-def unequal(who: str, counts: Mapping[str, int]) -> ConfigError:
-    """The problem of an asset whose sources differ in their number of partitions.
-
-    Args:
-        who: The asset, for the message.
-        counts: Number of partitions of each source.
-    """
-    shown = ", ".join(f"{name} has {count}" for name, count in counts.items())
-    return ConfigError(
-        f"{who}: a run takes the same partition of each source, and their numbers of partitions differ: {shown}",
-        fix="give the topics as many partitions, read them in assets of their own, or set partitioned=False (a plain "
-        "asset: leave partitions_def out)",
-    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kpipe_platform.dead_letters import Distribution
-from kpipe_platform.kafka.instance_names import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.resources.ownership import PartitionOwnership
 
@@ -34,9 +33,3 @@ def distribution_of(tags: Mapping[str, str], group: str, ownership: PartitionOwn
     """
     instance = tags.get(INSTANCE) or (ownership.instance_id if ownership is not None else None)
     return Distribution.here(instance=instance, group=group, lease=tags.get(LEASE))
-
-
-def headers_of(who: Distribution) -> tuple[tuple[str, bytes], ...]:
-    """The headers that each stamped output of a slice gets: the same for all, so they are made once."""
-    named = {INSTANCE_HEADER: who.instance, WORKER_HEADER: who.worker, LEASE_HEADER: who.lease}
-    return tuple((name, value.encode()) for name, value in named.items() if value is not None)

@@ -14,12 +14,12 @@ from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.owners import Owners, owners_of
 from kpipe_platform.kafka.ownership.status import OwnershipState
 from kpipe_platform.kafka.samples import OldestRecord, oldest_records
-from kpipe_platform.kafka.slices import PlanPolicy
-from kpipe_platform.kafka.waiting import Waiting, gather_waiting
 from kpipe_platform.partitions import dynamic_name
 from kpipe_platform.partitions.pauses import Pause, paused
 from kpipe_platform.partitions.runs import asked_for, runs_in_flight
 from kpipe_platform.resources.source import KafkaSource
+from kpipe_platform.slices.plan.lag import Waiting, gather_waiting
+from kpipe_platform.slices.plan.ranges import PlanPolicy
 
 
 class Owner(Protocol):

@@ -9,11 +9,11 @@ from pydantic import Field, field_validator
 
 from kpipe_platform.dead_letters.envelope.origin import CORRELATION_HEADER
 from kpipe_platform.dead_letters.write.context import HeaderStyle
-from kpipe_platform.dead_letters.write.redaction import load_redaction
 from kpipe_platform.kafka.properties import check_producer
 from kpipe_platform.policies.limits import DEFAULT_MINIMUM, DeadLetterLimit
 from kpipe_platform.resources.connection import KafkaConnection, known_values
 from kpipe_platform.resources.known_names import KnownNames
+from kpipe_platform.slices.settings import DeadLetterSettings, DestinationSettings
 
 _PREVIEW_ROWS = 5
 
@@ -71,6 +71,24 @@ class KafkaDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[typ
             timeout_s = min(self.delivery_timeout_s, self.transaction_timeout_s)
             own["message.timeout.ms"] = str(int(timeout_s * 1000))
         check_producer("KafkaDestination(producer=...)", known_values(self.producer), own)
+
+    def settings(self, *, is_redacting: bool) -> DestinationSettings:
+        """What the steps of a slice need to know of it.
+
+        Args:
+            is_redacting: As for `rows_to_preview`.
+        """
+        return DestinationSettings(
+            connection=self.connection.settings,
+            delivery=self.delivery,
+            compression=self.compression,
+            transaction_timeout_s=self.transaction_timeout_s,
+            delivery_timeout_s=self.delivery_timeout_s,
+            stamp_source=self.stamp_source,
+            correlation_header=self.correlation_header,
+            preview_rows=self.rows_to_preview(is_redacting=is_redacting),
+            producer=self.producer,
+        )
 
     def rows_to_preview(self, *, is_redacting: bool) -> int:
         """How many written records to show.
@@ -140,6 +158,20 @@ class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: 
         return tuple(cast("HeaderStyle", family) for family in self.headers)
 
     @property
+    def settings(self) -> DeadLetterSettings:
+        """What the steps of a slice need to know of it."""
+        return DeadLetterSettings(
+            connection=self.connection.settings,
+            topic=self.topic,
+            form=self.form,
+            create_topic=self.create_topic,
+            header_families=self.header_families,
+            oversized=self.oversized,
+            correlation_header=self.correlation_header,
+            redact=self.redact,
+        )
+
+    @property
     def limit(self) -> DeadLetterLimit:
         """The largest share of failed records in a slice."""
         return DeadLetterLimit(self.max_ratio, self.max_ratio_minimum)
@@ -147,12 +179,3 @@ class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: 
     def topic_for(self, source_topic: str) -> str:
         """Name of the dead-letter topic of a source topic."""
         return self.topic.replace("{source_topic}", source_topic)
-
-    def check(self) -> None:
-        """Find out before any work what would fail at the first dead letter.
-
-        Raises:
-            ConfigError: The redaction hook cannot be imported, or is no function.
-        """
-        if self.redact is not None:
-            load_redaction(self.redact)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext
 from typing import Any, Literal
@@ -10,27 +9,17 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from kpipe_platform.errors import OffsetsPendingError
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets, group_name
-from kpipe_platform.kafka.lanes import settle, unsettled
-from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, parse_start, watermarks
-from kpipe_platform.kafka.slices import (
-    Materialised,
-    PlanPolicy,
-    Slice,
-    dotted_id,
-    gather_facts,
-    lane_ids,
-    plan_slice,
-    transactional_id,
-)
+from kpipe_platform.kafka.offsets import Partition, Watermarks, parse_start, watermarks
+from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.kafka.topics import describe_topics
-from kpipe_platform.kafka.transactions import abort_lingering
 from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.resources.ownership import PartitionOwnership
 from kpipe_platform.resources.scaling import PartitionScaling
+from kpipe_platform.slices.plan.planner import plan_next
+from kpipe_platform.slices.plan.ranges import LastMaterialization, PlanPolicy
 
 
 class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -93,7 +82,7 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
         *,
         run_id: str,
         slice_id: str,
-        earlier: Callable[[Partition], Materialised | None] = lambda _: None,
+        earlier: Callable[[Partition], LastMaterialization | None] = lambda _: None,
         scaling: PartitionScaling | None = None,
         clients: Clients | None = None,
     ) -> Slice:
@@ -109,25 +98,17 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
             clients: Clients to use; None: new ones, closed after the plan.
 
         Raises:
-            KpipeError: One of the refusals of the plan; see ``kpipe_platform.kafka.slices``.
+            KpipeError: One of the refusals of the plan; see ``kpipe_platform.slices.plan``.
         """
-        policy = self.policy(group, scaling)
-        wanted = list(partitions)
         with nullcontext(clients) if clients is not None else self.clients() as used:
-            try:
-                facts = gather_facts(used, policy, wanted, earlier)
-            except OffsetsPendingError:
-                # A run that was killed between adding its offsets and its commit; whoever owns the slice now may
-                # abort it, and a run that lives is only fenced.
-                ranges = [OffsetRange(topic, number, 0, 0) for topic, number in wanted]
-                for own in (transactional_id(group, ranges), dotted_id(group, ranges)):
-                    for lingering in (own, *sorted(lane_ids(own, policy.lanes))):
-                        abort_lingering(used.settings, lingering)
-                facts = gather_facts(used, policy, wanted, earlier)
-            while unsettled(stands := {(f.topic, f.partition): f.committed for f in facts}):
-                settle(used.settings, group, stands, run_id=run_id, slice_id=slice_id)
-                facts = gather_facts(used, policy, wanted, earlier)
-        return plan_slice(facts, policy, run_id=run_id, slice_id=slice_id, now_ms=int(time.time() * 1000))
+            return plan_next(
+                used,
+                self.policy(group, scaling),
+                partitions,
+                run_id=run_id,
+                slice_id=slice_id,
+                last_materialization=earlier,
+            )
 
     def partition_numbers(self, topic: str) -> list[int]:
         """The topic's partitions now."""

@@ -10,7 +10,7 @@ import dagster as dg
 from kpipe_platform.errors import KpipeError
 from kpipe_platform.io_managers.step import Step
 from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.slices import PartitionFacts, PlannedRange, PlanPolicy, plan_range
+from kpipe_platform.kafka.slices import PlannedRange
 from kpipe_platform.partitions import partition_number
 from kpipe_platform.partitions.pauses import paused
 from kpipe_platform.sensors.admission import Candidate
@@ -18,6 +18,7 @@ from kpipe_platform.sensors.cursor import Cursor
 from kpipe_platform.sensors.growth import Growth, shrunk
 from kpipe_platform.sensors.in_flight import RunInFlight, failed_runs, failures_at, last_success_s
 from kpipe_platform.sensors.reading import BrokerView
+from kpipe_platform.slices.plan.ranges import PartitionFacts, PlanPolicy, plan_range
 
 WHOLE = -1
 """Stands for an unpartitioned asset in the cursor."""

@@ -11,9 +11,9 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.groups import Offsets, stored_offsets
 from kpipe_platform.kafka.offsets import Partition, Watermarks, watermarks_around
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import PartitionFacts, PlanPolicy, facts_of
-from kpipe_platform.kafka.topics import TopicDescription, describe_topics
-from kpipe_platform.partitions import unequal
+from kpipe_platform.kafka.topics import TopicDescription, describe_topics, unequal_partitions
+from kpipe_platform.slices.plan.facts import facts_of
+from kpipe_platform.slices.plan.ranges import PartitionFacts, PlanPolicy
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ def refuse_unequal(asset: dg.AssetKey, view: BrokerView) -> None:
     """
     counts = {name: topic.partitions for name, topic in view.topics.items()}
     if len(set(counts.values())) > 1:
-        raise unequal(f"asset {asset.to_user_string()}", counts)
+        raise unequal_partitions(f"asset {asset.to_user_string()}", counts)
 
 
 def tick_settings(settings: ConnectionSettings, deadline_s: float) -> ConnectionSettings:

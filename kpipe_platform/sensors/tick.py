@@ -13,7 +13,6 @@ from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers.step import scaling_of
 from kpipe_platform.kafka.offsets import Partition
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
-from kpipe_platform.kafka.slices import resumption_of
 from kpipe_platform.partitions.lost import lost_runs
 from kpipe_platform.partitions.owners import tags_of
 from kpipe_platform.resources.scaling import PartitionScaling
@@ -32,6 +31,7 @@ from kpipe_platform.sensors.report import Problem, problems_of, problems_of_runs
 from kpipe_platform.sensors.requests import run_request
 from kpipe_platform.sensors.resource import source_of
 from kpipe_platform.sensors.topics import topics_read
+from kpipe_platform.slices.plan.ranges import resumption_of
 
 logger = logging.getLogger(__name__)
 

@@ -36,9 +36,11 @@ from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
 from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import Materialised, PlanPolicy, Slice, gather_facts, plan_slice
+from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.kafka.topics import describe_topics
 from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
+from kpipe_platform.slices.plan.facts import gather_facts
+from kpipe_platform.slices.plan.ranges import LastMaterialization, PlanPolicy, plan_slice
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 from kpipe_platform.testing.topics import create_topic, delete_topic
@@ -73,7 +75,7 @@ def group() -> str:
 
 
 def plan(
-    clients: Clients, group: str, topic: str, *numbers: int, earlier: Materialised | None = None, **how: Any
+    clients: Clients, group: str, topic: str, *numbers: int, earlier: LastMaterialization | None = None, **how: Any
 ) -> Slice:
     policy = PlanPolicy(group, **how)
     facts = gather_facts(clients, policy, [(topic, n) for n in numbers or (0,)], lambda _: earlier)
@@ -580,11 +582,12 @@ def test_offsets_vanished(
     topic = kafka_topic()
     produce(topic, [b"x"] * 100)
     with pytest.raises(OffsetsVanishedError) as caught:
-        plan(clients, group, topic, earlier=Materialised(77, describe_topics(clients, [topic])[topic].topic_id))
+        plan(clients, group, topic, earlier=LastMaterialization(77, describe_topics(clients, [topic])[topic].topic_id))
 
     obey(kpipe, caught.value)
 
-    after = plan(clients, group, topic, earlier=Materialised(77, describe_topics(clients, [topic])[topic].topic_id))
+    left = LastMaterialization(77, describe_topics(clients, [topic])[topic].topic_id)
+    after = plan(clients, group, topic, earlier=left)
     assert (after.ranges[0].range.start, after.ranges[0].range.end) == (77, 100)
     commit(clients, after)
 
@@ -625,7 +628,7 @@ def test_topic_really_recreated(
     topic = kafka_topic()
     produce(topic, [b"x"] * 10)
     commit(clients, plan(clients, group, topic, max_records=7))
-    held = Materialised(7, describe_topics(clients, [topic])[topic].topic_id)
+    held = LastMaterialization(7, describe_topics(clients, [topic])[topic].topic_id)
     # The brokers delete the group's offset together with the topic.
     delete_topic(kafka_broker.bootstrap_servers, topic)
     create_topic(kafka_broker.bootstrap_servers, topic)

@@ -126,7 +126,7 @@ def test_what_is_refused_is_dead_lettered_though_its_rows_differ_each_time(
         assert orders.ids() == list(range(40))
         assert len(orders.letters()) == 1
         monkeypatch.setattr(
-            "kpipe_platform.io_managers.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
+            "kpipe_platform.slices.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
         )
 
 

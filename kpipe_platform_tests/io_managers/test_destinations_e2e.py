@@ -146,7 +146,7 @@ def test_what_is_refused_is_dead_lettered_though_its_rows_differ_each_time(
     orders = make_orders(target=SMALL)
     if not known_before:
         monkeypatch.setattr(
-            "kpipe_platform.io_managers.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
+            "kpipe_platform.slices.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
         )
     orders.send(*(order(n) for n in range(40)), long_note(40, 20_000))
     manager = with_destination(orders.manager, delivery=delivery)
@@ -268,7 +268,7 @@ def test_a_missing_partition_beside_what_only_the_brokers_refuse(
 ) -> None:
     orders = make_orders(target={"config": {"cleanup.policy": "compact"}})
     monkeypatch.setattr(
-        "kpipe_platform.io_managers.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
+        "kpipe_platform.slices.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
     )
     orders.send(*(order(n) for n in range(4)), {"key": None, "value": order(3)["value"]}, order(1))
     manager = with_destination(orders.manager, delivery="at_least_once")
@@ -326,7 +326,7 @@ def test_what_only_the_brokers_know_is_found_by_halving(
     """With the checks before sending out of the way, the broker refuses whole batches for one record in them."""
     orders = make_orders(target={"config": {"cleanup.policy": "compact"}})
     monkeypatch.setattr(
-        "kpipe_platform.io_managers.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
+        "kpipe_platform.slices.target.topic_limits", lambda _, names: {name: TopicLimits() for name in names}
     )
     orders.send(*(order(n) for n in range(200)))
     orders.send({"key": None, "value": order(200)["value"]}, order(201), {"key": None, "value": order(202)["value"]})

@@ -23,8 +23,8 @@ from kpipe_platform.errors import (
     TopicNotFoundError,
     TopicRecreatedError,
 )
-from kpipe_platform.io_managers import follower
 from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.slices.plan import planner
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.topics import create_topic, delete_topic
 from kpipe_platform_tests.processes import wait_until
@@ -113,20 +113,20 @@ def test_nothing_is_asked_of_spark_or_of_the_group_while_nothing_is_new(
 ) -> None:
     plans: list[Slice] = []
     asked = 0
-    planned = follower.Follower.plan
-    looked = follower.Follower.has_new
+    planned = planner.SlicePlanner.next
+    looked = planner.SlicePlanner.has_new
 
-    def plan(self: follower.Follower, clients: Any) -> Slice:
+    def plan(self: planner.SlicePlanner, clients: Any) -> Slice:
         plans.append(planned(self, clients))
         return plans[-1]
 
-    def has_new(self: follower.Follower, *how: Any) -> bool:
+    def has_new(self: planner.SlicePlanner, *how: Any) -> bool:
         nonlocal asked
         asked += 1
         return looked(self, *how)
 
-    monkeypatch.setattr(follower.Follower, "plan", plan)
-    monkeypatch.setattr(follower.Follower, "has_new", has_new)
+    monkeypatch.setattr(planner.SlicePlanner, "next", plan)
+    monkeypatch.setattr(planner.SlicePlanner, "has_new", has_new)
     orders.send(order(1))
     began = time.monotonic()
     found = orders.metadata(orders.run(orders.asset(max_slices=None, linger_s=2)))
@@ -203,7 +203,7 @@ class TestRefusals:
 
     @pytest.fixture(autouse=True)
     def _short_plans_only(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(follower, "ASK_ALL_EVERY_S", 600)
+        monkeypatch.setattr(planner, "ASK_ALL_EVERY_S", 600)
 
     def test_a_topic_created_anew_during_the_wait(self, orders: Orders, kafka_broker: EmbeddedBroker) -> None:
         orders.send(order(0), order(1))
@@ -242,13 +242,13 @@ class TestRefusals:
         [moved] = admin.alter_consumer_group_offsets([wanted]).values()
         moved.result(10)
         plans: list[Slice] = []
-        ask_all = follower.Follower._ask_all
+        ask_all = planner.SlicePlanner._ask_all
 
-        def counted(self: follower.Follower, clients: Any) -> Slice:
+        def counted(self: planner.SlicePlanner, clients: Any) -> Slice:
             plans.append(ask_all(self, clients))
             return plans[-1]
 
-        monkeypatch.setattr(follower.Follower, "_ask_all", counted)
+        monkeypatch.setattr(planner.SlicePlanner, "_ask_all", counted)
         found = orders.metadata(orders.run(orders.asset(max_slices=None, linger_s=1.5)))
         writer.abort_transaction(10)
         assert (found["records_read"], orders.committed(), orders.ids()) == (0, 2, [])
@@ -305,14 +305,14 @@ class TestRefusals:
 
 def _between(monkeypatch: pytest.MonkeyPatch, happens: Callable[[], None]) -> None:
     """Let something happen after the first slice, before the second is planned."""
-    committed = follower.Follower.committed
+    committed = planner.SlicePlanner._committed
 
-    def then(self: follower.Follower, slice_: Slice) -> None:
+    def then(self: planner.SlicePlanner, slice_: Slice) -> None:
         committed(self, slice_)
-        monkeypatch.setattr(follower.Follower, "committed", committed)
+        monkeypatch.setattr(planner.SlicePlanner, "_committed", committed)
         happens()
 
-    monkeypatch.setattr(follower.Follower, "committed", then)
+    monkeypatch.setattr(planner.SlicePlanner, "_committed", then)
 
 
 def _delete_records(broker: EmbeddedBroker, topic: str, before: int) -> None:

@@ -11,11 +11,11 @@ import dagster as dg
 import pytest
 
 from kpipe_platform.io_managers.partition_events import StepEvents
-from kpipe_platform.io_managers.staged import SliceReport
 from kpipe_platform.io_managers.step import Step
 from kpipe_platform.kafka.commit_metadata import SliceCounts
 from kpipe_platform.kafka.offsets import OffsetRange
 from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.slices.report import SliceReport
 
 KEY = dg.AssetKey("a")
 

@@ -10,7 +10,9 @@ import pytest
 
 from kpipe_platform.kafka.clients import Clients
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import Materialised, PlanPolicy, Slice, gather_facts, plan_slice
+from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.slices.plan.facts import gather_facts
+from kpipe_platform.slices.plan.ranges import LastMaterialization, PlanPolicy, plan_slice
 from kpipe_platform.testing.broker import EmbeddedBroker
 
 PlanNext = Callable[..., Slice]
@@ -41,7 +43,7 @@ def plan(clients: Clients, group: str) -> PlanNext:
         *partitions: int,
         run_id: str | None = None,
         slice_id: str = "slice",
-        earlier: Materialised | None = None,
+        earlier: LastMaterialization | None = None,
         **policy: Any,
     ) -> Slice:
         how = PlanPolicy(group=group, **policy)

@@ -31,10 +31,11 @@ from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
 from kpipe_platform.kafka.groups import CommittedOffset, Offsets
 from kpipe_platform.kafka.lanes import LaneTransaction, lanes_read_back, split
 from kpipe_platform.kafka.offsets import Partition, Watermarks
-from kpipe_platform.kafka.slices import Materialised, Slice
+from kpipe_platform.kafka.slices import Slice
 from kpipe_platform.kafka.topics import TopicDescription
 from kpipe_platform.kafka.transactions import SliceTransaction, read_back
 from kpipe_platform.resources.scaling import ExecutionMode
+from kpipe_platform.slices.plan.ranges import LastMaterialization
 
 Fate = Literal["answered", "unanswered", "unsent", "killed"]
 # Mostly all is well.
@@ -196,7 +197,7 @@ class Events(RuleBasedStateMachine):
     @initialize(skips=st.booleans(), in_lanes=st.booleans(), most=st.sampled_from([None, None, 4]))
     def begin(self, skips: bool, in_lanes: bool, most: int | None) -> None:
         self.broker = Broker()
-        self.held: Materialised | None = None
+        self.held: LastMaterialization | None = None
         self.runs: list[Generator[None]] = []
         self.refused: KpipeError | None = None
         self.names = 0
@@ -314,7 +315,7 @@ class Events(RuleBasedStateMachine):
         if done:
             end = lanes[done - 1].ranges[0].range.end
             assert end <= self.broker.furthest[slice_.ranges[0].topic_id], "reported, and not committed"
-            self.held = Materialised(end, slice_.ranges[0].topic_id, GROUP)
+            self.held = LastMaterialization(end, slice_.ranges[0].topic_id, GROUP)
         if failed is not None and done < len(lanes):
             raise failed
 

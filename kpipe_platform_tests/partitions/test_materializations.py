@@ -9,10 +9,10 @@ import dagster as dg
 import pytest
 
 from kpipe_platform.io_managers.step import Step
-from kpipe_platform.kafka.slices import Materialised
 from kpipe_platform.partitions.groups import asset_of_group, is_known
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations
 from kpipe_platform.sensors.in_flight import last_success_s
+from kpipe_platform.slices.plan.ranges import LastMaterialization
 
 KEY = dg.AssetKey(["shop", "orders"])
 GROUP = "kpipe.shop.orders"
@@ -57,7 +57,7 @@ def test_what_was_reported_by_hand_hides_nothing(
     before = READERS[reader](instance, partition)
     assert before
     if reader == "plan":
-        assert before == Materialised(7, "id", GROUP)
+        assert before == LastMaterialization(7, "id", GROUP)
     reported(instance, partition, 3)
     assert READERS[reader](instance, partition) == before
 

@@ -15,10 +15,11 @@ from kpipe_platform import KafkaIOManager, KafkaSource, PartitionOwnership, Reba
 from kpipe_platform.kafka.offsets import parse_start
 from kpipe_platform.kafka.ownership import registry
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
-from kpipe_platform.kafka.slices import PlanPolicy
-from kpipe_platform.partitions.owners import INSTANCE, LEASE, WORKER, distribution_of, headers_of
+from kpipe_platform.partitions.owners import INSTANCE, LEASE, WORKER, distribution_of
 from kpipe_platform.sensors.candidates import Target
 from kpipe_platform.sensors.ownership import PartitionShare
+from kpipe_platform.slices.plan.ranges import PlanPolicy
+from kpipe_platform.slices.write.spec import provenance_headers
 
 from .conftest import ASSET, Sensing
 from .deployment import keep, sharing_manager
@@ -193,7 +194,7 @@ def test_a_run_says_which_deployment_asked_for_it_and_which_process_does_it() ->
     assert (who.instance, who.group, who.lease) == ("blue", "shop.enriched", "shop.enriched.owners/m/3")
     assert who.worker is not None
     assert who.worker != "host-1/pid-7"
-    assert headers_of(who) == (
+    assert provenance_headers(who) == (
         ("kpipe.instance", b"blue"),
         ("kpipe.worker", who.worker.encode()),
         ("kpipe.lease", b"shop.enriched.owners/m/3"),
@@ -208,7 +209,7 @@ def test_a_run_that_no_sensor_asked_for_names_the_deployment_or_else_the_host() 
         plain = distribution_of({}, "g", shared)
         assert plain.instance
         assert str(plain.worker).startswith("pid-")
-        assert [name for name, _ in headers_of(plain)] == ["kpipe.instance", "kpipe.worker"]
+        assert [name for name, _ in provenance_headers(plain)] == ["kpipe.instance", "kpipe.worker"]
 
 
 # ----------------------------------------------------------------------------------------------- configuration

@@ -23,12 +23,11 @@ from kpipe_platform.dead_letters.redrive.results import RedriveProgress, Redrive
 from kpipe_platform.dead_letters.redrive.topics import RedriveTopics
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import group_members
+from kpipe_platform.kafka.groups import group_members, refuse_foreign_members
 from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
 from kpipe_platform.kafka.reader import read_range
 from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import check_partitions, refuse_foreign_members
-from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.kafka.topics import check_partitions, describe_topics
 
 logger = logging.getLogger(__name__)
 

@@ -1,0 +1,159 @@
+"""The output of a ``@kafka_asset``: its slices are run here, and Dagster hears what became of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import dagster as dg
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.dead_letters import Distribution
+from kpipe_platform.io_managers.current import Store, store_slice_by
+from kpipe_platform.io_managers.metadata import materialization_metadata
+from kpipe_platform.io_managers.partition_events import StepEvents, Watch
+from kpipe_platform.io_managers.results import check_rows, log_summary, materialization, warn_left_out
+from kpipe_platform.io_managers.step import KafkaStep, StepInput, kafka_partitions_of
+from kpipe_platform.observability.events import reason_of
+from kpipe_platform.slices.report import PartitionResult, partitions_failed
+from kpipe_platform.slices.run.events import RunEvent, SliceCommitted, SliceStarted, TargetPrepared, UnitFinished
+from kpipe_platform.slices.run.runner import SliceRunner
+from kpipe_platform.slices.values import DeferredStage, Unit
+from kpipe_platform.spark.stage_notes import current_notes
+
+_INTERRUPTIONS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
+
+
+def emit_deferred(
+    context: dg.OutputContext, stage: DeferredStage, *, topic: KafkaTopic | None, store: Store | None
+) -> Iterator[Any]:
+    """Run a ``@kafka_asset``'s slices and report them.
+
+    Yields:
+        Dagster events for the partitions that are done, where others failed.
+
+    Raises:
+        KpipeError: A slice failed; what earlier slices committed stays reported.
+    """
+    kafka_step = _step_of(stage)
+    asset = kafka_step.settings.run.asset
+
+    def call(inputs: Mapping[str, Any]) -> Any:
+        return check_rows(asset, stage.call(inputs))
+
+    by_slice = None if store is None else store_slice_by(store)
+    runner = SliceRunner(replace(stage, call=call), kafka_step.settings, topic, by_slice)
+    _note_metadata(dg.AssetExecutionContext.get().op_execution_context)
+    listener = _Listener(context, stage, kafka_step)
+    step = kafka_step.step
+    numbers = None if step.partition_keys is None else kafka_partitions_of(step, list)
+    units = [Unit()] if numbers is None else [Unit(number) for number in numbers]
+    try:
+        yield from _emit(context, kafka_step, runner, units, listener)
+    except BaseException as error:
+        for event in runner.undelivered():
+            listener.handle(event)
+        listener.events.close("the run was terminated" if isinstance(error, _INTERRUPTIONS) else reason_of(error))
+        raise
+    listener.events.close()
+
+
+def _step_of(stage: DeferredStage) -> KafkaStep:
+    first = next(iter(stage.inputs.values()))
+    assert isinstance(first, StepInput)  # noqa: S101  # a KafkaIOManager loaded it
+    return first.kafka_step
+
+
+class _Listener:
+    """Passes the events of a run on: to Dagster's log, and as events of partitions."""
+
+    def __init__(self, context: dg.OutputContext, stage: DeferredStage, kafka_step: KafkaStep) -> None:
+        self._context = context
+        self._asset = kafka_step.settings.run.asset
+        topics = [each.topic.name for each in stage.inputs.values()]
+        observe = context.log_event if kafka_step.observes_partitions else None
+        self.events = StepEvents(kafka_step.step, topics, observe)
+        self._watches: dict[Unit, Watch] = {}
+        self.finished: set[Unit] = set()
+
+    def handle(self, event: RunEvent) -> None:
+        """Pass one event on, in the step's thread."""
+        if isinstance(event, TargetPrepared):
+            warn_left_out(self._context, self._asset, event.target)
+        elif isinstance(event, SliceStarted):
+            self._watch(event.unit).planned(event.slice)
+        elif isinstance(event, SliceCommitted):
+            self._watch(event.unit).done(event.report)
+        elif isinstance(event, UnitFinished):
+            self._finished(event.result)
+        self.events.deliver()
+
+    def _finished(self, result: PartitionResult) -> None:
+        error = result.error
+        self.finished.add(result.unit)
+        self._watch(result.unit).ended(None if error is None else reason_of(error))
+        log_summary(self._context, result.summary)
+        if error is not None and result.unit.partition is not None:
+            self._context.log.error("partition %s: %s", result.unit.partition, error)
+
+    def _watch(self, unit: Unit) -> Watch:
+        if unit not in self._watches:
+            self._watches[unit] = self.events.watch(None if unit.partition is None else [unit.partition])
+        return self._watches[unit]
+
+
+def _note_metadata(context: dg.OpExecutionContext) -> None:
+    """Let the stage call ``context.add_output_metadata``.
+
+    For Dagster the output is there before the stage is called, and takes no metadata any more. What a call of the
+    stage adds is noted instead, and reported with the slice that this call was for, once it is committed.
+    """
+    add = context.add_output_metadata
+
+    def note(metadata: Mapping[str, Any], output_name: str | None = None, mapping_key: str | None = None) -> None:
+        notes = current_notes()
+        if notes is None:
+            add(metadata, output_name, mapping_key)
+        else:
+            # What Dagster cannot store fails here, not after the commit.
+            notes.metadata |= dg.AssetMaterialization("checked", metadata=metadata).metadata
+
+    context.add_output_metadata = note  # type: ignore[method-assign]  # of this step's own object
+
+
+def _emit(
+    context: dg.OutputContext, kafka_step: KafkaStep, runner: SliceRunner, units: list[Unit], listener: _Listener
+) -> Iterator[Any]:
+    provenance = kafka_step.settings.run.provenance
+    try:
+        results = runner.run(units, listener.handle)
+    except _INTERRUPTIONS:
+        # A run that is terminated has committed slices all the same, one that lingers perhaps thousands.
+        for result in runner.results.values():
+            if result.unit not in listener.finished:
+                log_summary(context, result.summary)
+        yield from _materializations(context, runner.results.values(), provenance)
+        raise
+    failed = [result.error for result in results if result.error is not None]
+    if failed:
+        # What was committed stays, and Dagster's second copy of the offsets follows it.
+        yield from _materializations(context, results, provenance)
+        raise failed[0] if kafka_step.step.partition_keys is None else partitions_failed(results)
+    for result in results:
+        metadata = materialization_metadata(result.summary, provenance)
+        if len(units) == 1:
+            context.add_output_metadata(metadata)
+        else:
+            context.step_context.add_asset_metadata(
+                metadata, asset_key=kafka_step.step.asset_key, partition_key=str(result.unit.partition)
+            )
+
+
+def _materializations(
+    context: dg.OutputContext, results: Iterable[PartitionResult], provenance: Distribution
+) -> Iterator[Any]:
+    for result in results:
+        if result.summary.slices:
+            number = result.unit.partition
+            yield materialization(context, None if number is None else str(number), result.summary, provenance)

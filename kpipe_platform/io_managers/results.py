@@ -1,0 +1,68 @@
+"""What an asset returned, and what Dagster hears of the slices that came of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dagster as dg
+
+from kpipe_platform.dead_letters import Distribution
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.io_managers.metadata import describe, materialization_metadata
+from kpipe_platform.resources._compat import NoValueSentinel
+from kpipe_platform.slices.plan.ranges import resumption_of
+from kpipe_platform.slices.report import RunSummary
+from kpipe_platform.slices.target import SliceTarget
+
+
+def check_rows(asset: str, output: Any) -> Any:
+    """What an asset's function returned, if it is rows.
+
+    Raises:
+        ConfigError: It is not rows but None, or one of Dagster's results, which a store would take for the output.
+    """
+    if output is None:
+        msg = f"asset {asset} returned None, not rows to store"
+        raise ConfigError(msg, fix="return the rows; a `return` may be missing. For no rows return an empty DataFrame")
+    if output is NoValueSentinel or isinstance(output, dg.MaterializeResult | dg.ObserveResult | dg.Output):
+        name = dg.MaterializeResult.__name__ if output is NoValueSentinel else type(output).__name__
+        msg = f"asset {asset} returned a {name} without rows to store"
+        raise ConfigError(
+            msg, fix="return the rows themselves; add metadata by context.add_output_metadata(...) in the function"
+        )
+    return output
+
+
+def materialization(
+    context: dg.OutputContext, partition: str | None, summary: RunSummary, provenance: Distribution
+) -> dg.DagsterEvent:
+    """The event of a materialization that handle_output yields itself: of some partitions only, or of a failed run."""
+    metadata = materialization_metadata(summary, provenance)
+    event = dg.AssetMaterialization(asset_key=context.asset_key, partition=partition, metadata=metadata)
+    return dg.DagsterEvent.asset_materialization(context.step_context, event)
+
+
+def warn_left_out(context: dg.OutputContext, asset: str, target: SliceTarget) -> None:
+    """Name the partitions that nobody reads, in each run: the records in them are in no count."""
+    for topic, numbers in target.left_out.items():
+        context.log.warning(
+            "topic %s has partition(s) %s, of which %s has no Dagster partition: no run reads them. Partition the "
+            "asset by kafka_partitions(%r); if it is, observe the topic's asset, or run a sensor, which registers them",
+            topic,
+            ", ".join(map(str, numbers)),
+            asset,
+            topic,
+        )
+
+
+def log_summary(context: dg.OutputContext, summary: RunSummary) -> None:
+    """A line or two, however many slices: Dagster stores each line of its log as an event."""
+    if not summary.slices:
+        return
+    facts = describe(summary)
+    context.log.info(
+        "%s: read %s, written %s, dead letters %s, skipped %s, in %s s",
+        *(facts[name] for name in ("slice", "read", "written", "dead_letters", "skipped", "seconds")),
+    )
+    if summary.resumed and summary.last is not None:
+        context.log.warning("%s", resumption_of(summary.last.slice.group, summary.resumed))

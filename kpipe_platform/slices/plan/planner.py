@@ -1,0 +1,271 @@
+"""Plan: the consecutive slices of a unit, the first one fully, the next ones cheaply.
+
+A full plan asks the brokers everything. A slice that this run itself has committed says where the next one begins, and
+a short plan asks only for the log's start and end. The compare in the writer is the lock, so a plan may be wrong about
+the group: nothing is lost or repeated by that. What a short plan leaves out (the topic's id, the group's members) is
+asked every few seconds.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.errors import (
+    ForeignMemberError,
+    KpipeError,
+    LostRangeError,
+    OffsetConflictError,
+    OffsetsPendingError,
+    OffsetsVanishedError,
+    TerminalError,
+    TopicNotFoundError,
+    TopicRecreatedError,
+)
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.groups import CommittedOffset
+from kpipe_platform.kafka.lanes import settle, unsettled
+from kpipe_platform.kafka.offsets import OffsetRange, Partition, watermarks
+from kpipe_platform.kafka.slices import Slice, dotted_id, lane_ids, transactional_id
+from kpipe_platform.kafka.topics import TopicDescription, describe_topics
+from kpipe_platform.kafka.transactions import abort_lingering
+from kpipe_platform.slices.plan.facts import gather_facts
+from kpipe_platform.slices.plan.ranges import (
+    RENEW_AFTER_MS,
+    LastMaterialization,
+    PartitionFacts,
+    PlanPolicy,
+    plan_slice,
+)
+
+logger = logging.getLogger(__name__)
+
+ASK_ALL_EVERY_S = 5.0
+"""What a short plan does not ask is noticed this much later at most, by the compare mostly sooner."""
+
+_REFUSALS = (ForeignMemberError, LostRangeError, OffsetsVanishedError, TopicNotFoundError, TopicRecreatedError)
+
+
+def partitions_of(clients: Clients, topics: Iterable[KafkaTopic], numbers: Sequence[int] | None) -> list[Partition]:
+    """The partitions of some topics: these numbers of each; None: all.
+
+    Raises:
+        ConfigError: A topic cannot be read.
+        TopicNotFoundError: A topic does not exist.
+    """
+    partitions = []
+    for topic in topics:
+        topic.require_readable()
+        wanted: Iterable[int] = numbers or ()
+        if numbers is None:
+            wanted = range(describe_topics(clients, [topic.name])[topic.name].partitions)
+        partitions += [(topic.name, number) for number in wanted]
+    return partitions
+
+
+def plan_next(
+    clients: Clients,
+    policy: PlanPolicy,
+    partitions: Iterable[Partition],
+    *,
+    run_id: str,
+    slice_id: str | None = None,
+    last_materialization: Callable[[Partition], LastMaterialization | None] = lambda _: None,
+) -> Slice:
+    """Plan the next slice of some partitions from all facts. Moves nothing but what a dead run left in between.
+
+    Args:
+        clients: Clients of the source's cluster.
+        policy: What decides the plan.
+        partitions: Pairs of topic and partition number.
+        run_id: Who takes the slice.
+        slice_id: Name of the slice; None: a new one.
+        last_materialization: The last materialization of a partition that Dagster holds.
+
+    Raises:
+        KpipeError: One of the refusals of ``kpipe_platform.slices.plan.ranges.plan_range``.
+    """
+    wanted, name = list(partitions), slice_id or _new_id()
+    try:
+        facts = gather_facts(clients, policy, wanted, last_materialization)
+    except OffsetsPendingError:
+        # A run that was killed between adding its offsets and its commit; whoever owns the slice now may abort it, and
+        # a run that lives is only fenced.
+        ranges = [OffsetRange(topic, number, 0, 0) for topic, number in wanted]
+        for own in (transactional_id(policy.group, ranges), dotted_id(policy.group, ranges)):
+            for lingering in (own, *sorted(lane_ids(own, policy.lanes))):
+                abort_lingering(clients.settings, lingering)
+        facts = gather_facts(clients, policy, wanted, last_materialization)
+    while unsettled(stands := {(f.topic, f.partition): f.committed for f in facts}):
+        settle(clients.settings, policy.group, stands, run_id=run_id, slice_id=name)
+        facts = gather_facts(clients, policy, wanted, last_materialization)
+    return plan_slice(facts, policy, run_id=run_id, slice_id=name, now_ms=int(time.time() * 1000))
+
+
+def _new_id() -> str:
+    return uuid.uuid4().hex[:16]
+
+
+class SlicePlanner:
+    """Plans the slices of a unit, one after another. A planned slice counts as committed until `failed` is called.
+
+    Args:
+        policy: What decides the plans.
+        topics: The topics.
+        numbers: Kafka partitions of each; None: all.
+        run_id: Who takes the slices.
+        last_materialization: The last materialization of a partition that Dagster holds.
+        clock: Monotonic seconds; injected for tests.
+    """
+
+    def __init__(
+        self,
+        policy: PlanPolicy,
+        topics: Sequence[KafkaTopic],
+        numbers: Sequence[int] | None,
+        *,
+        run_id: str,
+        last_materialization: Callable[[Partition], LastMaterialization | None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._policy = policy
+        self._topics = topics
+        self._numbers = numbers
+        self._run_id = run_id
+        self._last_materialization = last_materialization
+        self._clock = clock
+        self._planned: Slice | None = None
+        self._done: Slice | None = None
+        # What this run has committed is not yet a materialization that Dagster holds.
+        self._ends: dict[Partition, LastMaterialization] = {}
+        self._is_short = False
+        self._asked_all_at = self._renewed_at = clock()
+
+    def next(self, clients: Clients) -> Slice:
+        """Plan the next slice.
+
+        Raises:
+            KpipeError: One of the plan's refusals.
+        """
+        self._settle()
+        done = self._done
+        self._is_short = done is not None and self._clock() - self._asked_all_at < ASK_ALL_EVERY_S
+        if done is not None and self._is_short:
+            try:
+                self._planned = self._plan_after(clients, done)
+            except TerminalError:
+                # The full plan says more of it.
+                self._is_short = False
+            else:
+                return self._planned
+        asked_at = self._clock()
+        self._planned = self._ask_all(clients)
+        self._asked_all_at = asked_at
+        return self._planned
+
+    def failed(self, clients: Clients, error: Exception) -> None:
+        """The planned slice is not committed, or not all of it: the next plan asks everything.
+
+        Raises:
+            KpipeError: What the full plan would have refused, where the plan was a short one; caused by the error.
+        """
+        was_short, self._is_short, self._planned, self._done = self._is_short, False, None, None
+        # What is transient is planned again, or says what it is by itself; an offset that moved does not say why.
+        unclear = isinstance(error, OffsetConflictError | TerminalError)
+        if not was_short or not unclear:
+            return
+        try:
+            self._ask_all(clients)
+        except _REFUSALS as refusal:
+            raise refusal from error
+        except KpipeError as other:
+            logger.debug("why %s failed is not known better: %s", error, other)
+
+    @property
+    def partitions(self) -> list[Partition]:
+        """The partitions of the last slice, whose log ends `has_new` looks at."""
+        self._settle()
+        return [] if self._done is None else [(p.range.topic, p.range.partition) for p in self._done.ranges]
+
+    def has_new(
+        self, ends: Mapping[Partition, int] | None, described: Mapping[str, TopicDescription] | None = None
+    ) -> bool:
+        """Whether the log's end has moved since the last slice, or a plan is to look at something else.
+
+        Args:
+            ends: Log ends of at least `partitions`; None: the brokers did not answer. The plan asks again, as often as
+                the policy says, or says what is wrong.
+            described: The topics, where they were asked for.
+        """
+        self._settle()
+        done = self._done
+        if done is None or ends is None:
+            self._done = None
+            return True
+        moved = [ends[(p.range.topic, p.range.partition)] - p.range.end for p in done.ranges]
+        # An end before the offset that an open transaction explained already is no reason to plan again.
+        known = [p.is_past_stable for p in done.ranges]
+        if any(by > 0 or (by < 0 and not past) for by, past in zip(moved, known, strict=True)):
+            return True
+        if self._clock() - self._renewed_at >= RENEW_AFTER_MS / 1000:
+            # Only a full plan finds that an offset is to be renewed.
+            self._renewed_at, self._done = self._clock(), None
+            return True
+        if described is not None and self._has_changed(done, described):
+            self._done = None
+            return True
+        return False
+
+    def _has_changed(self, done: Slice, described: Mapping[str, TopicDescription]) -> bool:
+        """Whether a topic was created anew or has more partitions."""
+        partitions = sum(described[topic.name].partitions for topic in self._topics)
+        recreated = any(described[p.range.topic].topic_id != p.topic_id for p in done.ranges)
+        return recreated or (self._numbers is None and partitions != len(done.ranges))
+
+    def _settle(self) -> None:
+        """What was planned last is committed, unless it failed."""
+        if self._planned is not None:
+            planned, self._planned = self._planned, None
+            self._committed(planned)
+
+    def _committed(self, slice_: Slice) -> None:
+        self._done = slice_
+        if slice_.moves_offsets:
+            self._renewed_at = self._clock()
+        for planned in slice_.ranges:
+            r = planned.range
+            self._ends[(r.topic, r.partition)] = LastMaterialization(r.end, planned.topic_id)
+
+    def _ask_all(self, clients: Clients) -> Slice:
+        return plan_next(
+            clients,
+            self._policy,
+            partitions_of(clients, self._topics, self._numbers),
+            run_id=self._run_id,
+            last_materialization=self._last,
+        )
+
+    def _last(self, place: Partition) -> LastMaterialization | None:
+        return self._ends.get(place) or self._last_materialization(place)
+
+    def _plan_after(self, clients: Clients, done: Slice) -> Slice:
+        # Each stale id costs a producer; what an earlier run's lanes left is fenced by the first plan.
+        policy = replace(self._policy, lanes=1)
+        places = [(planned.range.topic, planned.range.partition) for planned in done.ranges]
+        marks = watermarks(clients, places, policy.isolation)
+        facts = [
+            PartitionFacts(
+                topic=planned.range.topic,
+                partition=planned.range.partition,
+                topic_id=planned.topic_id,
+                marks=marks[place],
+                committed=CommittedOffset(planned.range.end),
+                partitions=planned.partitions,
+            )
+            for planned, place in zip(done.ranges, places, strict=True)
+        ]
+        return plan_slice(facts, policy, run_id=done.run_id, slice_id=_new_id())

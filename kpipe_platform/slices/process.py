@@ -1,0 +1,134 @@
+"""Process: one slice, step by step. It is read, staged and written; the steps are modules of this room."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+
+from kpipe_platform.errors import KpipeError, StageFailedError
+from kpipe_platform.slices.isolate import Interruption, Isolation, add_faults, find_failing, shown, without_failing
+from kpipe_platform.slices.read import read_sources
+from kpipe_platform.slices.report import SliceReport
+from kpipe_platform.slices.settings import SliceSettings
+from kpipe_platform.slices.stage import call_stage
+from kpipe_platform.slices.values import DeferredStage, PlannedSlice, Sources, StagedSlice
+from kpipe_platform.slices.write.commit import commit_empty
+from kpipe_platform.slices.write.deliveries import Delivery
+from kpipe_platform.slices.write.lanes import process_in_lanes
+from kpipe_platform.spark.failures import classify, is_sparks, may_be_timestamp
+
+logger = logging.getLogger(__name__)
+
+
+def process_slice(
+    planned: PlannedSlice,
+    stage: DeferredStage,
+    settings: SliceSettings,
+    delivery: Delivery,
+    interruption: Interruption,
+    committed: Callable[[SliceReport], None],
+) -> None:
+    """Process a planned slice and move its offsets.
+
+    Args:
+        planned: The slice.
+        stage: The stage and its inputs.
+        settings: The run's settings.
+        delivery: Writes outputs and dead letters.
+        interruption: Stops a search for failing records when the run is terminated.
+        committed: Called with the slice's report once it is committed; with one for each part that commits by itself.
+
+    Raises:
+        KpipeError: Anything that went wrong; offsets of what was not reported are unmoved.
+    """
+    if planned.slice.is_empty:
+        committed(commit_empty(planned.slice, settings))
+        return
+    if delivery.writers > 1:
+        lanes = process_in_lanes(planned, stage, settings, delivery.target, delivery.writers)
+        if lanes.done is not None:
+            committed(lanes.done)
+        if lanes.error is not None:
+            raise lanes.error
+        if lanes.rest is None:
+            return
+        planned = replace(planned, slice=lanes.rest)
+    try:
+        report = _process(planned, stage, settings, delivery, interruption, by_client=False)
+    except StageFailedError as error:
+        if not may_be_timestamp(error):
+            raise
+        reason = shown(error, settings)
+        logger.info("%s: perhaps Spark cannot read it, so kpipe's own client does: %s", planned.slice, reason)
+        report = _process(planned, stage, settings, delivery, interruption, by_client=True)
+    committed(report)
+
+
+def deliver(staged: StagedSlice, delivery: Delivery) -> SliceReport:
+    """Write a slice whose stage was called, and let go of what it cached.
+
+    Raises:
+        KpipeError: Anything that went wrong; offsets are unmoved.
+    """
+    try:
+        return delivery.write(staged)
+    except KpipeError:
+        raise
+    except Exception as error:
+        if is_sparks(error):
+            raise classify(error, str(staged.slice)) from error
+        raise
+    finally:
+        staged.notes.release()
+
+
+def _process(
+    planned: PlannedSlice,
+    stage: DeferredStage,
+    settings: SliceSettings,
+    delivery: Delivery,
+    interruption: Interruption,
+    *,
+    by_client: bool,
+) -> SliceReport:
+    topics = {name: each.topic for name, each in stage.inputs.items()}
+    sources = read_sources(planned.slice, topics, settings, by_client=by_client)
+    try:
+        try:
+            return deliver(call_stage(planned, stage, sources), delivery)
+        except StageFailedError as error:
+            if not stage.isolate or not error.isolable or (may_be_timestamp(error) and not by_client):
+                raise
+            isolation = find_failing(planned, stage, settings, sources, error, delivery.try_out, interruption)
+            return _deliver_without(planned, stage, settings, delivery, sources, isolation, error)
+    finally:
+        for _, rows in sources.values():
+            rows.release()
+
+
+def _deliver_without(
+    planned: PlannedSlice,
+    stage: DeferredStage,
+    settings: SliceSettings,
+    delivery: Delivery,
+    sources: Sources,
+    isolation: Isolation,
+    first: StageFailedError,
+) -> SliceReport:
+    """Write the slice once, without the records that the stage fails on, and apply the action to them."""
+    try:
+        staged = call_stage(planned, stage, without_failing(sources, isolation))
+        add_faults(staged, isolation, settings)
+        return replace(deliver(staged, delivery), isolation=isolation.cost)
+    except StageFailedError as error:
+        if not error.isolable:
+            raise
+        count = len(isolation.failing)
+        msg = f"the stage fails on {planned.slice}, also without the {count:,} record(s) that it fails on alone: "
+        raise StageFailedError(
+            msg + error.cause,
+            fix="fix the stage: it fails on records together that pass alone; nothing was written",
+            cause=error.cause,
+            isolable=False,
+        ) from first

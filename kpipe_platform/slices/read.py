@@ -1,0 +1,52 @@
+"""Read: the rows of a planned slice, decoded, as lazy DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.slices.settings import SliceSettings
+from kpipe_platform.slices.values import Sources
+from kpipe_platform.spark.failures import classify, is_sparks
+from kpipe_platform.spark.frames import SliceFrames, TopicCodecs
+from kpipe_platform.spark.reader import read_slice
+
+
+def read_sources(
+    slice_: Slice, topics: Mapping[str, KafkaTopic], settings: SliceSettings, *, by_client: bool = False
+) -> Sources:
+    """Read each topic's part of a slice; no Spark job runs yet.
+
+    Args:
+        slice_: The slice.
+        topics: The topics by input name.
+        settings: The run's settings.
+        by_client: Read by kpipe's own client, because Spark's source fails on a record's timestamp.
+
+    Raises:
+        KpipeError: There is no session, or it lacks the Kafka connector.
+    """
+    return {name: (topic, _read_topic(slice_, topic, settings, by_client)) for name, topic in topics.items()}
+
+
+def _read_topic(slice_: Slice, topic: KafkaTopic, settings: SliceSettings, by_client: bool) -> SliceFrames:
+    tasks = settings.engine.tasks_at_once
+    if settings.destination is not None and settings.destination.delivery == "at_least_once":
+        # Parallel writers of parts of one partition would not keep its order.
+        tasks = min(tasks, len(slice_.ranges) * settings.parallelism.writers_per_partition)
+    try:
+        return read_slice(
+            settings.engine.spark_session,
+            settings.source,
+            slice_,
+            TopicCodecs(topic.key_codec, topic.value),
+            topic=topic.name,
+            isolation=settings.policy.isolation,
+            parallelism=max(tasks // slice_.lanes, 1),
+            by_client=by_client,
+        )
+    except Exception as error:
+        if is_sparks(error):
+            raise classify(error, str(slice_)) from error
+        raise

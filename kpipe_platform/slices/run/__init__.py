@@ -1,0 +1,1 @@
+"""Which slices a run takes, of which partitions, in which order, and until when."""

@@ -1,0 +1,44 @@
+"""What a run tells its caller while it works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.slices.report import PartitionResult, SliceReport
+from kpipe_platform.slices.target import SliceTarget
+from kpipe_platform.slices.values import Unit
+
+
+@dataclass(frozen=True)
+class TargetPrepared:
+    """The topics to write are there; no slice is planned yet."""
+
+    target: SliceTarget
+
+
+@dataclass(frozen=True)
+class SliceStarted:
+    """A slice of a unit is planned."""
+
+    unit: Unit
+    slice: Slice
+
+
+@dataclass(frozen=True)
+class SliceCommitted:
+    """A slice of a unit, or a part of one, is committed."""
+
+    unit: Unit
+    report: SliceReport
+
+
+@dataclass(frozen=True)
+class UnitFinished:
+    """The run takes no further slice of a unit."""
+
+    result: PartitionResult
+
+
+RunEvent: TypeAlias = TargetPrepared | SliceStarted | SliceCommitted | UnitFinished

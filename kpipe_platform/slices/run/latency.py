@@ -1,0 +1,97 @@
+"""Produce-to-commit latency of a run: percentiles in a space that does not grow with the slices."""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from types import TracebackType
+
+from confluent_kafka import KafkaException
+
+from kpipe_platform.errors import KpipeError
+from kpipe_platform.kafka.samples import TimestampReader
+from kpipe_platform.kafka.slices import Slice
+
+logger = logging.getLogger(__name__)
+
+# A bucket is 2 % wide: what a percentile is exact to. A day of milliseconds needs about 900 buckets.
+_STEP = math.log(1.02)
+
+
+@dataclass
+class Latencies:
+    """Latencies in buckets of equal ratio."""
+
+    _buckets: Counter[int] = field(default_factory=Counter)
+    _count: int = 0
+
+    @property
+    def count(self) -> int:
+        """Latencies that were added."""
+        return self._count
+
+    def add(self, latencies_ms: Iterable[int]) -> None:
+        """Add some, milliseconds. A producer's clock that is ahead of ours makes them negative: those count as 1 ms."""
+        for latency_ms in latencies_ms:
+            self._buckets[round(math.log(max(latency_ms, 1)) / _STEP)] += 1
+            self._count += 1
+
+    def percentiles(self, *percents: float) -> list[int | None]:
+        """The latencies that so many percent do not exceed, milliseconds; None where there are none."""
+        return [self._percentile(percent) for percent in percents]
+
+    def _percentile(self, percent: float) -> int | None:
+        wanted = math.ceil(self._count * percent / 100)
+        for bucket, count in sorted(self._buckets.items()):
+            wanted -= count
+            if wanted <= 0:
+                return round(math.exp(bucket * _STEP))
+        return None
+
+
+class CommitLatency:
+    """Measures the time from the produce of a slice's first and last record to the slice's commit.
+
+    The timestamps are read beside the work on the slice, in a thread, so that they delay nothing. A run has one reader
+    for all its partitions.
+
+    Args:
+        reader: Reads the timestamps.
+        now_ms: Milliseconds since the epoch; injected for tests.
+    """
+
+    def __init__(self, reader: TimestampReader, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
+        self._reader = reader
+        self._now_ms = now_ms
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="kpipe-stamps")
+
+    def planned(self, slice_: Slice) -> Future[list[int]]:
+        """Begin to read the timestamps of a slice."""
+        return self._pool.submit(self._reader.bounds, [planned.range for planned in slice_.ranges])
+
+    def committed(self, reading: Future[list[int]]) -> list[int]:
+        """The latencies of a slice that is committed now, milliseconds; none where they are unknown."""
+        now_ms = self._now_ms()
+        try:
+            return [now_ms - stamp for stamp in reading.result()]
+        except (KpipeError, KafkaException) as error:
+            logger.debug("the latency of a slice is not known: %s", error)
+            return []
+
+    def close(self) -> None:
+        """Let the reader go."""
+        self._pool.shutdown(cancel_futures=True)
+        self._reader.close()
+
+    def __enter__(self) -> CommitLatency:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

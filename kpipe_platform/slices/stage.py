@@ -1,0 +1,47 @@
+"""Stage: call the user's function with the rows of a slice."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import nullcontext
+
+from kpipe_platform.dead_letters import Segment
+from kpipe_platform.slices.values import DeferredStage, PlannedSlice, Sources, StagedSlice
+from kpipe_platform.spark.convert import to_form
+from kpipe_platform.spark.failures import classify, is_classified, is_sparks
+from kpipe_platform.spark.stage_notes import noting
+
+# One call at a time in this process: a stage may register its input as a temporary view by a fixed name, and would read
+# that of another partition, or of another part, where two calls overlap.
+_CALLING = threading.Lock()
+
+
+def call_stage(planned: PlannedSlice, stage: DeferredStage, sources: Sources) -> StagedSlice:
+    """Call the stage once. What it returns is mostly lazy: Spark runs it when it is written.
+
+    Args:
+        planned: The slice.
+        stage: The stage.
+        sources: Rows of the slice, or of a part of it.
+
+    Raises:
+        StageFailedError: The stage failed, and it may be isolated.
+        Exception: The stage's own exception, where it may not be isolated.
+    """
+    began, started_ms = time.monotonic(), int(time.time() * 1000)
+    with noting() as notes:
+        try:
+            inputs = {
+                name: to_form(sources[name][1].good, each.form, each.topic.value) for name, each in stage.inputs.items()
+            }
+            with _CALLING if any(each.form == "spark" for each in stage.inputs.values()) else nullcontext():
+                output = stage.call(inputs)
+        except Exception as error:
+            notes.release()
+            # Where nothing is isolated, Dagster shows the user's own exception.
+            if is_sparks(error) or (stage.isolate and not is_classified(error)):
+                raise classify(error, str(planned.slice)) from error
+            raise
+    called = Segment("stage", started_ms, int((time.monotonic() - began) * 1000))
+    return StagedSlice(planned.slice, sources, output, notes, (*planned.segments, called), planned.retries)

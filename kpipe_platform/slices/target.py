@@ -1,0 +1,206 @@
+"""Target: the topics that a run writes, checked and created before any slice is planned."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.dead_letters.write.redaction import load_redaction
+from kpipe_platform.errors import ConfigError, DeadLetterError, TopicNotFoundError
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.topics import (
+    TopicDescription,
+    TopicLimits,
+    TopicSpec,
+    create_topic,
+    describe_topics,
+    require_spec,
+    topic_limits,
+    unequal_partitions,
+)
+from kpipe_platform.policies.faults import FaultAction
+from kpipe_platform.slices.settings import SliceSettings
+
+
+@dataclass(frozen=True)
+class SliceTarget:
+    """Where outputs and dead letters of a step go.
+
+    Args:
+        topic: Destination topic; None where another IO manager stores the output.
+        limits: What the destination topic takes.
+        dead_letter_topics: Dead-letter topic and its limits, by source topic; without those that do not exist, where
+            no policy asks for them.
+        left_out: Partitions of each source topic that no Dagster partition of the asset takes; only topics that have
+            some.
+    """
+
+    topic: KafkaTopic | None
+    limits: TopicLimits
+    dead_letter_topics: Mapping[str, tuple[str, TopicLimits]]
+    left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+
+
+def prepare_target(
+    settings: SliceSettings,
+    clients: Clients,
+    sources: Iterable[KafkaTopic],
+    topic: KafkaTopic | None,
+    *,
+    plain: bool = False,
+) -> SliceTarget:
+    """Check, and create where declared, the topics that the step writes.
+
+    What is written must be another topic than what is read, and dead letters another than outputs: an asset would read
+    what it has written.
+
+    Args:
+        settings: The run's settings.
+        clients: Clients of the source's cluster.
+        sources: The topics that are read.
+        topic: Destination topic; None where another IO manager stores the output.
+        plain: The asset is no ``@kafka_asset``: its stage ran already, once.
+
+    Raises:
+        ConfigError: A resource is missing, the clusters differ where one transaction must span them, or the destination
+            topic is not as it is declared.
+        TopicNotFoundError: The destination topic does not exist and is not declared to be created, or is, and a source
+            does not exist.
+        DeadLetterError: A dead-letter topic does not exist.
+    """
+    _check_resources(settings, topic)
+    names = [source.name for source in sources]
+    _check_parts(settings, topic, names, plain=plain)
+    # Before a topic is created: a mistyped source is not to leave a new topic behind.
+    described = describe_topics(clients, names) if names else {}
+    left_out = _left_out(settings, described)
+    writing = _writing_clients(settings, clients)
+    try:
+        if topic is not None:
+            found = _ensure(writing, topic.name, topic.create)
+            _refuse_source(settings, "destination topic", found, described)
+            if found is not None and topic.create is not None:
+                require_spec(writing, found, topic.create)
+        letters = _dead_letter_topics(settings, writing, described, topic)
+        limits = topic_limits(writing, [*([topic.name] if topic else []), *letters.values()])
+    finally:
+        if writing is not clients:
+            writing.close()
+    return SliceTarget(
+        topic,
+        limits[topic.name] if topic else TopicLimits(),
+        {source: (letter, limits[letter]) for source, letter in letters.items()},
+        left_out,
+    )
+
+
+def _left_out(settings: SliceSettings, sources: Mapping[str, TopicDescription]) -> dict[str, tuple[int, ...]]:
+    """Partitions of the source topics that no run of the asset takes.
+
+    Raises:
+        ConfigError: The topics differ in their number of partitions, and the runs take the same one of each.
+    """
+    known = settings.run.partition_keys
+    if known is None:
+        return {}
+    counts = {name: found.partitions for name, found in sources.items()}
+    if len(set(counts.values())) > 1:
+        raise unequal_partitions(f"asset {settings.run.asset}", counts)
+    absent = {name: tuple(n for n in range(count) if str(n) not in known) for name, count in counts.items()}
+    return {name: numbers for name, numbers in absent.items() if numbers}
+
+
+def _check_resources(settings: SliceSettings, topic: KafkaTopic | None) -> None:
+    asset = settings.run.asset
+    destination, dead_letter = settings.destination, settings.dead_letter
+    if topic is not None and destination is None:
+        msg = f"asset {asset} writes topic {topic.name!r}, but its KafkaIOManager has no destination"
+        raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
+    if settings.policies.may(FaultAction.DEAD_LETTER) and dead_letter is None:
+        msg = f"asset {asset} dead-letters failed records, but its IO manager has no dead-letter destination"
+        raise ConfigError(msg, fix="KafkaIOManager(dead_letter=KafkaDeadLetterDestination(...), ...)")
+    if dead_letter is not None and dead_letter.redact is not None:
+        # Refused now, not at the first dead letter.
+        load_redaction(dead_letter.redact)
+    if topic is None or destination is None:
+        return
+    writes = destination.connection
+    if destination.delivery == "exactly_once" and writes != settings.source:
+        msg = f"asset {asset}: exactly once needs source and destination on one cluster and one connection"
+        raise ConfigError(msg, fix='use one KafkaConnection for both, or KafkaDestination(delivery="at_least_once")')
+    if dead_letter is not None and dead_letter.connection != writes:
+        msg = f"asset {asset}: dead letters are written by the destination's producer, on its cluster"
+        raise ConfigError(msg, fix="give KafkaDeadLetterDestination the destination's KafkaConnection")
+
+
+def _check_parts(settings: SliceSettings, topic: KafkaTopic | None, sources: list[str], *, plain: bool) -> None:
+    """Refuse a stage of which no parts can be taken, where parts are asked for."""
+    destination = settings.destination
+    parts = settings.parallelism.writers_per_partition
+    if parts == 1 or topic is None or destination is None or destination.delivery != "exactly_once" or not sources:
+        return
+    why = "its stage reads several topics, whose records belong together" if len(sources) > 1 else ""
+    if plain:
+        why = "only the stage of a @kafka_asset can be called for each part"
+    if why:
+        msg = f"asset {settings.run.asset} is to write {parts} parts of a slice at once: {why}"
+        raise ConfigError(
+            msg, fix="scaling=PartitionScaling(execution_mode=...) without RELAX_ORDERING_WITHIN_PARTITION"
+        )
+
+
+def _writing_clients(settings: SliceSettings, clients: Clients) -> Clients:
+    where = settings.destination or settings.dead_letter
+    if where is None or where.connection == clients.settings:
+        return clients
+    return Clients(where.connection)
+
+
+def _dead_letter_topics(
+    settings: SliceSettings, writing: Clients, sources: Mapping[str, TopicDescription], topic: KafkaTopic | None
+) -> dict[str, str]:
+    if settings.dead_letter is None:
+        return {}
+    needed = settings.policies.may(FaultAction.DEAD_LETTER)
+    letters = {source: settings.dead_letter.topic.replace("{source_topic}", source) for source in sources}
+    for source, letter in list(letters.items()):
+        spec = TopicSpec(sources[source].partitions) if settings.dead_letter.create_topic else None
+        if topic is not None and letter == topic.name:
+            asset = settings.run.asset
+            msg = f"asset {asset} writes its dead letters to its destination topic {letter!r}"
+            raise ConfigError(msg, fix='give them a topic of their own: KafkaDeadLetterDestination(topic="...")')
+        try:
+            _refuse_source(settings, "dead-letter topic", _ensure(writing, letter, spec), sources)
+        except TopicNotFoundError as error:
+            if not needed:
+                # Only a rule or a row function of the stage could ask for it, and then the run fails.
+                del letters[source]
+                continue
+            msg = f"the dead-letter topic {letter!r} of topic {source!r} does not exist"
+            raise DeadLetterError(
+                msg,
+                fix=f"kpipe topics create {letter}, or KafkaDeadLetterDestination(create_topic=True)",
+                topic=letter,
+            ) from error
+    return letters
+
+
+def _refuse_source(
+    settings: SliceSettings, what: str, found: TopicDescription | None, sources: Mapping[str, TopicDescription]
+) -> None:
+    """Refuse a topic that the asset reads. By its id: another cluster may have one of that name."""
+    if found is not None and found.topic_id in {source.topic_id for source in sources.values()}:
+        asset = settings.run.asset
+        msg = f"the {what} of asset {asset} is {found.name!r}, which the asset reads"
+        raise ConfigError(msg, fix="write to another topic: the asset would read what it has written, without end")
+
+
+def _ensure(clients: Clients, name: str, spec: TopicSpec | None) -> TopicDescription | None:
+    """Find a topic, or create it by its spec; None where this call created it."""
+    try:
+        return describe_topics(clients, [name])[name]
+    except TopicNotFoundError:
+        if spec is None:
+            raise
+    return None if create_topic(clients, name, spec) else describe_topics(clients, [name])[name]

@@ -1,0 +1,98 @@
+"""What passes from one step of a slice to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.dead_letters import Retry, Segment
+from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.slices.settings import RunLimits
+from kpipe_platform.spark.frames import SliceFrames
+from kpipe_platform.spark.stage_notes import StageNotes
+
+
+@dataclass(frozen=True)
+class TopicInput:
+    """A topic that a stage reads slice by slice.
+
+    Args:
+        topic: The topic.
+        form: What the stage's annotation asks for; see ``kpipe_platform.spark.convert``.
+    """
+
+    topic: KafkaTopic
+    form: str
+
+
+@dataclass(frozen=True)
+class DeferredStage:
+    """What a ``@kafka_asset`` returns: its function with the inputs, not called yet. It is called once a slice.
+
+    Args:
+        inputs: Kafka inputs by parameter name.
+        call: Calls the user's function with one slice's inputs.
+        limits: How many slices to take.
+        isolate: Whether the stage may be called again on parts of a slice, to find the records that it fails on.
+    """
+
+    inputs: Mapping[str, TopicInput]
+    call: Callable[[Mapping[str, Any]], Any]
+    limits: RunLimits
+    isolate: bool = True
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Kafka partitions that are processed together: the slices of a unit follow each other.
+
+    Args:
+        partition: This partition of each topic; None: all partitions of all topics, in one transaction.
+    """
+
+    partition: int | None = None
+
+
+@dataclass(frozen=True)
+class PlannedSlice:
+    """A slice that is about to be processed.
+
+    Args:
+        slice: Its offset ranges.
+        segments: Steps that it went through, for the envelopes of its dead letters.
+        retries: Attempts at it that failed before.
+    """
+
+    slice: Slice
+    segments: tuple[Segment, ...] = ()
+    retries: tuple[Retry, ...] = ()
+
+
+Sources: TypeAlias = Mapping[str, tuple[KafkaTopic, SliceFrames]]
+"""The rows of a slice by input name, each with its topic."""
+
+Store: TypeAlias = Callable[[Slice, Any], None]
+"""Stores the output of a slice elsewhere than in Kafka."""
+
+
+@dataclass(frozen=True)
+class StagedSlice:
+    """A slice whose stage was called.
+
+    Args:
+        slice: Its offset ranges.
+        sources: Its rows by input name.
+        output: What the stage returned.
+        notes: What its rules and row functions set aside.
+        segments: Steps that it went through.
+        retries: Attempts at it that failed before.
+    """
+
+    slice: Slice
+    sources: Sources
+    output: Any
+    notes: StageNotes
+    segments: tuple[Segment, ...] = ()
+    retries: tuple[Retry, ...] = ()

@@ -1,0 +1,1 @@
+"""How the output of a slice is written, and its offsets with it."""

@@ -1,0 +1,121 @@
+"""Commit: move a slice's offsets from the driver, and find out what became of a commit without an answer.
+
+Exactly once, the writer's task commits outputs and offsets together; see ``kpipe_platform.spark.writer_task``.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from kpipe_platform.errors import CommitUnknownError, EngineUnavailableError, KpipeError
+from kpipe_platform.kafka.commit_metadata import SliceCounts
+from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.transactions import SliceTransaction, read_back, store_offsets
+from kpipe_platform.slices.report import SliceReport
+from kpipe_platform.slices.settings import SliceSettings
+from kpipe_platform.spark.writer_spec import Outcome
+
+logger = logging.getLogger(__name__)
+
+UNANSWERED = (CommitUnknownError, EngineUnavailableError)
+"""After these a slice may be committed: its commit got no answer, or Spark lost the writer's answer."""
+
+# Where there is no destination that says it, seconds.
+_TRANSACTION_TIMEOUT_S = 300.0
+
+
+def commit_empty(slice_: Slice, settings: SliceSettings) -> SliceReport:
+    """An empty slice: it succeeds without a Spark job.
+
+    Where the group is new, its start is stored: a group that starts at the latest record would otherwise begin anew
+    with every run and lose what came in between. An old offset is stored again before the brokers forget it.
+
+    Raises:
+        KpipeError: The offsets are not stored.
+    """
+    began = time.monotonic()
+    counts = [SliceCounts() for _ in slice_.ranges]
+    if slice_.moves_offsets:
+        try:
+            with _transaction(slice_, settings) as transaction:
+                transaction.open()
+                store_offsets(transaction, counts)
+        except CommitUnknownError as error:
+            counts_without_answer(slice_, error, settings.source, settings)
+    return SliceReport(slice_, counts, duration_s=time.monotonic() - began)
+
+
+def commit_after(
+    slice_: Slice, settings: SliceSettings, work: Callable[[], Outcome]
+) -> tuple[Outcome, Sequence[SliceCounts]]:
+    """Write a slice, then move its offsets in a transaction of their own.
+
+    1. Fence older owners of the transactional id, which is held from here on.
+    2. Compare the group's offsets with the plan.
+    3. Work.
+    4. Compare again, and commit the offsets.
+
+    Args:
+        slice_: The slice.
+        settings: The run's settings.
+        work: Writes the slice; not called where an earlier attempt committed it.
+
+    Returns:
+        What the work did, and the counts that stand committed.
+
+    Raises:
+        OffsetConflictError: Another run moved the offsets.
+        Exception: Whatever the work raises; offsets are unmoved.
+    """
+    outcome = Outcome("committed_earlier")
+    try:
+        with _transaction(slice_, settings) as transaction:
+            began = time.monotonic()
+            transaction.open()
+            earlier = transaction.committed_earlier()
+            opened_s = time.monotonic() - began
+            if earlier is not None:
+                return outcome, earlier
+            outcome = work()
+            began = time.monotonic()
+            counts = store_offsets(transaction, counts_by_range(outcome, slice_))
+            steps = {**outcome.steps_s, "open": opened_s, "commit": time.monotonic() - began}
+            return replace(outcome, steps_s=steps), counts
+    except CommitUnknownError as error:
+        return outcome, counts_without_answer(slice_, error, settings.source, settings)
+
+
+def counts_without_answer(
+    slice_: Slice, error: KpipeError, connection: ConnectionSettings, settings: SliceSettings
+) -> Sequence[SliceCounts]:
+    """The counts of a slice that is committed though its commit got no answer.
+
+    Raises:
+        KpipeError: The error, where nothing is committed or that is not known.
+    """
+    try:
+        counts = read_back(connection, slice_, timeout_s=_timeout_s(settings))
+    except KpipeError as other:
+        logger.warning("%s: whether it is committed is not known: %s", slice_, other)
+        raise error from other
+    if counts is None:
+        raise error
+    logger.warning("%s is committed, as the group's offset says, though its writer ended without an answer", slice_)
+    return counts
+
+
+def counts_by_range(outcome: Outcome, slice_: Slice) -> list[SliceCounts]:
+    """Counted records of each range of a slice; of a slice without ranges, those of its outputs."""
+    return [outcome.counts.get(index, SliceCounts()) for index in range(max(len(slice_.ranges), 1))]
+
+
+def _transaction(slice_: Slice, settings: SliceSettings) -> SliceTransaction:
+    return SliceTransaction(settings.source, slice_, timeout_s=_timeout_s(settings))
+
+
+def _timeout_s(settings: SliceSettings) -> float:
+    return settings.destination.transaction_timeout_s if settings.destination else _TRANSACTION_TIMEOUT_S

@@ -1,0 +1,30 @@
+"""Delivery: choose, once a run, how its slices are written."""
+
+from __future__ import annotations
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.slices.settings import SliceSettings
+from kpipe_platform.slices.target import SliceTarget
+from kpipe_platform.slices.values import Store
+from kpipe_platform.slices.write.deliveries import AtLeastOnce, Delivery, ExactlyOnce, OtherStore
+
+
+def open_delivery(settings: SliceSettings, target: SliceTarget, store: Store | None = None) -> Delivery:
+    """The delivery of a run.
+
+    Args:
+        settings: The run's settings.
+        target: Where outputs and dead letters go.
+        store: Stores outputs elsewhere; None: they go to Kafka.
+
+    Raises:
+        ConfigError: There is nowhere to write to.
+    """
+    if store is not None:
+        return OtherStore(settings, target, store)
+    if target.topic is None or settings.destination is None:
+        msg = f"asset {settings.run.asset} has no Kafka destination"
+        raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
+    if settings.destination.delivery == "at_least_once":
+        return AtLeastOnce(settings, target, target.topic)
+    return ExactlyOnce(settings, target, target.topic, settings.parallelism.writers_per_partition)

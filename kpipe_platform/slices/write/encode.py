@@ -1,0 +1,69 @@
+"""Encode: a stage's output as the key, value and headers of records. ``spark/writer_rows`` has the columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.slices.values import StagedSlice
+from kpipe_platform.spark.checks import check_output_schema, columns_of
+from kpipe_platform.spark.convert import is_records, to_frame
+from kpipe_platform.spark.frames import SliceFrames
+from kpipe_platform.spark.whole_records import of_whole_records
+from kpipe_platform.spark.writer_rows import WriterRows, output_rows
+
+
+@dataclass(frozen=True)
+class EncodedOutput:
+    """A slice's output as rows of the writer, lazily.
+
+    Args:
+        rows: The rows.
+        columns: Name and type of each column of the stage's output.
+    """
+
+    rows: WriterRows
+    columns: Sequence[tuple[str, str]]
+
+
+def encode_output(
+    staged: StagedSlice, topic: KafkaTopic, session: Any, *, single_pass: bool = False, whole_records: bool = False
+) -> EncodedOutput:
+    """Encode what a stage returned for a topic.
+
+    Args:
+        staged: The slice with its stage's output.
+        topic: The destination topic.
+        session: The Spark session.
+        single_pass: Allow outputs to be written as they are made of each record, where nothing else reads the rows.
+        whole_records: Leave out the rows of records of which the stage set another row aside, because parallel writers
+            cannot.
+
+    Raises:
+        ConfigError: The output does not fit the topic.
+    """
+    values = [source.value for source, _ in staged.sources.values()]
+    read = [field for value in values if isinstance(value, JsonCodec) for field in value.fields]
+    frame = to_frame(session, staged.output, topic.value, read)
+    codec: Codec = topic.value
+    key, timestamp = topic.key, topic.timestamp
+    if is_records(staged.output):
+        # Records carry their own key, timestamp and encoded value.
+        codec, key, timestamp = RawCodec(), None, None
+    if whole_records:
+        frame = of_whole_records(frame, staged.notes)
+    check_output_schema(frame, codec, topic.name)
+    source = _only_source(staged) if single_pass else None
+    rows = output_rows(frame, staged.slice, codec, key=key, timestamp=timestamp, source=source)
+    return EncodedOutput(rows, columns_of(frame))
+
+
+def _only_source(staged: StagedSlice) -> SliceFrames | None:
+    """The source of a slice that may be written as it is made of each record; None where its rows are read again."""
+    if len(staged.sources) != 1 or staged.notes.faults or staged.notes.counts:
+        return None
+    ((_, source),) = staged.sources.values()
+    return None if source.shared or source.cache.is_filled else source

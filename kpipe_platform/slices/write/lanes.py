@@ -1,0 +1,183 @@
+"""A slice in lanes: parts of one partition that are written at the same time, each in a transaction.
+
+They commit one after another; see ``kpipe_platform.kafka.lanes`` and docs/adr/0007. Everything that a run does
+differently for lanes is here.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
+from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.groups import committed_offsets
+from kpipe_platform.kafka.lanes import lanes_read_back, split
+from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.slices.read import read_sources
+from kpipe_platform.slices.report import SliceReport
+from kpipe_platform.slices.settings import SliceSettings
+from kpipe_platform.slices.stage import call_stage
+from kpipe_platform.slices.target import SliceTarget
+from kpipe_platform.slices.values import DeferredStage, PlannedSlice, Sources, StagedSlice
+from kpipe_platform.slices.write.commit import UNANSWERED, counts_by_range
+from kpipe_platform.slices.write.encode import encode_output
+from kpipe_platform.slices.write.spec import writer_spec
+from kpipe_platform.spark.failures import may_be_timestamp
+from kpipe_platform.spark.lanes import LaneRows, LanesOutcome, write_lanes
+from kpipe_platform.spark.stage_notes import StageNotes
+from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
+
+logger = logging.getLogger(__name__)
+
+# Offsets below which another lane costs more than it saves: a task and a transaction, about 100 ms.
+_OFFSETS_A_LANE = 1_000
+
+
+@dataclass(frozen=True)
+class LanesReport:
+    """What became of a slice in lanes.
+
+    Args:
+        done: The part that is committed; None where there is none.
+        rest: What is left, to be processed in one transaction; None where nothing is.
+        error: Why the rest is not to be processed now.
+    """
+
+    done: SliceReport | None
+    rest: Slice | None
+    error: Exception | None = None
+
+
+def process_in_lanes(
+    planned: PlannedSlice,
+    stage: DeferredStage,
+    settings: SliceSettings,
+    target: SliceTarget,
+    writers: int,
+) -> LanesReport:
+    """Process as much of a slice as can be written in lanes.
+
+    Args:
+        planned: The slice.
+        stage: The stage.
+        settings: The run's settings.
+        target: Where outputs and dead letters go.
+        writers: Lanes at most.
+
+    Raises:
+        ConfigError: It is not known how many tasks the engine runs at once.
+        KpipeError: The lanes could not be run; offsets are unmoved.
+    """
+    whole = planned.slice
+    count = _lanes_of(whole, settings, writers)
+    if count == 1 or target.topic is None:
+        return LanesReport(None, whole)
+    topics = {name: each.topic for name, each in stage.inputs.items()}
+    lanes = split(whole, count)
+    sources: list[Sources] = []
+    staged: list[StagedSlice] = []
+    try:
+        # One by one, so that all that is there is released if one fails.
+        sources.extend(read_sources(lane, topics, settings) for lane in lanes)
+        plans = (replace(planned, slice=lane) for lane in lanes)
+        staged.extend(call_stage(plan, stage, rows) for plan, rows in zip(plans, sources, strict=True))
+        return _write(whole, staged, settings, target, target.topic)
+    except StageFailedError as error:
+        if not may_be_timestamp(error) and not (stage.isolate and error.isolable):
+            raise
+        return LanesReport(None, whole)
+    finally:
+        for part in staged:
+            part.notes.release()
+        for each in sources:
+            for _, frames in each.values():
+                frames.release()
+
+
+def _lanes_of(slice_: Slice, settings: SliceSettings, writers: int) -> int:
+    tasks = settings.engine.known_tasks_at_once
+    if tasks is None:
+        msg = f"asset {settings.run.asset} writes parts of a slice at the same time, and it is not known how many "
+        msg += "tasks the engine runs at once"
+        raise ConfigError(msg, fix="SparkEngine(parallelism=...): the cores of its executors")
+    return max(min(writers, tasks, slice_.span // _OFFSETS_A_LANE), 1)
+
+
+def _write(
+    whole: Slice, lanes: Sequence[StagedSlice], settings: SliceSettings, target: SliceTarget, topic: KafkaTopic
+) -> LanesReport:
+    began = time.monotonic()
+    session = settings.engine.spark_session
+    rows, specs = [], []
+    columns: Sequence[tuple[str, str]] = ()
+    for lane in lanes:
+        encoded = encode_output(lane, topic, session)
+        columns = encoded.columns
+        spec = writer_spec(lane, settings, target, "transactional")
+        specs.append(spec)
+        rows.append(LaneRows(encoded.rows, [frames for _, frames in lane.sources.values()], lane.notes, spec))
+    try:
+        outcome = write_lanes(whole, rows)
+    except UNANSWERED as error:
+        outcome = LanesOutcome(0, None, error)
+    if isinstance(outcome.error, UNANSWERED):
+        outcome = _without_answer(specs, outcome)
+    rest = None if outcome.done == len(lanes) else _rest(whole, lanes[outcome.done].slice, settings)
+    if outcome.outcome is None:
+        return LanesReport(None, rest, outcome.error)
+    done = _report(whole, lanes[: outcome.done], outcome.outcome, columns, began)
+    return LanesReport(replace(done, lanes=len(lanes)), rest, outcome.error)
+
+
+def _without_answer(lanes: Sequence[WriterSpec], outcome: LanesOutcome) -> LanesOutcome:
+    """What became of lanes whose writers failed, as the group's offset says."""
+    slices = [lane.slice for lane in lanes]
+    try:
+        done, counts = lanes_read_back(lanes[0].settings, slices)
+    except KpipeError as other:
+        logger.warning("%s: how many of its lanes are committed is not known: %s", slices[0], other)
+        return outcome
+    if done <= outcome.done:
+        return outcome
+    logger.warning("%d of %d lanes are committed, as the group's offset says: %s", done, len(lanes), slices[0])
+    counted = replace(outcome.outcome or Outcome("committed_earlier"), counts=dict(enumerate(counts)))
+    return LanesOutcome(done, counted, None if done == len(lanes) else outcome.error)
+
+
+def _rest(whole: Slice, lane: Slice, settings: SliceSettings) -> Slice:
+    """What is left of a slice from one of its lanes on."""
+    committed = [planned.committed for planned in lane.ranges]
+    if None in committed:
+        # A new group: the lane that stopped may have stored where it begins.
+        places = [(p.range.topic, p.range.partition) for p in lane.ranges]
+        with Clients(settings.source) as clients:
+            stored = committed_offsets(clients, whole.group, places)
+        committed = [None if (offset := stored[place]) is None else offset.offset for place in places]
+    return whole.rest([planned.range.start for planned in lane.ranges], committed)
+
+
+def _report(
+    whole: Slice, done: Sequence[StagedSlice], outcome: Outcome, columns: Sequence[tuple[str, str]], began: float
+) -> SliceReport:
+    ends = [planned.range.end for planned in done[-1].slice.ranges]
+    notes = StageNotes.joined(lane.notes for lane in done)
+    return SliceReport(
+        slice=replace(whole, ranges=tuple(map(_until, whole.ranges, ends))),
+        counts=counts_by_range(outcome, whole),
+        reasons=outcome.reasons,
+        samples=outcome.samples,
+        rules=outcome.rules,
+        preview=outcome.preview,
+        columns=columns,
+        steps_s=outcome.steps_s,
+        duration_s=time.monotonic() - began,
+        metadata=dict(notes.metadata),
+    )
+
+
+def _until(planned: PlannedRange, end: int) -> PlannedRange:
+    return replace(planned, range=replace(planned.range, end=end))

@@ -1,0 +1,96 @@
+"""What the writer's tasks need to know: one specification, rendered from a run's settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from kpipe_platform.codecs import Codec, RawCodec
+from kpipe_platform.dead_letters import DeadLetterContext, Distribution
+from kpipe_platform.kafka.instance_names import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
+from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.slices.settings import SliceSettings
+from kpipe_platform.slices.target import SliceTarget
+from kpipe_platform.slices.values import StagedSlice
+from kpipe_platform.spark.writer_spec import DEFAULT_COMPRESSION, WriterSpec
+
+
+def writer_spec(
+    staged: StagedSlice, settings: SliceSettings, target: SliceTarget, mode: Literal["transactional", "idempotent"]
+) -> WriterSpec:
+    """What the writer does with a slice.
+
+    Args:
+        staged: The slice with its stage's output.
+        settings: The run's settings.
+        target: Where outputs and dead letters go.
+        mode: Whether one task commits, or several write and the driver commits.
+    """
+    topics = {topic.name: topic for topic, _ in staged.sources.values()}
+    destination = settings.destination
+    where = destination or settings.dead_letter
+    codecs: list[tuple[Codec, Codec]] = []
+    for planned in staged.slice.ranges:
+        topic = topics.get(planned.range.topic)
+        codecs.append((topic.key_codec, topic.value) if topic else (RawCodec(), RawCodec()))
+    spec = WriterSpec(
+        settings=where.connection if where else settings.source,
+        source_settings=settings.source,
+        slice=staged.slice,
+        mode=mode,
+        topic=target.topic.name if target.topic else None,
+        limits=target.limits,
+        dead_letters=tuple(_dead_letters(p.range, staged, settings, target) for p in staged.slice.ranges),
+        policies=settings.policies,
+        limit=settings.limit,
+        codecs=tuple(codecs),
+        isolation=settings.policy.isolation,
+        hide_messages=settings.hide_messages,
+    )
+    if destination is None:
+        return spec
+    return replace(
+        spec,
+        stamp_source=destination.stamp_source,
+        stamps=provenance_headers(settings.run.provenance),
+        correlation_header=destination.correlation_header,
+        preview_rows=destination.preview_rows,
+        producer={"compression.type": destination.compression, **destination.producer},
+        transaction_timeout_s=destination.transaction_timeout_s,
+        delivery_timeout_s=min(destination.delivery_timeout_s, destination.transaction_timeout_s),
+    )
+
+
+def _dead_letters(
+    source: OffsetRange, staged: StagedSlice, settings: SliceSettings, target: SliceTarget
+) -> DeadLetterContext | None:
+    found = target.dead_letter_topics.get(source.topic)
+    dead_letter = settings.dead_letter
+    if found is None or dead_letter is None:
+        return None
+    topic, limits = found
+    compression = DEFAULT_COMPRESSION if settings.destination is None else settings.destination.compression
+    return DeadLetterContext(
+        topic=topic,
+        form=dead_letter.form,
+        header_families=dead_letter.header_families,
+        oversized=dead_letter.oversized,
+        correlation_header=dead_letter.correlation_header,
+        redact=dead_letter.redact,
+        max_record_bytes=limits.max_message_bytes,
+        limits=limits,
+        compression="none" if limits.uncompressed else compression,
+        asset=settings.run.asset,
+        run_id=settings.run.run_id,
+        attempt=settings.run.attempt,
+        group=settings.run.group,
+        distribution=settings.run.provenance,
+        segments=staged.segments,
+        retries=staged.retries,
+    )
+
+
+def provenance_headers(provenance: Distribution) -> tuple[tuple[str, bytes], ...]:
+    """The provenance headers of a slice's outputs: the same for all, so they are made once."""
+    named = {INSTANCE_HEADER: provenance.instance, WORKER_HEADER: provenance.worker, LEASE_HEADER: provenance.lease}
+    return tuple((name, value.encode()) for name, value in named.items() if value is not None)
