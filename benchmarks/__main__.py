@@ -7,6 +7,7 @@ import os
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from benchmarks.machine import describe_machine
 from benchmarks.measure import Bench, Case, Tell, measure, stopwatch
 from benchmarks.report import as_json, refresh_page, show, write_json
 from benchmarks.topics import Sources, await_groups
+from kpipe_platform.spark.connect_server import ConnectServer
 from kpipe_platform.testing.broker import EmbeddedBroker
 
 ROOT = Path(__file__).parents[1]
@@ -37,6 +39,7 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--records", type=int, help=f"source records: {FULL_RECORDS:,}, quick {QUICK_RECORDS:,}")
     parser.add_argument("--repetitions", type=int, help=f"measured turns: {FULL_TURNS}, quick {QUICK_TURNS}")
     parser.add_argument("--case", action="append", choices=[case.name for case in CASES], help="only this one")
+    parser.add_argument("--connect", action="store_true", help="on a Spark Connect server instead of in this process")
     parser.add_argument("--output", type=Path, default=ROOT / "build/bench.json", help="where the figures go")
     parser.add_argument(
         "--page",
@@ -47,9 +50,11 @@ def options(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--write-baseline", action="store_true", help="make this run the baseline")
     parser.add_argument("--baseline", type=Path, default=BASELINE, help="where the baseline is")
     chosen = parser.parse_args(arguments)
-    full_size = not (chosen.quick or chosen.records or chosen.repetitions or chosen.case)
-    if chosen.write_baseline and (chosen.case or not chosen.quick):
-        parser.error("--write-baseline needs --quick and all cases: it is what quick runs are compared with")
+    full_size = not (chosen.quick or chosen.connect or chosen.records or chosen.repetitions or chosen.case)
+    if chosen.write_baseline and (chosen.case or chosen.connect or not chosen.quick):
+        parser.error(
+            "--write-baseline needs --quick, all cases and no --connect: it is what quick runs are compared with"
+        )
     chosen.records = chosen.records or (QUICK_RECORDS if chosen.quick else FULL_RECORDS)
     chosen.repetitions = chosen.repetitions or (QUICK_TURNS if chosen.quick else FULL_TURNS)
     if chosen.page is None and full_size:
@@ -78,7 +83,9 @@ def run(bench: Bench, cases: Sequence[Case], tell: Tell) -> dict[str, Any]:
             result.took_s = elapsed()
             tell(f"{case.name}: took {result.took_s:.1f} s")
             results.append(result)
-    settings = {"records": bench.records, "turns": bench.turns, "quick": bench.quick}
+    settings: dict[str, Any] = {"records": bench.records, "turns": bench.turns, "quick": bench.quick}
+    if bench.remote is not None:
+        settings["engine"] = "connect"
     return as_json(machine, settings, results)
 
 
@@ -129,8 +136,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(line, highlight=False)
 
     cases = chosen_cases(chosen)
-    with EmbeddedBroker(progress=tell) as broker:
-        bench = Bench(broker.bootstrap_servers, chosen.records, chosen.repetitions, WARM_UP, chosen.quick)
+    with ExitStack() as stack:
+        broker = stack.enter_context(EmbeddedBroker(progress=tell))
+        remote = stack.enter_context(ConnectServer()).remote if chosen.connect else None
+        bench = Bench(
+            broker.bootstrap_servers, chosen.records, chosen.repetitions, WARM_UP, chosen.quick, remote=remote
+        )
         report = run(bench, cases, tell)
     code = publish(report, chosen, console)
     if chosen.check:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+import kpipe_platform as kp
 from benchmarks.topics import Sources
 
 Problems = list[str]
@@ -126,6 +127,7 @@ class Bench:
         warm_up_turns: Repetitions before them, in the first case.
         quick: Leave out what a quick look does not need.
         first: Whether no case was measured before in this process.
+        remote: Address of the Spark Connect server to measure on; None: Spark runs in this process.
     """
 
     bootstrap_servers: str
@@ -134,6 +136,11 @@ class Bench:
     warm_up_turns: int = 2
     quick: bool = False
     first: bool = True
+    remote: str | None = None
+
+    def engine(self) -> kp.SparkEngine:
+        """The warm Spark session that all contestants of a case share."""
+        return kp.SparkEngine(remote=self.remote)
 
     @property
     def short_warm_up(self) -> int:

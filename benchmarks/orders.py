@@ -12,7 +12,7 @@ VALUE_BYTES = 141
 FIELDS = "order_id BIGINT, customer STRING, amount DOUBLE, country STRING, note STRING, ts BIGINT"
 TAX = 1.2
 
-_COUNTRIES = ("de", "fr", "it", "nl", "pl", "se", "uk", "us")
+COUNTRIES = ("de", "fr", "it", "nl", "pl", "se", "uk", "us")
 _BAD_EVERY = 1_000
 _FIRST_TS = 1_767_225_600_000
 
@@ -42,7 +42,7 @@ class Orders:
 
     @staticmethod
     def country(number: int) -> str:
-        return _COUNTRIES[number % len(_COUNTRIES)]
+        return COUNTRIES[number % len(COUNTRIES)]
 
     @staticmethod
     def amount(number: int) -> float:

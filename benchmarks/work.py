@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
+import pandas as pd
+import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import pandas_udf
 
 import kpipe_platform as kp
 from benchmarks.checks import copied_problems, dead_letter_problems, enriched_problems
 from benchmarks.measure import Problems
-from benchmarks.orders import FIELDS, TAX, Orders
+from benchmarks.orders import COUNTRIES, FIELDS, TAX, Orders
 from kpipe_platform.codecs import Codec
 
 
@@ -99,6 +104,91 @@ class JsonEnrich(Work):
 
     def output_problems(self, out: str) -> Problems:
         return enriched_problems(self.bootstrap_servers, out, self.orders, self.partitions)
+
+
+@dataclass(frozen=True)
+class StagedOrders(JsonEnrich, ABC):
+    """The same outputs by another kind of stage, which keeps ``_kafka``."""
+
+    def stage(self, rows: DataFrame) -> DataFrame:
+        return self.with_gross(rows).select(*_ENRICHED, "_kafka")
+
+    def by_hand(self, rows: DataFrame) -> DataFrame:
+        order = rows.select(F.from_json(F.col("value").cast("string"), FIELDS).alias("order")).select("order.*")
+        value = F.struct(*_ENRICHED)
+        return self.with_gross(order.where("order_id is not null")).select(
+            F.col("customer").alias("key"), F.to_json(value).alias("value")
+        )
+
+    @abstractmethod
+    def with_gross(self, orders: DataFrame) -> DataFrame:
+        """Orders with the column ``gross``."""
+
+
+@dataclass(frozen=True)
+class JoinOrders(StagedOrders):
+    """A broadcast join with a small table, which has the tax of each country."""
+
+    def with_gross(self, orders: DataFrame) -> DataFrame:
+        taxes = orders.sparkSession.createDataFrame(
+            [(country, TAX) for country in COUNTRIES], "country string, tax double"
+        )
+        return orders.join(F.broadcast(taxes), "country").withColumn("gross", F.col("amount") * F.col("tax"))
+
+
+@dataclass(frozen=True)
+class UdfOrders(StagedOrders):
+    """A Python UDF of one column."""
+
+    def with_gross(self, orders: DataFrame) -> DataFrame:
+        tax = TAX
+        gross = F.udf(lambda amount: amount * tax, "double")
+        return orders.withColumn("gross", gross("amount"))
+
+
+@dataclass(frozen=True)
+class PandasOrders(StagedOrders):
+    """A pandas UDF of one column."""
+
+    def with_gross(self, orders: DataFrame) -> DataFrame:
+        tax = TAX
+
+        def gross(amount: pd.Series) -> pd.Series:
+            return amount * tax
+
+        return orders.withColumn("gross", pandas_udf(gross, "double")("amount"))  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class MapOrders(StagedOrders):
+    """A Python function that takes a record and returns one: ``map_records``, and by hand ``mapInArrow``."""
+
+    def stage(self, rows: DataFrame) -> DataFrame:
+        return kp.map_records(rows, _enriching(), schema=_ENRICHED_SCHEMA)
+
+    def with_gross(self, orders: DataFrame) -> DataFrame:
+        enriched = _enriching()
+
+        def mapped(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield pa.RecordBatch.from_pylist([enriched(row) for row in batch.to_pylist()])
+
+        return orders.mapInArrow(mapped, _ENRICHED_SCHEMA)
+
+
+_ENRICHED = ("order_id", "customer", "country", "gross")
+_ENRICHED_SCHEMA = "order_id BIGINT, customer STRING, country STRING, gross DOUBLE"
+
+
+def _enriching() -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """What enriches one order; it is pickled by value, because a Connect server need not have this package."""
+    tax = TAX
+
+    def enriched(order: dict[str, Any]) -> dict[str, Any]:
+        kept = {name: order[name] for name in ("order_id", "customer", "country")}
+        return {**kept, "gross": order["amount"] * tax}
+
+    return enriched
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ from benchmarks.cases.range_run import RangeRun
 from benchmarks.cases.raw import Raw
 from benchmarks.cases.record_size import RecordSize
 from benchmarks.cases.slice_growth import SliceGrowth
+from benchmarks.cases.stages import Slice20k, Stage
 from benchmarks.cases.tick_1000 import Tick1000
 from benchmarks.cases.warm_cold import WarmCold
 from benchmarks.measure import Case
+from benchmarks.work import JoinOrders, MapOrders, PandasOrders, UdfOrders
 
 # Cases that look at memory come after some that leave Spark's Python workers alone for a minute, which ends them.
 CASES: tuple[Case, ...] = (
@@ -23,6 +25,11 @@ CASES: tuple[Case, ...] = (
     Json4p(),
     Raw(1),
     Raw(4),
+    Stage("join_1p", "a broadcast join", JoinOrders),
+    Stage("udf_1p", "a Python UDF", UdfOrders),
+    Stage("pandas_1p", "a pandas UDF", PandasOrders),
+    Stage("map_records_1p", "a Python function over records", MapOrders),
+    Slice20k(),
     Limit(),
     AtLeastOnce4p(),
     OneRecord(),

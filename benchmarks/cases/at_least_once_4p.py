@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import kpipe_platform as kp
 from benchmarks.cases.json_4p import PARTITIONS
 from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Ratio
@@ -26,7 +25,7 @@ class AtLeastOnce4p:
     def open(self, bench: Bench, sources: Sources) -> Iterator[Contest]:
         orders, servers = Orders(bench.records), bench.bootstrap_servers
         source = sources.topic(orders, partitions=PARTITIONS)
-        engine, work = kp.SparkEngine(), JsonEnrich(servers, source, orders, PARTITIONS)
+        engine, work = bench.engine(), JsonEnrich(servers, source, orders, PARTITIONS)
         yield Contest(
             self.name,
             (

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import kpipe_platform as kp
 from benchmarks.kafka_loop import KafkaLoop
 from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Contestant, Ratio
@@ -35,7 +34,7 @@ class Json1p:
     def open(self, bench: Bench, sources: Sources) -> Iterator[Contest]:
         orders, servers = Orders(bench.records), bench.bootstrap_servers
         source = sources.topic(orders)
-        engine, work = kp.SparkEngine(), JsonEnrich(servers, source, orders)
+        engine, work = bench.engine(), JsonEnrich(servers, source, orders)
         session = engine.spark_session
         contestants: list[Contestant] = [
             Kpipe("kpipe", work, engine),

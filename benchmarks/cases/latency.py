@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import kpipe_platform as kp
 from benchmarks.following import Following
 from benchmarks.measure import Bench, Contest
 from benchmarks.topics import Sources
@@ -32,6 +31,6 @@ class Latency:
     @contextmanager
     def open(self, bench: Bench, sources: Sources) -> Iterator[Contest]:
         del sources  # each turn has a stream of its own
-        engine = kp.SparkEngine()
+        engine = bench.engine()
         following = Following("kpipe", bench.bootstrap_servers, engine, _RECORDS_A_S, self._seconds)
         yield Contest(self.name, (following,), (), min(bench.turns, _TURNS), bench.short_warm_up)

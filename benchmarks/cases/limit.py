@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import kpipe_platform as kp
 from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Ratio
 from benchmarks.orders import Orders
@@ -32,7 +31,7 @@ class Limit:
     @contextmanager
     def open(self, bench: Bench, sources: Sources) -> Iterator[Contest]:
         orders, more, servers = Orders(bench.records), Orders(_TIMES_READ * bench.records), bench.bootstrap_servers
-        kpipe = Kpipe("kpipe", RawCopy(servers, sources.topic(orders), orders), kp.SparkEngine())
+        kpipe = Kpipe("kpipe", RawCopy(servers, sources.topic(orders), orders), bench.engine())
         writer, reader = ProducerTool.name, ConsumerTool.name
         with filled(servers, more) as longer, tempfile.TemporaryDirectory(prefix="kpipe-bench-") as folder:
             # The tools are new processes each time, and have nothing of a warm-up turn.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import kpipe_platform as kp
 from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Ratio
 from benchmarks.orders import Orders
@@ -25,7 +24,7 @@ class OneRecord:
     def open(self, bench: Bench, sources: Sources) -> Iterator[Contest]:
         orders, servers = Orders(1), bench.bootstrap_servers
         source = sources.topic(orders)
-        engine, work = kp.SparkEngine(), JsonEnrich(servers, source, orders)
+        engine, work = bench.engine(), JsonEnrich(servers, source, orders)
         yield Contest(
             self.name,
             (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import kpipe_platform as kp
 from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Ratio
 from benchmarks.orders import Orders
@@ -34,7 +33,7 @@ class RangeRun:
         orders = Orders(max(self._partitions, bench.records // 100))
         servers = bench.bootstrap_servers
         with filled(servers, orders, partitions=self._partitions) as source:
-            engine, work = kp.SparkEngine(), JsonEnrich(servers, source, orders, self._partitions)
+            engine, work = bench.engine(), JsonEnrich(servers, source, orders, self._partitions)
             partitions_a_record = self._partitions / orders.count
             yield Contest(
                 self.name,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import kpipe_platform as kp
 from benchmarks.handing_over import HandingOver
 from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Contestant, Ratio
@@ -38,7 +37,7 @@ class Raw:
     def open(self, bench: Bench, sources: Sources) -> Iterator[Contest]:
         orders, servers = Orders(bench.records), bench.bootstrap_servers
         source = sources.topic(orders, partitions=self._partitions)
-        engine, work = kp.SparkEngine(), RawCopy(servers, source, orders, self._partitions)
+        engine, work = bench.engine(), RawCopy(servers, source, orders, self._partitions)
         contestants: list[Contestant] = [
             Kpipe("kpipe", work, engine),
             StructuredStreaming("structured_streaming", work, engine.spark_session),

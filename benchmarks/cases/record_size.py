@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import kpipe_platform as kp
 from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Ratio
 from benchmarks.orders import LargeOrders
@@ -38,7 +37,7 @@ class RecordSize:
         total = bench.records * _BYTES_A_RECORD_OF_OTHER_CASES
         orders, servers = LargeOrders(max(total // self._value_bytes, 1), self._value_bytes), bench.bootstrap_servers
         with filled(servers, orders) as source:
-            engine, work = kp.SparkEngine(), RawCopy(servers, source, orders)
+            engine, work = bench.engine(), RawCopy(servers, source, orders)
             yield Contest(
                 self.name,
                 (

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import kpipe_platform as kp
 from benchmarks.kpipe import Kpipe
 from benchmarks.measure import Bench, Contest, Ratio
 from benchmarks.orders import Orders
@@ -30,7 +29,7 @@ class SliceGrowth:
         shares = (0.25, 1) if bench.quick else (0.01, 0.1, 1, 10)
         sizes = [int(records * share) for share in shares]
         with filled(servers, Orders(sizes[-1])) as source:
-            engine = kp.SparkEngine()
+            engine = bench.engine()
             # From small to large: Spark's Python workers serve several runs and keep the memory of the largest.
             contestants = [
                 Kpipe(str(size), JsonEnrich(servers, source, Orders(size)), engine, max_records=size, memory=True)

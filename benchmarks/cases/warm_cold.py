@@ -29,7 +29,7 @@ class WarmCold:
         orders, servers = Orders(1), bench.bootstrap_servers
         source = sources.topic(orders)
         work = JsonEnrich(servers, source, orders)
-        warm = Kpipe("warm", work, kp.SparkEngine())
+        warm = Kpipe("warm", work, bench.engine())
         # Where this is the only case, its first run starts the session.
         warm.run(-1).problems()
         yield Contest(

@@ -31,9 +31,9 @@ class RowCache:
 
     @property
     def is_filled(self) -> bool:
-        """Whether a job computed rows into the cache; of a Connect server's cache: whether one may have."""
+        """Whether a job computed rows into the cache; False on Connect, where a client cannot see it."""
         if not self.is_kept or is_remote():
-            return self.is_kept
+            return False
         found = self._frame.sparkSession._jsparkSession.sharedState().cacheManager().lookupCachedData(self._frame._jdf)
         return (
             bool(found.isDefined()) and found.get().cachedRepresentation().cacheBuilder().isCachedColumnBuffersLoaded()

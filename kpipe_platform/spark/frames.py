@@ -111,7 +111,7 @@ class SliceFrames:
             self.cache.keep()
 
     def read_once(self) -> None:
-        """Do not cache the rows, where none are cached yet: whoever needs them gets all that he needs in one pass."""
+        """Do not cache the rows, unless some are cached already: a single pass reads them once."""
         if not self.cache.is_filled:
             self.cache.drop()
 

@@ -1,4 +1,4 @@
-"""What a DataFrame is computed from, and frames of plans."""
+"""What a DataFrame is computed from, and DataFrames of plans."""
 
 from __future__ import annotations
 
@@ -58,93 +58,6 @@ def _relations(frame: DataFrame) -> list[Any]:
         elif kind != "LocalRelation":
             found.append(leaf)
     return found
-
-
-Path = tuple[str, ...]
-"""A column, and the fields inside of it."""
-
-
-def copied_columns(frame: DataFrame, source: DataFrame) -> list[tuple[str, Path]] | None:
-    """What a frame copies, where it has each row of its source once and nothing but columns, or their fields, of it.
-
-    A look at the plan; nothing runs. It may miss a copy, and never takes anything else for one.
-
-    Args:
-        frame: The frame.
-        source: What it may copy.
-
-    Returns:
-        Its columns, in order, each with where it is in the source; None where it is anything else.
-    """
-    if is_remote():
-        return _copied_by_name(frame._plan, source)
-    plan = source._jdf.queryExecution().analyzed()
-    return _copied_by_id(frame._jdf.queryExecution().analyzed(), plan)
-
-
-def _copied_by_name(plan: Any, source: DataFrame) -> list[tuple[str, Path]] | None:
-    from pyspark.sql.connect.expressions import ColumnAlias, ColumnReference
-    from pyspark.sql.connect.plan import Project
-
-    if plan is source._plan:
-        return [(name, (name,)) for name in source.columns]
-    below = _copied_by_name(plan._child, source) if type(plan) is Project else None
-    if below is None:
-        return None
-    known, found = dict(below), []
-    if len(known) != len(below):
-        return None
-    for column in plan._columns:
-        each: Any = column._expr
-        name = None
-        if isinstance(each, ColumnAlias):
-            if len(each._alias) != 1:
-                return None
-            each, name = each._child, each._alias[0]
-        if not isinstance(each, ColumnReference) or "`" in each._unparsed_identifier:
-            return None
-        first, *inside = each._unparsed_identifier.split(".")
-        if first not in known:
-            return None
-        found.append((name or [first, *inside][-1], (*known[first], *inside)))
-    return found
-
-
-def _copied_by_id(plan: Any, source: Any) -> list[tuple[str, Path]] | None:
-    if plan.equals(source):
-        return [(each.name(), (each.name(),)) for each in elements(source.output())]
-    if plan.nodeName() != "Project":
-        return None
-    below = _copied_by_id(plan.child(), source)
-    if below is None:
-        return None
-    ids = [each.exprId() for each in elements(plan.child().output())]
-    paths = [path for _, path in below]
-    found = []
-    for each in elements(plan.projectList()):
-        path = _path(each, ids, paths)
-        if path is None:
-            return None
-        found.append((each.name(), path))
-    return found
-
-
-def _path(expression: Any, ids: list[Any], paths: list[Path]) -> Path | None:
-    kind = expression.getClass().getSimpleName()
-    if kind == "Alias":
-        return _path(expression.child(), ids, paths)
-    if kind == "GetStructField":
-        inside = _path(expression.child(), ids, paths)
-        return None if inside is None else (*inside, expression.extractFieldName())
-    if kind == "AttributeReference":
-        wanted = expression.exprId()
-        return next((path for known, path in zip(ids, paths, strict=True) if known.equals(wanted)), None)
-    return None
-
-
-def elements(sequence: Any) -> Iterator[Any]:
-    """The elements of a Scala sequence."""
-    return (sequence.apply(number) for number in range(sequence.size()))
 
 
 # For each session of this process the JVM's class of frames, whose name takes a call to the JVM for each of its parts.

@@ -22,9 +22,9 @@ from kpipe_platform.spark.columns import (
     passed_tombstone,
 )
 from kpipe_platform.spark.frames import SliceFrames
-from kpipe_platform.spark.plans import copied_columns, reads_only
+from kpipe_platform.spark.plans import reads_only
 from kpipe_platform.spark.reused import reused
-from kpipe_platform.spark.row_wise import BAD, MADE, SRC, row_wise
+from kpipe_platform.spark.single_pass import BAD, MADE, SRC, rows_per_record
 from kpipe_platform.spark.stage_notes import StageNotes
 from kpipe_platform.spark.writer_spec import (
     KIND_COUNT,
@@ -108,7 +108,7 @@ def output_rows(
     Raises:
         ConfigError: The columns do not fit the codec or the topic.
     """
-    made = None if source is None else _made_of_each(output, source)
+    single = None if source is None else rows_per_record(output, source)
     schema = output.schema
     kept = "_kafka" in schema.names
     own = set(schema.names) if isinstance(codec, RawCodec | TextCodec) else set()
@@ -124,9 +124,9 @@ def output_rows(
         key_bytes = F.coalesce(key_bytes, F.when(passed_tombstone(codec, schema), own_key))
     misfit = misfit_of(codec, schema)
     note = null.cast("binary") if misfit is None else F.concat(F.lit(MISFIT_NOTE), misfit.cast("binary"))
-    if made is not None and made.can_lack:
+    if single is not None:
         key_bytes, value, note = _beside_faults(key_bytes, value, note)
-    placed = kept and made is None
+    placed = kept and single is None
     columns = [
         key_bytes.alias("key"),
         value.alias("value"),
@@ -137,7 +137,7 @@ def output_rows(
     if kept:
         extra["src_offset"] = F.col("_kafka.offset")
     if len(slice_.ranges) != 1:
-        if made is not None:
+        if single is not None:
             extra["src"] = F.col(SRC)
         elif kept:
             extra["src"] = _range_of(slice_, F.col("_kafka.topic"), F.col("_kafka.partition"))
@@ -149,35 +149,11 @@ def output_rows(
     if timestamp:
         extra["timestamp_ms"] = as_timestamp_ms(*column_at(schema, timestamp), timestamp)
     columns += [column.cast(_EXTRA[name]).alias(name) for name, column in extra.items()]
-    if source is None or made is None:
+    if source is None or single is None:
         return WriterRows(output.select(*columns), tuple(extra), placed=placed)
     # What is read as it is takes one task no longer than handing it over from others would.
-    one_task = source.one_task or not made.can_lack
-    return WriterRows(made.frame.select(*columns), tuple(extra), one_task=one_task, per_record=True, in_order=True)
-
-
-@dataclass(frozen=True)
-class _Made:
-    """The rows that a stage makes of each record.
-
-    Args:
-        frame: The output's columns and SRC; with ``can_lack`` BAD and MADE too.
-        can_lack: Whether there can be records without an output.
-    """
-
-    frame: DataFrame
-    can_lack: bool
-
-
-def _made_of_each(output: DataFrame, source: SliceFrames) -> _Made | None:
-    """The same output with a row for each record, where the stage makes none of several records; else None."""
-    columns = None if source.can_fault else copied_columns(output, source.good)
-    if columns is not None:
-        rows = source.decoded.select(F.col("src").alias(SRC), *source.columns)
-        copied = [reduce(Column.getField, inside, F.col(name)).alias(as_) for as_, (name, *inside) in columns]
-        return _Made(rows.select(SRC, *copied), can_lack=False)
-    made = row_wise(output, source)
-    return None if made is None else _Made(made, can_lack=True)
+    one_task = source.one_task or single.is_copy
+    return WriterRows(single.frame.select(*columns), tuple(extra), one_task=one_task, per_record=True, in_order=True)
 
 
 def _beside_faults(key: Column, value: Column, note: Column) -> tuple[Column, Column, Column]:

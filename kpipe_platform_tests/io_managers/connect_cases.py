@@ -36,9 +36,10 @@ from kpipe_platform.kafka.topics import TopicLimits
 from kpipe_platform.spark.connect_server import ConnectServer
 from kpipe_platform.spark.connect_sessions import detach
 from kpipe_platform.spark.session import EngineSettings, get_session
+from kpipe_platform.spark.single_pass import rows_per_record
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform_tests.processes import wait_until
-from kpipe_platform_tests.spark import plan_cases
+from kpipe_platform_tests.spark import plan_cases, single_pass_cases
 
 from .conftest import BAD, Orders, order
 from .killing import FAULTS, INTERRUPTED, alive, fault, foreign_job, terminated
@@ -233,7 +234,15 @@ def test_sessions_share_a_daemon_and_no_worker(spark: SparkSession, spark_remote
 
 def test_what_a_plan_reads(spark: SparkSession, tmp_path: Path) -> None:
     plan_cases.check(spark, tmp_path)
-    plan_cases.check_copies(spark)
+
+
+def test_what_is_written_in_a_single_pass(spark: SparkSession) -> None:
+    source = single_pass_cases.source_of(spark)
+    for stage in single_pass_cases.STAGES:
+        single_pass_cases.check(source, stage)
+    for stage in (*single_pass_cases.ONLY_CLASSIC, *single_pass_cases.OTHERS):
+        assert rows_per_record(stage(source.good), source) is None
+    single_pass_cases.check_copies(spark)
 
 
 def test_without_a_server_the_error_says_how_to_start_one(orders: Orders) -> None:

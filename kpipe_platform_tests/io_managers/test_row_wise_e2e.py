@@ -1,4 +1,4 @@
-"""Stages that only compute and filter columns: a slice is decoded and staged in one pass, with no sort."""
+"""Stages that only compute and filter columns: a slice is written in a single pass, with no sort."""
 
 from __future__ import annotations
 

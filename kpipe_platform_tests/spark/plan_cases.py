@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kpipe_platform.spark.plans import copied_columns, reads_only
+from kpipe_platform.spark.plans import reads_only
 
 
 def files(spark: SparkSession, folder: Path, rows: int = 3) -> DataFrame:
@@ -29,19 +29,3 @@ def check(spark: SparkSession, folder: Path) -> None:
     assert not reads_only(source.select("id").union(other), [source])
     # Rows of the driver's, which a classic session may hold in a form that does not say so.
     assert reads_only(staged.join(held, "id"), [source, held])
-
-
-def check_copies(spark: SparkSession) -> None:
-    """Frames that copy another, and some that nearly do."""
-    source = spark.range(3).select("id", F.struct(F.col("id").alias("n"), F.lit("x").alias("s")).alias("_kafka"))
-    assert copied_columns(source, source) == [("id", ("id",)), ("_kafka", ("_kafka",))]
-    copy = source.select(F.col("_kafka.n").alias("number"), "id", "_kafka.s")
-    assert copied_columns(copy, source) == [("number", ("_kafka", "n")), ("id", ("id",)), ("s", ("_kafka", "s"))]
-    again = copy.select("s", F.col("number").alias("id"))
-    assert copied_columns(again, source) == [("s", ("_kafka", "s")), ("id", ("_kafka", "n"))]
-    fewer, more = source.where("id > 0"), source.union(source)
-    once = [fewer, more, source.limit(1), source.distinct(), source.orderBy("id"), source.repartition(2)]
-    made = [source.withColumn("id", F.col("id") + 1), source.select(F.lit(1).alias("a")), source.groupBy("id").count()]
-    many = [source.select("id", F.explode(F.array("id"))), source.join(source.select("id"), "id"), source.sample(0.5)]
-    for other in (*once, *made, *many, fewer.select("id"), spark.range(3)):
-        assert copied_columns(other, source) is None, other

@@ -15,17 +15,13 @@ from kpipe_platform.spark.reader import read_ranges
 from kpipe_platform.testing.broker import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, TopicFactory
 from kpipe_platform_tests.io_managers.conftest import CACHED
-from kpipe_platform_tests.spark.plan_cases import check, check_copies
+from kpipe_platform_tests.spark.plan_cases import check
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def test_what_a_plan_reads(spark: SparkSession, tmp_path: Path) -> None:
     check(spark, tmp_path)
-
-
-def test_what_a_plan_copies(spark: SparkSession) -> None:
-    check_copies(spark)
 
 
 def test_kafkas_rows_come_by_the_second_version_of_sparks_source(
