@@ -115,7 +115,7 @@ def wait_for_outputs(servers: str, number: int, log: Path) -> dict[str, float]:
 @pytest.mark.slow
 @pytest.mark.broker
 @pytest.mark.spark
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(1800)
 def test_a_reader_gets_where_the_page_says(reader: Reader) -> None:
     for block in BLOCKS:
         if block.title is not None:
