@@ -21,8 +21,8 @@ from benchmarks.machine import describe_machine
 from benchmarks.measure import Bench, Case, Tell, measure, stopwatch
 from benchmarks.report import as_json, refresh_page, show, write_json
 from benchmarks.topics import Sources, await_groups
-from kpipe_platform.spark.connect_server import ConnectServer
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.spark.connect.server import ConnectServer
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
 ROOT = Path(__file__).parents[1]
 BASELINE = ROOT / "benchmarks/baseline.json"

@@ -18,7 +18,7 @@ from itertools import product
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 from benchmarks.machine import describe_machine
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.records import consume
 from kpipe_platform.testing.topics import create_topic
 

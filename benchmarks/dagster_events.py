@@ -18,7 +18,7 @@ from dagster._core.instance.ref import InstanceRef
 from pyspark.sql import DataFrame
 
 import kpipe_platform as kp
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.records import produce
 from kpipe_platform.testing.topics import create_topic
 

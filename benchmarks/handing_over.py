@@ -11,9 +11,9 @@ from pyspark.sql import SparkSession
 from benchmarks.measure import Problems, Run, stopwatch
 from benchmarks.orders import Orders
 from benchmarks.work import RawCopy
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.spark.reader import read_ranges
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.spark.source.reader import read_ranges
 
 
 class HandingOver:

@@ -27,10 +27,10 @@ from .jobs import (
     pause_job as pause_job,
     redrive_job as redrive_job,
 )
-from .kafka.offsets import OffsetRange as OffsetRange
+from .kafka.model.offsets import OffsetRange as OffsetRange
 from .kafka.ownership.owner import ConsumerGroupOwnership as ConsumerGroupOwnership
-from .kafka.records import KafkaRecord as KafkaRecord
-from .kafka.topics import TopicSpec as TopicSpec
+from .kafka.model.records import KafkaRecord as KafkaRecord
+from .kafka.admin.topics import TopicSpec as TopicSpec
 from .observability import PartitionEvent as PartitionEvent, PartitionEventKind as PartitionEventKind
 from .partitions import kafka_partitions as kafka_partitions, register_kafka_partitions as register_kafka_partitions
 from .partitions.coordinator import KafkaRunCoordinator as KafkaRunCoordinator
@@ -57,7 +57,7 @@ from .sensors import (
     kafka_offset_sensor as kafka_offset_sensor,
     kafka_partition_sensor as kafka_partition_sensor,
 )
-from .spark.row_functions import map_records as map_records
-from .spark.rules import Rule as Rule, expect as expect, expect_all as expect_all
+from .spark.stage.map_records import map_records as map_records
+from .spark.stage.rules import Rule as Rule, expect as expect, expect_all as expect_all
 
 __version__: str

@@ -6,7 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Iterable
 
-from kpipe_platform.spark.outputs import SOURCE_HEADER
+from kpipe_platform.spark.sink.task.outputs import SOURCE_HEADER
 from kpipe_platform.testing.messages import ConsumedRecord
 
 Place = tuple[int, int]

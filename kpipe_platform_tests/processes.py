@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 # With the settings of `kpipe spark start`, and without.
-_DAEMONS = ("kpipe_platform.spark.worker_daemon", "pyspark.daemon")
+_DAEMONS = ("kpipe_platform.spark.connect.worker_daemon", "pyspark.daemon")
 
 
 def descendants(pid: int) -> list[int]:

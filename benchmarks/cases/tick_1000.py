@@ -14,7 +14,7 @@ import kpipe_platform as kp
 from benchmarks.measure import Bench, Contest, Problems, Ratio, Run, stopwatch
 from benchmarks.orders import FIELDS, Orders
 from benchmarks.topics import Sources, filled
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.partitions.runs import AskedRange, asked_ranges
 
 _FEW, _MANY = 10, 1_000

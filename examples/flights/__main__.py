@@ -77,7 +77,7 @@ def _seed(console: Console, folder: Path) -> None:
     from examples.flights.progress import Steps
     from examples.flights.seed import seed as seed_topics
     from kpipe_platform.demo import data
-    from kpipe_platform.kafka.settings import ConnectionSettings
+    from kpipe_platform.kafka.client.settings import ConnectionSettings
 
     warnings.simplefilter("ignore")
     steps = Steps(console)

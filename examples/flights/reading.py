@@ -9,8 +9,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from tenacity import Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
 from kpipe_platform.errors import BrokerUnavailableError
-from kpipe_platform.kafka.calls import NO_LEADER, kafka_error, translate
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.calls import NO_LEADER, kafka_error, translate
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 _BATCH = 5_000
 # A local broker answers in milliseconds; after this long without a record or an end something is wrong.

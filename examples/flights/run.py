@@ -24,8 +24,8 @@ from kpipe_platform.demo.assets import airlines, carrier_delays, flights_enriche
 from kpipe_platform.demo.platform import BOOTSTRAP_SERVERS, DATA_DIR, resources
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
 from kpipe_platform.errors import EnvironmentSetupError
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from examples.flights.reading import await_settled, committed_records
 from kpipe_platform.demo.data import FlightRecord, records
 from kpipe_platform.demo.topics import FLIGHTS, TOPICS
 from kpipe_platform.errors import ConfigError, DeliveryError, TopicNotFoundError
-from kpipe_platform.kafka.calls import translate
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.topics import create_topic, describe_topics
+from kpipe_platform.kafka.admin.topics import create_topic, describe_topics
+from kpipe_platform.kafka.client.calls import translate
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 Progress = Callable[[int], None]
 """Called with the number of acknowledged records so far."""

@@ -13,7 +13,7 @@ from confluent_kafka import Message
 
 from examples.flights.reading import committed_records, group_lags
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 SOURCE_HEADER = "kpipe.source"
 

@@ -12,8 +12,8 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable, OpenTable, open_table
 from kpipe_platform.io_managers.kafka import KafkaIOManager
 from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown, topic_of
-from kpipe_platform.spark.checks import columns_of
-from kpipe_platform.spark.dead_letter_counts import DeadLetterCounts, ReasonCount
+from kpipe_platform.spark.sink.output_schema import columns_of
+from kpipe_platform.spark.source.dead_letter_counts import DeadLetterCounts, ReasonCount
 
 Source = dg.SourceAsset | dg.AssetsDefinition
 
@@ -41,7 +41,7 @@ def dead_letter_asset(
     Materialising it counts what its dead-letter topic holds at that moment: by reason, source partition, asset and
     hour, as tables and a chart in the metadata. It stores nothing and moves no offsets. An asset that has it as an
     input loads the dead letters as they are then, in the form of the annotation: a Spark, pandas or polars DataFrame,
-    or a pyarrow Table; the columns are those of `kpipe_platform.spark.dead_letters.dead_letter_columns`.
+    or a pyarrow Table; the columns are those of `kpipe_platform.spark.source.dead_letters.dead_letter_columns`.
 
     Args:
         source: The asset of the topic whose records failed: of ``kafka_topic_asset``, or a Kafka asset.

@@ -26,8 +26,8 @@ from kpipe_platform.io_managers.step import (
     refuse_unknown,
     topic_of,
 )
-from kpipe_platform.kafka.groups import group_name
-from kpipe_platform.kafka.topics import unequal_partitions
+from kpipe_platform.kafka.admin.groups import group_name
+from kpipe_platform.kafka.admin.topics import unequal_partitions
 from kpipe_platform.partitions import kafka_partitions
 from kpipe_platform.partitions.pools import kafka_pool
 from kpipe_platform.policies.bounds import is_count, is_positive
@@ -37,7 +37,7 @@ from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.slices.settings import RunLimits
 from kpipe_platform.slices.values import DeferredStage, TopicInput
-from kpipe_platform.spark.convert import requested_form
+from kpipe_platform.spark.stage.convert import requested_form
 
 Source = dg.SourceAsset | dg.AssetsDefinition
 _CONTEXTS = ("context", "_context", "_", "__")

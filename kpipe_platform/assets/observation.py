@@ -9,12 +9,12 @@ from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
-from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
-from kpipe_platform.kafka.retention import TimeToLoss, TopicRetention, time_to_loss, topic_retention
-from kpipe_platform.kafka.samples import SAMPLE_RECORDS, OldestRecord, oldest_records
-from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.kafka.admin.groups import CommittedOffset, committed_offsets
+from kpipe_platform.kafka.admin.retention import TimeToLoss, TopicRetention, time_to_loss, topic_retention
+from kpipe_platform.kafka.admin.topics import describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.read.samples import SAMPLE_RECORDS, OldestRecord, oldest_records
 from kpipe_platform.resources.source import KafkaSource
 
 DATA_VERSION = "dagster/data_version"

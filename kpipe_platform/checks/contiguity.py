@@ -12,7 +12,7 @@ from kpipe_platform.assets.kafka_asset import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.commit_metadata import CommitMetadata
+from kpipe_platform.kafka.model.commit_metadata import CommitMetadata
 from kpipe_platform.partitions.materializations import ranges_of
 from kpipe_platform.slices.plan.lag import Waiting
 

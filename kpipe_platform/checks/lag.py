@@ -11,7 +11,7 @@ from kpipe_platform.assets.kafka_asset import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.samples import OldestRecord, oldest_records
+from kpipe_platform.kafka.read.samples import OldestRecord, oldest_records
 from kpipe_platform.policies.bounds import is_count, is_positive
 from kpipe_platform.slices.plan.lag import Waiting
 

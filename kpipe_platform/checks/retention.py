@@ -11,8 +11,8 @@ from kpipe_platform.assets.kafka_asset import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.retention import TimeToLoss, time_to_loss, topic_retention
-from kpipe_platform.kafka.samples import SAMPLE_RECORDS, oldest_records
+from kpipe_platform.kafka.admin.retention import TimeToLoss, time_to_loss, topic_retention
+from kpipe_platform.kafka.read.samples import SAMPLE_RECORDS, oldest_records
 from kpipe_platform.policies.bounds import is_positive
 from kpipe_platform.slices.plan.lag import Waiting
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kpipe_platform.cli.name_values import name_values
+from kpipe_platform.cli.options import name_values
 from kpipe_platform.cli.output import print_hint, print_json, print_line, progress_lines
 from kpipe_platform.cli.tables import print_status
 from kpipe_platform.errors import BrokerUnavailableError
 from kpipe_platform.jvm.logs import tail
 
 if TYPE_CHECKING:
-    from kpipe_platform.testing.broker_service import BrokerService
-    from kpipe_platform.testing.service_status import ServiceOptions, ServiceStatus
+    from kpipe_platform.testing.broker.service import BrokerService
+    from kpipe_platform.testing.broker.status import ServiceOptions, ServiceStatus
 
 __all__ = ["app"]
 
@@ -53,8 +53,8 @@ def start(
 
     The first start fetches Kafka, which takes about a minute; later ones take a few seconds.
     """
-    from kpipe_platform.testing.broker_service import BrokerService
-    from kpipe_platform.testing.service_status import ServiceOptions
+    from kpipe_platform.testing.broker.service import BrokerService
+    from kpipe_platform.testing.broker.status import ServiceOptions
 
     settings = name_values(setting or [], example="message.max.bytes=2000000")
     options = ServiceOptions(brokers=brokers, data_dir=data_dir, keep=not throw_away, port=port, settings=settings)
@@ -74,7 +74,7 @@ def start(
 @app.command()
 def stop() -> None:
     """Stop the broker that `kpipe broker start` started."""
-    from kpipe_platform.testing.broker_service import BrokerService
+    from kpipe_platform.testing.broker.service import BrokerService
 
     service = BrokerService()
     status = service.status()
@@ -91,7 +91,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show whether the broker runs, and where its data and logs are."""
-    from kpipe_platform.testing.broker_service import BrokerService
+    from kpipe_platform.testing.broker.service import BrokerService
 
     found = BrokerService().status()
     if as_json:

@@ -14,8 +14,8 @@ import typer
 from kpipe_platform.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kpipe_platform.kafka.clients import Clients
-    from kpipe_platform.kafka.settings import ConnectionSettings
+    from kpipe_platform.kafka.client.clients import Clients
+    from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 __all__ = ["DEFAULT_SERVERS", "BootstrapServers", "connection_settings", "open_clients"]
 
@@ -52,7 +52,7 @@ def connection_settings(bootstrap_servers: str, environment: Mapping[str, str] |
     Raises:
         ConfigError: A value is unknown, or a combination makes no sense.
     """
-    from kpipe_platform.kafka.settings import ConnectionSettings
+    from kpipe_platform.kafka.client.settings import ConnectionSettings
 
     variables = os.environ if environment is None else environment
     values: dict[str, Any] = {name: variables[v] for name, v in _VARIABLES.items() if variables.get(v)}
@@ -76,6 +76,6 @@ def open_clients(bootstrap_servers: str) -> Clients:
     Raises:
         ConfigError: The connection's settings are wrong.
     """
-    from kpipe_platform.kafka.clients import Clients
+    from kpipe_platform.kafka.client.clients import Clients
 
     return Clients(connection_settings(bootstrap_servers))

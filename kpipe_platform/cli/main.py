@@ -12,7 +12,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from kpipe_platform.cli import broker, dev, dlq, offsets, partitions, preflight, spark, topics, transactions
+from kpipe_platform.cli import broker, offsets, partitions, preflight, spark, topics, transactions
+from kpipe_platform.cli.dev import command as dev
+from kpipe_platform.cli.dlq import browse as dlq
 from kpipe_platform.cli.output import print_error, print_line
 from kpipe_platform.errors import KpipeError
 

@@ -15,10 +15,10 @@ from kpipe_platform.cli.tables import print_table
 from kpipe_platform.errors import ConfigError
 
 if TYPE_CHECKING:
-    from kpipe_platform.kafka.clients import Clients
-    from kpipe_platform.kafka.groups import CommittedOffset
-    from kpipe_platform.kafka.offsets import Partition, Watermarks
-    from kpipe_platform.kafka.slices import Slice
+    from kpipe_platform.kafka.admin.groups import CommittedOffset
+    from kpipe_platform.kafka.client.clients import Clients
+    from kpipe_platform.kafka.model.offsets import Partition, Watermarks
+    from kpipe_platform.kafka.model.slices import Slice
 
 __all__ = ["RUN_ID", "app"]
 
@@ -67,8 +67,8 @@ def show(
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
     """Show the group's offsets, its lag, and what the last run committed with them."""
-    from kpipe_platform.kafka.groups import group_members, refuse_unknown
-    from kpipe_platform.kafka.topics import describe_topics
+    from kpipe_platform.kafka.admin.groups import group_members, refuse_unknown
+    from kpipe_platform.kafka.admin.topics import describe_topics
 
     with open_clients(bootstrap_servers) as clients:
         described = describe_topics(clients, [topic])[topic]
@@ -111,11 +111,11 @@ def set_(
 
     A run that is in flight is fenced, so that it cannot commit over the move.
     """
-    from kpipe_platform.kafka.commit_metadata import SliceCounts
-    from kpipe_platform.kafka.groups import group_members, refuse_foreign_members, refuse_unknown
-    from kpipe_platform.kafka.lanes import settle, unsettled
-    from kpipe_platform.kafka.topics import check_partitions, describe_topics
-    from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
+    from kpipe_platform.kafka.admin.groups import group_members, refuse_foreign_members, refuse_unknown
+    from kpipe_platform.kafka.admin.topics import check_partitions, describe_topics
+    from kpipe_platform.kafka.model.commit_metadata import SliceCounts
+    from kpipe_platform.kafka.transactions.lanes import settle, unsettled
+    from kpipe_platform.kafka.transactions.slice import SliceTransaction, store_offsets
 
     with open_clients(bootstrap_servers) as clients:
         described = describe_topics(clients, [topic])[topic]
@@ -144,8 +144,8 @@ def set_(
 
 
 def _standings(clients: Clients, group: str, topic: str, numbers: Iterable[int]) -> list[_Standing]:
-    from kpipe_platform.kafka.groups import committed_offsets
-    from kpipe_platform.kafka.offsets import watermarks
+    from kpipe_platform.kafka.admin.groups import committed_offsets
+    from kpipe_platform.kafka.model.offsets import watermarks
 
     wanted = [(topic, number) for number in numbers]
     # The offsets first, as a plan does: so the end can only be younger.
@@ -220,7 +220,7 @@ def _targets(clients: Clients, topic: str, standings: list[_Standing], to: str) 
         for standing in standings:
             _check_bounds(topic, standing, int(to))
         return {s.partition: int(to) for s in standings}
-    from kpipe_platform.kafka.offsets import offsets_at, parse_time
+    from kpipe_platform.kafka.model.offsets import offsets_at, parse_time
 
     partitions: list[Partition] = [(topic, s.partition) for s in standings]
     when = parse_time(to, "--to", or_else="earliest, latest, an offset")
@@ -246,8 +246,8 @@ def _check_bounds(topic: str, standing: _Standing, offset: int) -> None:
 
 def _as_slice(group: str, topic: str, topic_id: str, standings: list[_Standing], targets: Mapping[int, int]) -> Slice:
     """The move as an empty slice, so that it goes by the same compare and the same fencing as any other."""
-    from kpipe_platform.kafka.offsets import OffsetRange
-    from kpipe_platform.kafka.slices import PlannedRange, Slice, dotted_id, transactional_id
+    from kpipe_platform.kafka.model.offsets import OffsetRange
+    from kpipe_platform.kafka.model.slices import PlannedRange, Slice, dotted_id, transactional_id
 
     ranges = []
     for standing in standings:

@@ -16,7 +16,7 @@ from kpipe_platform.cli.tables import print_table
 if TYPE_CHECKING:
     import dagster as dg
 
-    from kpipe_platform.kafka.clients import Clients
+    from kpipe_platform.kafka.client.clients import Clients
     from kpipe_platform.partitions.pauses import Pause
     from kpipe_platform.partitions.state import PartitionState
 
@@ -232,8 +232,8 @@ def _refuse_unknown(instance: dg.DagsterInstance, clients: Clients, group: str, 
     Raises:
         ConfigError: The name is probably mistyped.
     """
-    from kpipe_platform.kafka.groups import refuse_unknown
-    from kpipe_platform.kafka.topics import describe_topics
+    from kpipe_platform.kafka.admin.groups import refuse_unknown
+    from kpipe_platform.kafka.admin.topics import describe_topics
     from kpipe_platform.partitions.groups import is_known
     from kpipe_platform.partitions.pauses import paused
 
@@ -243,7 +243,7 @@ def _refuse_unknown(instance: dg.DagsterInstance, clients: Clients, group: str, 
 
 
 def _numbers(clients: Clients, topic: str, wanted: list[int] | None) -> list[int]:
-    from kpipe_platform.kafka.topics import check_partitions, describe_topics
+    from kpipe_platform.kafka.admin.topics import check_partitions, describe_topics
 
     described = describe_topics(clients, [topic])
     numbers = sorted(set(wanted or range(described[topic].partitions)))

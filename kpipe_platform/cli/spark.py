@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kpipe_platform.cli.name_values import name_values
+from kpipe_platform.cli.options import name_values
 from kpipe_platform.cli.output import print_hint, print_json, print_line, progress_lines
 from kpipe_platform.cli.tables import print_status
 from kpipe_platform.errors import EngineUnavailableError
 
 if TYPE_CHECKING:
-    from kpipe_platform.spark.connect_service import EngineOptions, EngineService, EngineStatus
+    from kpipe_platform.spark.connect.service import EngineOptions, EngineService, EngineStatus
 
 __all__ = ["app"]
 
@@ -55,8 +55,8 @@ def start(
 
     It has the Kafka connector and the packages of this Python, and reads relative paths from this folder.
     """
-    from kpipe_platform.spark.connect_service import EngineOptions, EngineService
-    from kpipe_platform.spark.executors import Executors
+    from kpipe_platform.spark.connect.executors import Executors
+    from kpipe_platform.spark.connect.service import EngineOptions, EngineService
 
     settings = name_values(setting or [], example="spark.driver.memory=4g")
     executors = Executors(None if archive is None else archive.absolute(), python)
@@ -93,7 +93,7 @@ def pack(
     ] = None,
 ) -> None:
     """Write the Python packages that a cluster's executors need, for `kpipe spark start --archive`."""
-    from kpipe_platform.spark.executor_archive import write_archive
+    from kpipe_platform.spark.connect.executor_archive import write_archive
 
     with _importable_here():
         manifest = write_archive(output, packages=package or [], modules=module or [], without=without or [])
@@ -108,7 +108,7 @@ def pack(
 @app.command()
 def stop() -> None:
     """Stop the Spark that `kpipe spark start` started."""
-    from kpipe_platform.spark.connect_service import EngineService
+    from kpipe_platform.spark.connect.service import EngineService
 
     print_hint("Stopped." if EngineService().stop() else "There is no Spark Connect server to stop.")
 
@@ -118,7 +118,7 @@ def status(
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show whether Spark runs, its address, its log and how many processes are attached."""
-    from kpipe_platform.spark.connect_service import EngineService
+    from kpipe_platform.spark.connect.service import EngineService
 
     found = EngineService().status()
     if as_json:

@@ -12,7 +12,7 @@ from kpipe_platform.cli.tables import print_table
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
 
 if TYPE_CHECKING:
-    from kpipe_platform.kafka.clients import Clients
+    from kpipe_platform.kafka.client.clients import Clients
 
 __all__ = ["app"]
 
@@ -36,7 +36,7 @@ def create(
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
     """Create a topic, wait until it can be used, and print its name."""
-    from kpipe_platform.kafka.topics import TopicSpec, await_visible, create_topic
+    from kpipe_platform.kafka.admin.topics import TopicSpec, await_visible, create_topic
 
     spec = TopicSpec(partitions, replication_factor, _settings(config or []))
     with open_clients(bootstrap_servers) as clients:
@@ -97,7 +97,7 @@ def list_topics(
     """List the topics with their number of partitions."""
     from confluent_kafka import KafkaException
 
-    from kpipe_platform.kafka.calls import translate
+    from kpipe_platform.kafka.client.calls import translate
 
     with open_clients(bootstrap_servers) as clients:
         settings = clients.settings
@@ -133,9 +133,9 @@ def _described(clients: Clients, name: str) -> dict[str, Any]:
     from confluent_kafka import TopicCollection
     from confluent_kafka.admin import ConfigResource, ResourceType
 
-    from kpipe_platform.kafka.calls import ask
-    from kpipe_platform.kafka.offsets import watermarks
-    from kpipe_platform.kafka.topics import missing_topic
+    from kpipe_platform.kafka.admin.topics import missing_topic
+    from kpipe_platform.kafka.client.calls import ask
+    from kpipe_platform.kafka.model.offsets import watermarks
 
     settings = clients.settings
     admin, timeout_s = clients.admin(), settings.request_timeout_s

@@ -10,7 +10,7 @@ from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, con
 from kpipe_platform.cli.output import print_hint
 
 if TYPE_CHECKING:
-    from kpipe_platform.kafka.settings import ConnectionSettings
+    from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 __all__ = ["app", "take_over"]
 
@@ -47,6 +47,6 @@ def take_over(settings: ConnectionSettings, transactional_id: str) -> None:
         BrokerUnavailableError: No answer within the deadline.
         AuthorizationFailedError: The transactional id may not be used.
     """
-    from kpipe_platform.kafka.transactions import initialised
+    from kpipe_platform.kafka.transactions.slice import initialised
 
     initialised(settings, transactional_id).close()

@@ -12,7 +12,7 @@ from kpipe_platform.codecs.json.codec import JsonCodec
 from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.topics import TopicSpec, is_topic_name
+from kpipe_platform.kafka.admin.topics import TopicSpec, is_topic_name
 
 TOPIC = "kpipe/topic"
 """Key of the asset metadata that declares an asset's topic."""

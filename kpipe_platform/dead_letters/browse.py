@@ -13,10 +13,10 @@ from kpipe_platform.dead_letters.read.reader import read_dead_letter
 from kpipe_platform.dead_letters.redrive.progress import Progress
 from kpipe_platform.dead_letters.redrive.stored_offset import read_stored_offset
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import OffsetRange, watermarks
-from kpipe_platform.kafka.reader import read_range
-from kpipe_platform.kafka.topics import check_partitions, describe_topics
+from kpipe_platform.kafka.admin.topics import check_partitions, describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import OffsetRange, watermarks
+from kpipe_platform.kafka.read.reader import read_range
 
 _HOUR_MS = 3_600_000
 AGES = (("under 1 hour", _HOUR_MS), ("under 1 day", 24 * _HOUR_MS), ("under 7 days", 7 * 24 * _HOUR_MS))

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame
 
 from kpipe_platform import SparkEngine, current_slice
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.model.slices import Slice
 
 SLICE = "slice"
 """Column, in a table that grows by slices, that says which slice a row came with."""

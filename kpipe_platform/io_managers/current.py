@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeAlias
 
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.model.slices import Slice
 
 Store: TypeAlias = Callable[[Any], None]
 """Stores what a stage returned; an inner IO manager."""

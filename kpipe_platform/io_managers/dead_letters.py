@@ -12,15 +12,15 @@ from kpipe_platform.codecs import RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, StageFailedError, TopicNotFoundError
 from kpipe_platform.io_managers.step import DEAD_LETTERS
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import SparkEngine
-from kpipe_platform.spark.convert import to_form
-from kpipe_platform.spark.dead_letter_counts import DeadLetterCounts, count_dead_letters
-from kpipe_platform.spark.dead_letters import dead_letter_frame, newest_ranges
 from kpipe_platform.spark.failures import classify, is_sparks
+from kpipe_platform.spark.source.dead_letter_counts import DeadLetterCounts, count_dead_letters
+from kpipe_platform.spark.source.dead_letters import dead_letter_frame, newest_ranges
+from kpipe_platform.spark.stage.convert import to_form
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -20,7 +20,7 @@ from kpipe_platform.slices.report import PartitionResult, partitions_failed
 from kpipe_platform.slices.run.events import RunEvent, SliceCommitted, SliceStarted, TargetPrepared, UnitFinished
 from kpipe_platform.slices.run.runner import SliceRunner
 from kpipe_platform.slices.values import DeferredStage, Unit
-from kpipe_platform.spark.stage_notes import current_notes
+from kpipe_platform.spark.stage.notes import current_notes
 
 _INTERRUPTIONS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 

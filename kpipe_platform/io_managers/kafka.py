@@ -47,11 +47,11 @@ from kpipe_platform.slices.plan.planner import partitions_of, plan_next
 from kpipe_platform.slices.read import read_sources
 from kpipe_platform.slices.settings import Parallelism, RunInfo, SliceSettings
 from kpipe_platform.slices.values import DeferredStage
-from kpipe_platform.spark.client_reader import is_beyond_spark
-from kpipe_platform.spark.convert import requested_form, to_form
-from kpipe_platform.spark.frames import TopicCodecs
-from kpipe_platform.spark.reader import empty_slice
-from kpipe_platform.spark.table import latest_by_key
+from kpipe_platform.spark.source.client_reader import is_beyond_spark
+from kpipe_platform.spark.source.latest_by_key import latest_by_key
+from kpipe_platform.spark.source.reader import empty_slice
+from kpipe_platform.spark.source.rows import TopicCodecs
+from kpipe_platform.spark.stage.convert import requested_form, to_form
 
 
 class StoresOffsets:

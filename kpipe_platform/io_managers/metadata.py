@@ -13,8 +13,8 @@ from kpipe_platform.dead_letters import Distribution
 from kpipe_platform.io_managers.step import RULES
 from kpipe_platform.partitions.materializations import RANGES
 from kpipe_platform.slices.report import IsolationCost, Row, RunSummary
-from kpipe_platform.spark.stage_notes import RuleCount
-from kpipe_platform.spark.writer_spec import PreviewRow
+from kpipe_platform.spark.sink.spec import PreviewRow
+from kpipe_platform.spark.stage.notes import RuleCount
 
 _Cell = str | int | float | bool | None
 _CELL_CHARACTERS = 120

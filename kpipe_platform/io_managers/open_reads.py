@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.io_managers.partition_events import StepEvents, Watch, why_failed
 from kpipe_platform.io_managers.step import KafkaStep, StepId
-from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.spark.frames import SliceFrames
-from kpipe_platform.spark.stage_notes import StageNotes, start_noting
+from kpipe_platform.kafka.model.slices import Slice
+from kpipe_platform.spark.source.rows import SliceFrames
+from kpipe_platform.spark.stage.notes import StageNotes, start_noting
 
 
 @dataclass

@@ -17,9 +17,9 @@ from typing import Any
 import dagster as dg
 
 from kpipe_platform.io_managers.step import Step, StepId
-from kpipe_platform.kafka.commit_metadata import SliceCounts
-from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.model.commit_metadata import SliceCounts
+from kpipe_platform.kafka.model.offsets import Partition
+from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.observability.events import PartitionEvent, PartitionEventKind, log_events, shortened
 from kpipe_platform.partitions.observations import observations_of
 from kpipe_platform.slices.report import SliceReport

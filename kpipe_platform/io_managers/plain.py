@@ -15,8 +15,8 @@ from kpipe_platform.io_managers.metadata import materialization_metadata
 from kpipe_platform.io_managers.open_reads import OpenRead, take_reads
 from kpipe_platform.io_managers.results import check_rows, log_summary, materialization, warn_left_out
 from kpipe_platform.io_managers.step import KafkaStep
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.slices import Slice, transactional_id
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.slices import Slice, transactional_id
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.slices.process import deliver
 from kpipe_platform.slices.report import RunSummary, SliceReport
@@ -27,7 +27,7 @@ from kpipe_platform.slices.values import StagedSlice
 from kpipe_platform.slices.write.commit import commit_empty
 from kpipe_platform.slices.write.delivery import open_delivery
 from kpipe_platform.spark.failures import classify, is_sparks
-from kpipe_platform.spark.stage_notes import StageNotes
+from kpipe_platform.spark.stage.notes import StageNotes
 
 
 def emit_plain(

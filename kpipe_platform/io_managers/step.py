@@ -10,7 +10,7 @@ import dagster as dg
 
 from kpipe_platform.codecs.topic import TOPIC, KafkaTopic
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.partitions import partition_number
 from kpipe_platform.partitions.materializations import last_materialization, ranges_of
 from kpipe_platform.policies.components import FaultPolicies

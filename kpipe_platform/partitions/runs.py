@@ -10,8 +10,8 @@ from itertools import count, takewhile
 
 import dagster as dg
 
-from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.slices import PlannedRange
+from kpipe_platform.kafka.model.offsets import Partition
+from kpipe_platform.kafka.model.slices import PlannedRange
 from kpipe_platform.resources._compat import (
     ASSET_PARTITION_RANGE_END_TAG,
     ASSET_PARTITION_RANGE_START_TAG,

@@ -9,11 +9,11 @@ from typing import Protocol
 
 import dagster as dg
 
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.owners import Owners, owners_of
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import Partition
+from kpipe_platform.kafka.ownership.group_owners import Owners, owners_of
 from kpipe_platform.kafka.ownership.status import OwnershipState
-from kpipe_platform.kafka.samples import OldestRecord, oldest_records
+from kpipe_platform.kafka.read.samples import OldestRecord, oldest_records
 from kpipe_platform.partitions import dynamic_name
 from kpipe_platform.partitions.pauses import Pause, paused
 from kpipe_platform.partitions.runs import asked_for, runs_in_flight

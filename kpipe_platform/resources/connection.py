@@ -12,8 +12,8 @@ import dagster as dg
 from pydantic import Field
 
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.properties import Dialect, check_client, is_secret
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.properties import Dialect, check_client, is_secret
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.resources.known_names import KnownNames
 
 _SECRETS = ("sasl_password", "ssl_key_password")

@@ -9,7 +9,7 @@ from pydantic import Field, field_validator
 
 from kpipe_platform.dead_letters.envelope.origin import CORRELATION_HEADER
 from kpipe_platform.dead_letters.write.context import HeaderStyle
-from kpipe_platform.kafka.properties import check_producer
+from kpipe_platform.kafka.client.properties import check_producer
 from kpipe_platform.policies.limits import DEFAULT_MINIMUM, DeadLetterLimit
 from kpipe_platform.resources.connection import KafkaConnection, known_values
 from kpipe_platform.resources.known_names import KnownNames

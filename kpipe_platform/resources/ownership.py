@@ -7,10 +7,10 @@ from typing import Literal
 
 from pydantic import Field
 
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.ownership.events import InFlight, Listener
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.kafka.ownership.registry import ownership_of
-from kpipe_platform.kafka.settings import ConnectionSettings
 from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.resources.scaling import RebalanceMode
 

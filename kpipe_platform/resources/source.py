@@ -9,11 +9,11 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets, group_name
-from kpipe_platform.kafka.offsets import Partition, Watermarks, parse_start, watermarks
-from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.kafka.admin.groups import CommittedOffset, committed_offsets, group_name
+from kpipe_platform.kafka.admin.topics import describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import Partition, Watermarks, parse_start, watermarks
+from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.resources.ownership import PartitionOwnership

@@ -9,8 +9,8 @@ from dagster_pyspark import LazyPySparkResource
 from pydantic import Field, PrivateAttr
 
 from kpipe_platform.resources.known_names import KnownNames
-from kpipe_platform.spark.connect_sessions import detach, tasks_of
-from kpipe_platform.spark.session import ASSUMED_TASKS, EngineSettings, get_session
+from kpipe_platform.spark.engine.attach import detach, tasks_of
+from kpipe_platform.spark.engine.session import ASSUMED_TASKS, EngineSettings, get_session
 
 
 class SparkEngine(KnownNames, LazyPySparkResource):

@@ -9,13 +9,13 @@ from functools import partial
 import dagster as dg
 
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.client.deadline import Deadline
+from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.policies.bounds import is_positive
-from kpipe_platform.sensors.admission import Rules
-from kpipe_platform.sensors.backpressure import Backpressure
-from kpipe_platform.sensors.deadline import Deadline
 from kpipe_platform.sensors.ownership import PartitionShare
-from kpipe_platform.sensors.tick import OffsetTick, Ownership
+from kpipe_platform.sensors.tick.admission import Rules
+from kpipe_platform.sensors.tick.backpressure import Backpressure
+from kpipe_platform.sensors.tick.evaluate import OffsetTick, Ownership
 
 
 def kafka_offset_sensor(

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.events import Listener
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.partitions.owners import tags_of
@@ -18,8 +18,8 @@ from kpipe_platform.partitions.runs import runs_in_flight
 from kpipe_platform.resources._compat import RUN_KEY_TAG, InstanceRef
 from kpipe_platform.resources.scaling import RebalanceMode
 from kpipe_platform.resources.source import KafkaSource
-from kpipe_platform.sensors.candidates import Target
-from kpipe_platform.sensors.growth import known_keys
+from kpipe_platform.sensors.tick.candidates import Target
+from kpipe_platform.sensors.tick.growth import known_keys
 
 # The daemon makes the runs that a tick requests within moments. A drain waits for them, but not for ever: a tick that
 # is tried out in the UI requests runs that nobody makes. Seconds.

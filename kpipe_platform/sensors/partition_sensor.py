@@ -7,16 +7,16 @@ import dagster as dg
 from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers.step import topic_of
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.topics import describe_topics
+from kpipe_platform.kafka.admin.topics import describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.deadline import Deadline
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.partitions import kafka_partitions
 from kpipe_platform.policies.bounds import is_positive
-from kpipe_platform.sensors.deadline import Deadline
-from kpipe_platform.sensors.growth import compare, known_keys, shrunk
-from kpipe_platform.sensors.reading import tick_settings
-from kpipe_platform.sensors.report import counted
-from kpipe_platform.sensors.resource import source_of
+from kpipe_platform.sensors.source import source_of
+from kpipe_platform.sensors.tick.brokers import tick_settings
+from kpipe_platform.sensors.tick.growth import compare, known_keys, shrunk
+from kpipe_platform.sensors.tick.report import counted
 
 
 def kafka_partition_sensor(

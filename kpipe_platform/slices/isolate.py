@@ -12,17 +12,17 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kpipe_platform.errors import StageFailedError
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.policies.retry import try_again
 from kpipe_platform.slices.report import IsolationCost
 from kpipe_platform.slices.search import Fails, Part, failing_records, refuse_hopeless
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.stage import call_stage
 from kpipe_platform.slices.values import DeferredStage, PlannedSlice, Sources, StagedSlice
-from kpipe_platform.spark.frames import SliceFrames
-from kpipe_platform.spark.stage_notes import RowFault, fault_frame, retry_of
-from kpipe_platform.spark.stops import too_many_faults
+from kpipe_platform.spark.sink.errors import too_many_faults
+from kpipe_platform.spark.source.rows import SliceFrames
+from kpipe_platform.spark.stage.notes import RowFault, fault_frame, retry_of
 
 logger = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.values import Sources
 from kpipe_platform.spark.failures import classify, is_sparks
-from kpipe_platform.spark.frames import SliceFrames, TopicCodecs
-from kpipe_platform.spark.reader import read_slice
+from kpipe_platform.spark.source.reader import read_slice
+from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs
 
 
 def read_sources(

@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any
 
 from kpipe_platform.errors import PartitionsFailedError
-from kpipe_platform.kafka.commit_metadata import SliceCounts
-from kpipe_platform.kafka.offsets import OffsetRange, Partition
-from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.kafka.model.commit_metadata import SliceCounts
+from kpipe_platform.kafka.model.offsets import OffsetRange, Partition
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.slices.run.latency import Latencies
 from kpipe_platform.slices.values import Unit
-from kpipe_platform.spark.stage_notes import RuleCount
-from kpipe_platform.spark.writer_spec import FaultSample, PreviewRow
+from kpipe_platform.spark.sink.spec import FaultSample, PreviewRow
+from kpipe_platform.spark.stage.notes import RuleCount
 
 logger = logging.getLogger(__name__)
 

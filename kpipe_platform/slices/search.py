@@ -14,9 +14,9 @@ from contextlib import ExitStack
 from contextvars import copy_context
 
 from kpipe_platform.errors import DeadLetterLimitError, StageFailedError
-from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.policies.limits import DeadLetterLimit
-from kpipe_platform.spark.stops import too_many_faults
+from kpipe_platform.spark.sink.errors import too_many_faults
 
 Part = Sequence[OffsetRange]
 Fails = Callable[[Part], StageFailedError | None]

@@ -9,8 +9,8 @@ from typing import Any, Literal, Protocol
 from kpipe_platform.dead_letters import Distribution
 from kpipe_platform.dead_letters.envelope.origin import CORRELATION_HEADER
 from kpipe_platform.dead_letters.write.context import Form, HeaderStyle
-from kpipe_platform.kafka.offsets import Partition
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
 from kpipe_platform.slices.plan.ranges import LastMaterialization, PlanPolicy

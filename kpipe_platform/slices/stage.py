@@ -8,9 +8,9 @@ from contextlib import nullcontext
 
 from kpipe_platform.dead_letters import Segment
 from kpipe_platform.slices.values import DeferredStage, PlannedSlice, Sources, StagedSlice
-from kpipe_platform.spark.convert import to_form
 from kpipe_platform.spark.failures import classify, is_classified, is_sparks
-from kpipe_platform.spark.stage_notes import noting
+from kpipe_platform.spark.stage.convert import to_form
+from kpipe_platform.spark.stage.notes import noting
 
 # One call at a time in this process: a stage may register its input as a temporary view by a fixed name, and would read
 # that of another partition, or of another part, where two calls overlap.

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.dead_letters.write.redaction import load_redaction
 from kpipe_platform.errors import ConfigError, DeadLetterError, TopicNotFoundError
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.topics import (
+from kpipe_platform.kafka.admin.topics import (
     TopicDescription,
     TopicLimits,
     TopicSpec,
@@ -19,6 +18,7 @@ from kpipe_platform.kafka.topics import (
     topic_limits,
     unequal_partitions,
 )
+from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.slices.settings import SliceSettings
 

@@ -8,10 +8,10 @@ from typing import Any, TypeAlias
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.dead_letters import Retry, Segment
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.slices.settings import RunLimits
-from kpipe_platform.spark.frames import SliceFrames
-from kpipe_platform.spark.stage_notes import StageNotes
+from kpipe_platform.spark.source.rows import SliceFrames
+from kpipe_platform.spark.stage.notes import StageNotes
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class TopicInput:
 
     Args:
         topic: The topic.
-        form: What the stage's annotation asks for; see ``kpipe_platform.spark.convert``.
+        form: What the stage's annotation asks for; see ``kpipe_platform.spark.stage.convert``.
     """
 
     topic: KafkaTopic

@@ -16,7 +16,7 @@ from kpipe_platform.codecs.json.scalars import MAX_EPOCH_SECONDS, held
 from kpipe_platform.codecs.json.syntax import BACKSLASHES, HUGE_NUMBER, MAX_DEPTH, SURROGATE, SURROGATE_PAIR
 from kpipe_platform.codecs.types import EpochType, TimestampMillisType, json_type, map_fields, types_in
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.spark.reused import reused
+from kpipe_platform.spark.column_cache import reused
 
 CORRUPT = "_kpipe_corrupt"
 """Field in which from_json leaves a record that it cannot read."""
@@ -341,11 +341,8 @@ def passed_tombstone(codec: Codec, output: T.StructType) -> Column:
 def misfit_of(codec: Codec, output: T.StructType) -> Column | None:
     """Why an output of this schema is none that the codec's schema describes, as text; null where it is one.
 
-    Types and names are compared before anything runs (`kpipe_platform.spark.checks`): left are nulls where NOT NULL is
-    declared, and texts longer than their VARCHAR or CHAR.
-
-    Returns:
-        The column; None where the codec declares neither.
+    Types and names are compared before anything runs (`kpipe_platform.spark.sink.output_schema`): what is left are
+    nulls in a NOT NULL field, and texts longer than their VARCHAR or CHAR.
     """
     if MISFIT in output.names:
         return F.col(MISFIT)

@@ -79,9 +79,7 @@ _EXHAUSTED = re.compile(r"(^|\.)MemoryError$|No space left on device|\[Errno 28\
 _MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "PicklingError")
 # SQLSTATE classes of conditions that one record can cause: data, cardinality, constraint, external routine, raised.
 _DATA_STATES = ("21", "22", "23", "38", "39", "P0")
-_OWN_TASK = re.compile(
-    r"kpipe_platform/(spark/(writer_task|outputs|task_faults|probe|dead_letters)|dead_letters/|kafka/)"
-)
+_OWN_TASK = re.compile(r"kpipe_platform/(spark/sink/task/|spark/source/dead_letters|dead_letters/|kafka/)")
 
 
 def is_classified(error: BaseException) -> bool:

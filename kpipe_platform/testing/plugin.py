@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from kpipe_platform.io_managers import KafkaIOManager
-    from kpipe_platform.testing.broker import EmbeddedBroker
+    from kpipe_platform.testing.broker.embedded import EmbeddedBroker
     from kpipe_platform.testing.clients import Client
     from kpipe_platform.testing.messages import ConsumedRecord
     from kpipe_platform.testing.records import Isolation
@@ -55,7 +55,7 @@ class RunningBroker:
 
     def __getattr__(self, name: str) -> Any:
         from kpipe_platform.errors import ConfigError
-        from kpipe_platform.testing.broker import EmbeddedBroker
+        from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
         if name.startswith("_") or not hasattr(EmbeddedBroker, name):
             msg = f"RunningBroker has no attribute {name!r}"
@@ -70,7 +70,7 @@ class RunningBroker:
         from confluent_kafka.admin import AdminClient
 
         from kpipe_platform.errors import ConfigError
-        from kpipe_platform.kafka.settings import ConnectionSettings
+        from kpipe_platform.kafka.client.settings import ConnectionSettings
         from kpipe_platform.testing.clients import client_config
 
         given = f"{RUNNING_BROKER}={self.bootstrap_servers}"
@@ -188,7 +188,7 @@ def kafka_broker(
         yield RunningBroker(servers)
         return
 
-    from kpipe_platform.testing.broker import EmbeddedBroker
+    from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
     brokers = int(pytestconfig.getini("kpipe_brokers"))
     with EmbeddedBroker(brokers, settings={**_NOTHING_DELETED, **kafka_broker_settings}) as broker:
@@ -277,7 +277,7 @@ _QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSeri
 def spark_remote(pytestconfig: pytest.Config) -> Iterator[str | None]:
     """Address of the Spark Connect server of this test session; None where Spark runs in the test process."""
     from kpipe_platform.errors import EngineUnavailableError
-    from kpipe_platform.spark.connect_server import ConnectServer
+    from kpipe_platform.spark.connect.server import ConnectServer
 
     wanted = os.environ.get("KPIPE_TEST_SPARK") or pytestconfig.getini("kpipe_spark")
     if wanted == "connect":
@@ -298,8 +298,8 @@ def spark_remote(pytestconfig: pytest.Config) -> Iterator[str | None]:
 @pytest.fixture(scope="session")
 def spark(pytestconfig: pytest.Config, spark_remote: str | None) -> Iterator[SparkSession]:
     """A Spark session for the whole test session, with the Kafka connector."""
-    from kpipe_platform.spark.connect_sessions import detach
-    from kpipe_platform.spark.session import EngineSettings, get_session
+    from kpipe_platform.spark.engine.attach import detach
+    from kpipe_platform.spark.engine.session import EngineSettings, get_session
 
     if spark_remote is not None:
         holder = object()

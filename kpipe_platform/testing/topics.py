@@ -10,7 +10,7 @@ from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPar
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 
 from kpipe_platform.errors import BrokerUnavailableError, ConfigError, TopicNotFoundError
-from kpipe_platform.kafka.calls import NO_LEADER
+from kpipe_platform.kafka.client.calls import NO_LEADER
 from kpipe_platform.testing.clients import Client, client_config
 
 __all__ = ["Isolation", "create_topic", "delete_topic", "log_ranges"]

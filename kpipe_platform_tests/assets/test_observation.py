@@ -17,10 +17,10 @@ from dagster._core.definitions.observe import observe
 from kpipe_platform import JsonCodec, KafkaConnection, KafkaIOManager, KafkaSource, kafka_topic_asset
 from kpipe_platform.assets.observation import GroupStanding, soonest
 from kpipe_platform.errors import BrokerUnavailableError
-from kpipe_platform.kafka import reader
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.retention import TimeToLoss
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.kafka.admin.retention import TimeToLoss
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.read import reader
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.topics import create_topic, delete_topic
 from kpipe_platform_tests.checks.conftest import move_group
 from kpipe_platform_tests.io_managers.conftest import ORDER, Orders, order

@@ -24,7 +24,7 @@ from benchmarks.measure import Bench, Contest, Problems, Ratio, Run, measure
 from benchmarks.orders import Orders
 from benchmarks.report import BEGIN, END, as_json
 from benchmarks.topics import Sources
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
 
 def console() -> Console:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.topics import create_topic
 
 from .runner import DEAD_LETTERS, PARTITIONS, SOURCE, TARGET

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from random import Random
 
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.processes import send, wait_until
 
 from .runners import Runner

@@ -18,8 +18,8 @@ import pytest
 
 from examples.flights.reading import await_settled
 from kpipe_platform.errors import KpipeError
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.records import consume
 from kpipe_platform_tests.each_once import assert_each_once
 

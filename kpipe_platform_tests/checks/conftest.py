@@ -12,7 +12,7 @@ from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from kpipe_platform import KafkaConnection, KafkaIOManager, KafkaSource
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.io_managers.conftest import Orders, instance, make_orders, orders
 from kpipe_platform_tests.io_managers.killing import wait_until
 

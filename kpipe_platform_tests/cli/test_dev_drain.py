@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kpipe_platform import KafkaConnection, KafkaSource
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.records import consume, produce
 from kpipe_platform.testing.topics import create_topic, log_ranges
 from kpipe_platform_tests.cli.dev_process import ROOT, RUN_DEADLINE_S, STOP_DEADLINE_S, Dev, running_dev

@@ -17,7 +17,7 @@ from kpipe_platform.jvm.ports import free_port
 from kpipe_platform.partitions import lost
 from kpipe_platform.partitions.pauses import Pause
 from kpipe_platform.partitions.state import PartitionState
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 
 pytestmark = pytest.mark.broker

@@ -32,16 +32,16 @@ from kpipe_platform.errors import (
     TopicNotFoundError,
     TopicRecreatedError,
 )
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
-from kpipe_platform.kafka.groups import CommittedOffset, committed_offsets
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.kafka.topics import describe_topics
-from kpipe_platform.kafka.transactions import SliceTransaction, store_offsets
+from kpipe_platform.kafka.admin.groups import CommittedOffset, committed_offsets
+from kpipe_platform.kafka.admin.topics import describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.commit_metadata import CommitMetadata, SliceCounts
+from kpipe_platform.kafka.model.slices import Slice
+from kpipe_platform.kafka.transactions.slice import SliceTransaction, store_offsets
 from kpipe_platform.slices.plan.facts import gather_facts
 from kpipe_platform.slices.plan.ranges import LastMaterialization, PlanPolicy, plan_slice
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 from kpipe_platform.testing.topics import create_topic, delete_topic
 

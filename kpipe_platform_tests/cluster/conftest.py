@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from kpipe_platform.jvm.ports import LOOPBACK
-from kpipe_platform.spark.connect_server import ConnectServer
-from kpipe_platform.spark.executor_archive import write_archive
-from kpipe_platform.spark.executors import Executors
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.spark.connect.executor_archive import write_archive
+from kpipe_platform.spark.connect.executors import Executors
+from kpipe_platform.spark.connect.server import ConnectServer
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
 from .flights import Flights, flights_on
 from .standalone import StandaloneCluster

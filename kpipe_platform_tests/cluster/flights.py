@@ -22,8 +22,8 @@ from kpipe_platform.demo import data
 from kpipe_platform.demo.assets import airlines, carrier_delays, flights_enriched, planes
 from kpipe_platform.demo.platform import BOOTSTRAP_SERVERS, DATA_DIR, SPARK_REMOTE, resources
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS, PARTITIONS
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.records import consume
 from kpipe_platform.testing.topics import log_ranges
 from kpipe_platform_tests.each_once import assert_each_once

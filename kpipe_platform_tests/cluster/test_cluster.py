@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from kpipe_platform.demo.topics import TOPICS
 from kpipe_platform.errors import TransientError
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.processes import python_workers, send, wait_until
 
 from .flights import Flights

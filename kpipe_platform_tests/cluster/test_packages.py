@@ -10,10 +10,10 @@ import pyarrow as pa
 import pytest
 
 from kpipe_platform.errors import EngineUnavailableError, EnvironmentSetupError
-from kpipe_platform.spark.connect_server import ConnectServer
-from kpipe_platform.spark.connect_sessions import detach
-from kpipe_platform.spark.executors import Executors
-from kpipe_platform.spark.session import EngineSettings, get_session
+from kpipe_platform.spark.connect.executors import Executors
+from kpipe_platform.spark.connect.server import ConnectServer
+from kpipe_platform.spark.engine.attach import detach
+from kpipe_platform.spark.engine.session import EngineSettings, get_session
 
 from .conftest import ENGINE
 from .standalone import StandaloneCluster

@@ -12,10 +12,10 @@ from kpipe_platform.dead_letters import DeadLetterContext, build_dead_letter
 from kpipe_platform.dead_letters.redrive.options import RedriveOptions
 from kpipe_platform.dead_letters.redrive.redrive import redrive
 from kpipe_platform.dead_letters.redrive.results import RedriveResult
-from kpipe_platform.kafka.records import KafkaRecord
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.messages import ConsumedRecord
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 

@@ -19,8 +19,8 @@ from kpipe_platform.jvm.jars import KAFKA_VERSION, class_path, fetch_jars
 from kpipe_platform.jvm.java import find_java
 from kpipe_platform.jvm.ports import LOOPBACK, free_ports
 from kpipe_platform.jvm.process import ManagedProcess
-from kpipe_platform.testing.broker import EmbeddedBroker
-from kpipe_platform.testing.broker_config import LOG4J2_CONFIG
+from kpipe_platform.testing.broker.config import LOG4J2_CONFIG
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.messages import ConsumedRecord
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 from kpipe_platform_tests.processes import wait_until

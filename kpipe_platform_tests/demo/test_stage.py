@@ -10,7 +10,7 @@ from kpipe_platform.codecs.schema import to_ddl
 from kpipe_platform.codecs.types import json_type
 from kpipe_platform.demo.assets import carrier_delays, flights_enriched
 from kpipe_platform.demo.topics import ENRICHED_FLIGHT, FLIGHT
-from kpipe_platform.spark.checks import check_output_schema
+from kpipe_platform.spark.sink.output_schema import check_output_schema
 
 pytestmark = pytest.mark.spark
 

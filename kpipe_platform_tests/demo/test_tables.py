@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from kpipe_platform.demo.tables import ParquetTableIOManager, slice_name
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.current import storing
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.resources.spark import SparkEngine
 
 KEY = dg.AssetKey("delays")

@@ -20,10 +20,10 @@ from dagster._daemon.cli import create_dagster_daemon_cli
 from dagster_webserver.cli import create_dagster_webserver_cli
 
 import kpipe_platform
-from kpipe_platform.cli.dev import dagster_yaml
+from kpipe_platform.cli.dev.command import dagster_yaml
 from kpipe_platform.cli.main import app
 from kpipe_platform.jvm.jars import KAFKA_VERSION
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
 ROOT = Path(__file__).parents[2]
 TEXT = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "docker").iterdir()}

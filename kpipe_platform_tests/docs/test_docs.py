@@ -20,8 +20,8 @@ from kpipe_platform import errors
 from kpipe_platform.cli.connection import _VARIABLES
 from kpipe_platform.cli.main import app
 from kpipe_platform.dead_letters import decode_envelope, encode_envelope, envelope_schema
-from kpipe_platform.kafka.commit_metadata import CommitMetadata
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.commit_metadata import CommitMetadata
 from kpipe_platform.testing import plugin
 
 from .pages import PAGES, ROOT, anchors, blocks, code, links, name, prose, quoted

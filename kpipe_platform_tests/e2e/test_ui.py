@@ -16,7 +16,7 @@ from playwright.sync_api import Locator, Page, expect, sync_playwright
 
 from examples.flights.reading import committed_records
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS, PARTITIONS
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform_tests.cli.dev_process import RUN_DEADLINE_S, STOP_DEADLINE_S, Dev, running_dev
 
 pytestmark = [pytest.mark.browser, pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]

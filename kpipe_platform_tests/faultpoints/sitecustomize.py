@@ -28,7 +28,7 @@ PLACES = {
 
 if CONTROL or os.environ.get("KPIPE_FAULT") in PLACES:
     from kpipe_platform.errors import BrokerUnavailableError
-    from kpipe_platform.kafka import transactions
+    from kpipe_platform.kafka.transactions import slice as transactions
 
     def _fault() -> Mapping[str, str]:
         if CONTROL is None:

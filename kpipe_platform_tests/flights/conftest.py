@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from kpipe_platform.demo.topics import TOPICS
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.topics import delete_topic
 
 

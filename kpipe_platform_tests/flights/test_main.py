@@ -9,7 +9,7 @@ from examples.flights.work import kpipe_error
 from kpipe_platform.demo import data
 from kpipe_platform.demo.topics import FLIGHTS
 from kpipe_platform.errors import TopicNotFoundError
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.testing.records import consume
 
 

@@ -13,7 +13,7 @@ from examples.flights.seed import seed
 from kpipe_platform.demo import data
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.testing.records import consume, log_ranges, produce
 from kpipe_platform.testing.topics import create_topic
 

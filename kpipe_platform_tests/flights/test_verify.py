@@ -11,7 +11,7 @@ import pytest
 from examples.flights.seed import _create_topics
 from examples.flights.verify import Figures, count
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.testing.plugin import Produce
 
 GOOD = Figures(

@@ -20,7 +20,7 @@ from kpipe_platform.demo import data
 from kpipe_platform.demo.assets import airlines, carrier_delays, flights_enriched, planes
 from kpipe_platform.demo.platform import BOOTSTRAP_SERVERS, DATA_DIR, resources
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS, PARTITIONS
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 COUNT = 300
 

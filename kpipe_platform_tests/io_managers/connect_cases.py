@@ -32,12 +32,12 @@ from kpipe_platform import (
 )
 from kpipe_platform.errors import EngineUnavailableError
 from kpipe_platform.jvm.ports import free_port
-from kpipe_platform.kafka.topics import TopicLimits
-from kpipe_platform.spark.connect_server import ConnectServer
-from kpipe_platform.spark.connect_sessions import detach
-from kpipe_platform.spark.session import EngineSettings, get_session
-from kpipe_platform.spark.single_pass import rows_per_record
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.kafka.admin.topics import TopicLimits
+from kpipe_platform.spark.connect.server import ConnectServer
+from kpipe_platform.spark.engine.attach import detach
+from kpipe_platform.spark.engine.session import EngineSettings, get_session
+from kpipe_platform.spark.sink.single_pass import rows_per_record
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.processes import wait_until
 from kpipe_platform_tests.spark import plan_cases, single_pass_cases
 

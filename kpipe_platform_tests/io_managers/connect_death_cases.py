@@ -30,8 +30,8 @@ from kpipe_platform import (
 )
 from kpipe_platform.errors import EngineUnavailableError
 from kpipe_platform.jvm.ports import free_ports
-from kpipe_platform.spark.connect_server import ConnectServer
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.spark.connect.server import ConnectServer
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.processes import wait_until
 
 from .conftest import BAD, CACHED, Orders, order

@@ -20,7 +20,7 @@ from dagster._utils.interrupts import setup_interrupt_handlers
 from pyspark.sql import SparkSession
 
 import kpipe_platform
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.processes import descendant_groups, wait_until
 
 from .conftest import Orders

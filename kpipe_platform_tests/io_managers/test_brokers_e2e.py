@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from kpipe_platform import FaultAction, FaultPolicies, FaultPolicy, RecordRetryPolicy
 from kpipe_platform.errors import BrokerUnavailableError, OffsetConflictError, TransientError
 from kpipe_platform.jvm.ports import is_free
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.records import consume, produce
 from kpipe_platform_tests.processes import wait_until
 

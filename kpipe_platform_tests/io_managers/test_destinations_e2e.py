@@ -28,10 +28,10 @@ from kpipe_platform import (
     TopicSpec,
 )
 from kpipe_platform.errors import ConfigError, DeadLetterError, DestinationRejectedError, RecordFaultError
-from kpipe_platform.kafka.records import KafkaRecord
-from kpipe_platform.kafka.topics import TopicLimits
+from kpipe_platform.kafka.admin.topics import TopicLimits
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Fault
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import TopicFactory
 
 from .conftest import BAD, Orders, incompressible, order

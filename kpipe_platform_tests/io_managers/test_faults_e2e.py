@@ -36,8 +36,8 @@ from kpipe_platform import (
 )
 from kpipe_platform.dead_letters import Envelope, decode_envelope
 from kpipe_platform.errors import BrokerUnavailableError, DeadLetterError, RecordFaultError, StageFailedError
-from kpipe_platform.spark.rules import RuleAction
-from kpipe_platform.spark.stage_notes import current_notes
+from kpipe_platform.spark.stage.notes import current_notes
+from kpipe_platform.spark.stage.rules import RuleAction
 
 from .conftest import BAD, ORDER, Orders, order
 from .test_assets_e2e import FolderIOManager

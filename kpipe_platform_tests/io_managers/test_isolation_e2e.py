@@ -23,7 +23,7 @@ from kpipe_platform import (
 )
 from kpipe_platform.dead_letters import Envelope, decode_envelope
 from kpipe_platform.errors import DeadLetterLimitError, StageFailedError, TransientError
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
 from .conftest import BAD, Orders, manager_at, order
 from .killing import kill_at

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import kpipe_platform
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.processes import descendant_groups, wait_until
 
 from .conftest import BAD, Orders, order

@@ -25,7 +25,7 @@ from kpipe_platform import (
     SparkEngine,
 )
 from kpipe_platform.errors import ConfigError, DeadLetterLimitError, EngineUnavailableError, RecordFaultError
-from kpipe_platform.kafka.commit_metadata import CommitMetadata
+from kpipe_platform.kafka.model.commit_metadata import CommitMetadata
 
 from .conftest import BAD, Orders, incompressible, order
 from .killing import writers_at

@@ -23,9 +23,9 @@ from kpipe_platform.errors import (
     TopicNotFoundError,
     TopicRecreatedError,
 )
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.slices.plan import planner
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.topics import create_topic, delete_topic
 from kpipe_platform_tests.processes import wait_until
 

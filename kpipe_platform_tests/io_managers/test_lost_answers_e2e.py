@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kpipe_platform import JsonCodec, KafkaDestination, KafkaRecord, KafkaTopic, OffsetCommittingIOManager
 from kpipe_platform.errors import BrokerUnavailableError, CommitUnknownError
-from kpipe_platform.kafka.transactions import SliceTransaction
+from kpipe_platform.kafka.transactions.slice import SliceTransaction
 
 from .conftest import BAD, Orders, order
 from .killing import writers_at

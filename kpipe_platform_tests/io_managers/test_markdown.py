@@ -11,7 +11,7 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 from kpipe_platform.io_managers.metadata import markdown_table, preview
-from kpipe_platform.spark.writer_spec import PreviewRow
+from kpipe_platform.spark.sink.spec import PreviewRow
 
 MARKDOWN = MarkdownIt("commonmark", {"html": True}).enable(["table", "strikethrough"])
 MARKUP = st.text(st.sampled_from("![]()<>&;#`*_~|\\\r\n\t :/-=+.axé") | st.characters(exclude_categories=["Cs"]))

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 from kpipe_platform.io_managers.metadata import describe, materialization_metadata
-from kpipe_platform.kafka.commit_metadata import SliceCounts
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.kafka.model.commit_metadata import SliceCounts
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.slices.report import TABLE_ROWS, IsolationCost, RunSummary, SliceReport
-from kpipe_platform.spark.stage_notes import RuleCount
-from kpipe_platform.spark.writer_spec import PreviewRow
+from kpipe_platform.spark.sink.spec import PreviewRow
+from kpipe_platform.spark.stage.notes import RuleCount
 
 
 def report_of(number: int, *, partition: int = 0, slice_id: str = "", **changes: Any) -> SliceReport:

@@ -19,7 +19,7 @@ from kpipe_platform import (
 )
 from kpipe_platform.dead_letters.redrive.options import RedriveOptions
 from kpipe_platform.dead_letters.redrive.redrive import redrive
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.testing.messages import ConsumedRecord
 
 from .conftest import Orders

@@ -12,9 +12,9 @@ import pytest
 
 from kpipe_platform.io_managers.partition_events import StepEvents
 from kpipe_platform.io_managers.step import Step
-from kpipe_platform.kafka.commit_metadata import SliceCounts
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.kafka.model.commit_metadata import SliceCounts
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.slices.report import SliceReport
 
 KEY = dg.AssetKey("a")

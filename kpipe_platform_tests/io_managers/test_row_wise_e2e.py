@@ -13,13 +13,13 @@ from pyspark.sql import functions as F
 
 from kpipe_platform import FaultAction, KafkaDestination, KafkaIOManager, RawCodec
 from kpipe_platform.errors import DeadLetterLimitError, RecordFaultError, StageFailedError
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.slices import PlannedRange, Slice
-from kpipe_platform.kafka.topics import TopicLimits
+from kpipe_platform.kafka.admin.topics import TopicLimits
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.policies.components import FaultPolicies
-from kpipe_platform.spark.writer import write_rows
-from kpipe_platform.spark.writer_rows import WriterRows
-from kpipe_platform.spark.writer_spec import WriterSpec
+from kpipe_platform.spark.sink.job import write_rows
+from kpipe_platform.spark.sink.rows import WriterRows
+from kpipe_platform.spark.sink.spec import WriterSpec
 from kpipe_platform.testing.plugin import Consume
 
 from .conftest import BAD, CACHED, ENDS, Orders, incompressible, order
@@ -205,7 +205,7 @@ def test_rows_in_another_order_than_theirs_are_sorted(
     orders: Orders, spark: SparkSession, consume: Consume, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark says nothing about the order in which one task gets the partitions of others: the writer looks."""
-    caplog.set_level(logging.INFO, "kpipe_platform.spark.writer")
+    caplog.set_level(logging.INFO, "kpipe_platform.spark.sink.job")
     orders.send(*(order(n) for n in range(100)))
     none = F.lit(None).cast("binary")
     value = F.col("id").cast("string").cast("binary")

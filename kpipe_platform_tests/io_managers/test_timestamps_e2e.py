@@ -27,7 +27,7 @@ from kpipe_platform import (
 )
 from kpipe_platform.dead_letters.read.reader import read_dead_letter
 from kpipe_platform.errors import DestinationRejectedError, RecordFaultError
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.testing.messages import ConsumedRecord
 
 from .conftest import CACHED, Orders, order

@@ -10,7 +10,7 @@ import pytest
 from kpipe_platform import KafkaConnection
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.jobs import RedriveConfig, redrive_job
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 
 pytestmark = pytest.mark.broker

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.slices.plan.facts import gather_facts
 from kpipe_platform.slices.plan.ranges import LastMaterialization, PlanPolicy, plan_slice
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
 PlanNext = Callable[..., Slice]
 

@@ -25,15 +25,15 @@ from kpipe_platform.errors import (
     OffsetsPendingError,
     TopicRecreatedError,
 )
-from kpipe_platform.kafka import slices as slices_module
-from kpipe_platform.kafka import transactions as transactions_module
-from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
-from kpipe_platform.kafka.groups import CommittedOffset, Offsets
-from kpipe_platform.kafka.lanes import LaneTransaction, lanes_read_back, split
-from kpipe_platform.kafka.offsets import Partition, Watermarks
-from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.kafka.topics import TopicDescription
-from kpipe_platform.kafka.transactions import SliceTransaction, read_back
+from kpipe_platform.kafka.admin.groups import CommittedOffset, Offsets
+from kpipe_platform.kafka.admin.topics import TopicDescription
+from kpipe_platform.kafka.model import slices as slices_module
+from kpipe_platform.kafka.model.commit_metadata import CommitMetadata, SliceCounts
+from kpipe_platform.kafka.model.offsets import Partition, Watermarks
+from kpipe_platform.kafka.model.slices import Slice
+from kpipe_platform.kafka.transactions import slice as transactions_module
+from kpipe_platform.kafka.transactions.lanes import LaneTransaction, lanes_read_back, split
+from kpipe_platform.kafka.transactions.slice import SliceTransaction, read_back
 from kpipe_platform.resources.scaling import ExecutionMode
 from kpipe_platform.slices.plan.ranges import LastMaterialization
 

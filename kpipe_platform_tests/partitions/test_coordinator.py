@@ -14,7 +14,7 @@ from dagster._core.run_coordinator.base import SubmitRunContext
 from dagster._core.storage.dagster_run import RunOpConcurrency
 
 from kpipe_platform import JsonCodec, KafkaTopic, kafka_asset, kafka_pool, kafka_topic_asset
-from kpipe_platform.cli.dev import dagster_yaml
+from kpipe_platform.cli.dev.command import dagster_yaml
 from kpipe_platform.partitions.coordinator import SLOT, slot_of
 
 PAGE = Path(__file__).parents[2] / "docs/guides/concurrency.md"

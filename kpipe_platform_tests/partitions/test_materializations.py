@@ -11,7 +11,7 @@ import pytest
 from kpipe_platform.io_managers.step import Step
 from kpipe_platform.partitions.groups import asset_of_group, is_known
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations
-from kpipe_platform.sensors.in_flight import last_success_s
+from kpipe_platform.sensors.tick.in_flight import last_success_s
 from kpipe_platform.slices.plan.ranges import LastMaterialization
 
 KEY = dg.AssetKey(["shop", "orders"])

@@ -15,12 +15,12 @@ from confluent_kafka.admin import AdminClient
 
 from kpipe_platform import KafkaConnection, KafkaSource, partition_states
 from kpipe_platform.errors import TopicNotFoundError
-from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.partitions.groups import asset_of_group
 from kpipe_platform.partitions.pauses import pause
 from kpipe_platform.partitions.state import PartitionState
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 from kpipe_platform_tests.io_managers.killing import wait_until
 
@@ -213,7 +213,7 @@ def test_the_number_of_calls_does_not_grow_with_the_partitions(
 
     monkeypatch.setattr(Clients, "admin", lambda self: Counting(admin(self)))
     monkeypatch.setattr(Clients, "consumer", lambda self, *how: Counting(consumer(self, *how)))
-    monkeypatch.setattr("kpipe_platform.kafka.reader.Consumer", lambda settings: Counting(Consumer(settings)))
+    monkeypatch.setattr("kpipe_platform.kafka.read.reader.Consumer", lambda settings: Counting(Consumer(settings)))
     found = []
     for partitions in (2, 40):
         topic = kafka_topic("orders", partitions=partitions)

@@ -24,10 +24,10 @@ from kpipe_platform import (
     kafka_topic_asset,
 )
 from kpipe_platform.errors import AuthenticationFailedError, ConfigError
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.topics import describe_topics
-from kpipe_platform.testing.broker import EmbeddedBroker
-from kpipe_platform.testing.listeners import BrokerListener
+from kpipe_platform.kafka.admin.topics import describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
+from kpipe_platform.testing.broker.listeners import BrokerListener
 from kpipe_platform.testing.records import consume, produce
 from kpipe_platform.testing.topics import create_topic
 

@@ -29,11 +29,11 @@ from kpipe_platform import (
     kafka_topic_asset,
     register_kafka_partitions,
 )
-from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.sensors import kafka_offset_sensor
-from kpipe_platform.sensors.cursor import Cursor
-from kpipe_platform.spark.connect_server import ConnectServer
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.sensors.tick.cursor import Cursor
+from kpipe_platform.spark.connect.server import ConnectServer
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 
 SCHEMA = "id BIGINT NOT NULL"

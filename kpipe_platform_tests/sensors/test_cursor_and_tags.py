@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.slices import PlannedRange
-from kpipe_platform.sensors.cursor import Cursor, Seen
-from kpipe_platform.sensors.in_flight import FailedRun, failures_at
-from kpipe_platform.sensors.tags import RANGE_KEY, RANGES, AskedFor, range_key, tags_of_ranges
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.kafka.model.slices import PlannedRange
+from kpipe_platform.sensors.tick.cursor import Cursor, Seen
+from kpipe_platform.sensors.tick.in_flight import FailedRun, failures_at
+from kpipe_platform.sensors.tick.tags import RANGE_KEY, RANGES, AskedFor, range_key, tags_of_ranges
 
 NOW = 10_000.0
 PARTITION = ("orders", 0)

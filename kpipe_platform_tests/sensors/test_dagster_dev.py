@@ -12,16 +12,16 @@ import dagster as dg
 import pytest
 
 from kpipe_platform import KafkaConnection, KafkaSource
-from kpipe_platform.cli.dev import dagster_yaml
+from kpipe_platform.cli.dev.command import dagster_yaml
 from kpipe_platform.jvm.ports import is_free
 from kpipe_platform.partitions.runs import GROUP
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
+from kpipe_platform_tests.sensors.tick.test_evaluate import grow_topic
 
 from .conftest import record
 from .dagster_dev import DagsterDev
 from .latency import Latency, latency_of
-from .test_tick import grow_topic
 
 pytestmark = [
     pytest.mark.broker,

@@ -12,12 +12,12 @@ import pytest
 from dagster._core.storage.dagster_run import DagsterRunStatus
 
 from kpipe_platform import KafkaIOManager, KafkaSource, PartitionOwnership, RebalanceMode
-from kpipe_platform.kafka.offsets import parse_start
+from kpipe_platform.kafka.model.offsets import parse_start
 from kpipe_platform.kafka.ownership import registry
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.partitions.owners import INSTANCE, LEASE, WORKER, distribution_of
-from kpipe_platform.sensors.candidates import Target
 from kpipe_platform.sensors.ownership import PartitionShare
+from kpipe_platform.sensors.tick.candidates import Target
 from kpipe_platform.slices.plan.ranges import PlanPolicy
 from kpipe_platform.slices.write.spec import provenance_headers
 

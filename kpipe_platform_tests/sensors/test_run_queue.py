@@ -30,10 +30,10 @@ from dagster._daemon.sensor import execute_sensor_iteration
 from dagster_graphql.test.utils import execute_dagster_graphql
 
 from kpipe_platform import KafkaConnection, register_kafka_partitions
-from kpipe_platform.cli.dev import dagster_yaml
-from kpipe_platform.kafka.clients import Clients
+from kpipe_platform.cli.dev.command import dagster_yaml
+from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.partitions.coordinator import SLOT
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 
 from .conftest import record

@@ -251,7 +251,7 @@ def test_one_run_over_several_partitions_of_which_one_fails(make_sensing: Callab
 
 
 def test_where_offsets_vanished_a_run_goes_on_from_what_dagster_holds(make_sensing: Callable[..., Sensing]) -> None:
-    from kpipe_platform.kafka.clients import Clients
+    from kpipe_platform.kafka.client.clients import Clients
 
     sensing = make_sensing(2, asset_options={"scaling": SEVERAL})
     sensing.send(1, 2)

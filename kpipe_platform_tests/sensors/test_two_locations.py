@@ -16,9 +16,9 @@ import pytest
 
 from kpipe_platform import KafkaConnection, KafkaSource
 from kpipe_platform.jvm.ports import LOOPBACK
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import group_members
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.kafka.admin.groups import group_members
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 
 from .dagster_dev import DagsterDev

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 import pytest
 
 from kpipe_platform.errors import BrokerUnavailableError
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.slices.run.latency import CommitLatency, Latencies
 
 SLICE = Slice("g", "run", "s", (PlannedRange(OffsetRange("t", 0, 0, 5), "id", 0, 5, 0),))

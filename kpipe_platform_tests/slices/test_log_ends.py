@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.slices.plan import log_ends
 from kpipe_platform.slices.plan.log_ends import LogEndPoller, LogEnds
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 
 pytestmark = pytest.mark.broker

@@ -22,11 +22,11 @@ from kpipe_platform.errors import (
     TopicNotFoundError,
     TopicRecreatedError,
 )
-from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
-from kpipe_platform.kafka.groups import CommittedOffset, GroupMember, refuse_foreign_members
-from kpipe_platform.kafka.offsets import OffsetRange, Watermarks
-from kpipe_platform.kafka.slices import PlannedRange, Slice, transactional_id
-from kpipe_platform.kafka.topics import TopicDescription, check_partitions
+from kpipe_platform.kafka.admin.groups import CommittedOffset, GroupMember, refuse_foreign_members
+from kpipe_platform.kafka.admin.topics import TopicDescription, check_partitions
+from kpipe_platform.kafka.model.commit_metadata import CommitMetadata, SliceCounts
+from kpipe_platform.kafka.model.offsets import OffsetRange, Watermarks
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice, transactional_id
 from kpipe_platform.slices.plan.ranges import LastMaterialization, PartitionFacts, PlanPolicy, plan_range, plan_slice
 
 

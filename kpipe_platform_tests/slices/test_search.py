@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kpipe_platform.errors import BrokerUnavailableError, DeadLetterLimitError, StageFailedError
-from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
 from kpipe_platform.slices.search import Part, chance_of, failing_records, refuse_hopeless
 from kpipe_platform.spark.causes import Cause

@@ -9,7 +9,7 @@ import pytest
 from kpipe_platform import FaultAction, FaultPolicies
 from kpipe_platform.dead_letters import Distribution
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.slices.plan.ranges import PlanPolicy
 from kpipe_platform.slices.settings import DeadLetterSettings, RunInfo, SliceSettings
 from kpipe_platform.slices.target import prepare_target

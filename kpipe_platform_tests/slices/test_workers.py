@@ -12,9 +12,9 @@ from functools import partial
 import pytest
 
 from kpipe_platform.errors import EngineUnavailableError
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.slices.run import workers as module
 from kpipe_platform.slices.run.workers import SliceWorkers
 
@@ -220,7 +220,7 @@ def test_brokers_that_are_away_do_not_hold_a_terminated_run(
 _HANGS = """
 import threading
 from kpipe_platform.slices.run import workers
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 workers._GRACE_S = 0.1
 session = type("Session", (), {"sparkContext": None})()
 run = workers.SliceWorkers(lambda: session, ConnectionSettings(bootstrap_servers="127.0.0.1:9"))

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from kpipe_platform import JsonCodec, TextCodec
-from kpipe_platform.spark.frames import TopicCodecs, decode_rows
-from kpipe_platform.spark.reader import _SOURCE_COLUMNS
+from kpipe_platform.spark.source.reader import _SOURCE_COLUMNS
+from kpipe_platform.spark.source.rows import TopicCodecs, decode_rows
 
 Records = Callable[..., DataFrame]
 NOON = dt.datetime(2013, 1, 1, 12, tzinfo=dt.timezone.utc)

@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from kpipe_platform.spark.plans import reads_only
+from kpipe_platform.spark.sink.plans import reads_only
 
 
 def files(spark: SparkSession, folder: Path, rows: int = 3) -> DataFrame:

@@ -11,9 +11,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.window import Window
 
 from kpipe_platform import JsonCodec, RawCodec, TextCodec
-from kpipe_platform.spark.frames import SliceFrames, TopicCodecs, decode_rows
-from kpipe_platform.spark.reader import _SOURCE_COLUMNS
-from kpipe_platform.spark.single_pass import BAD, MADE, SRC, rows_per_record
+from kpipe_platform.spark.sink.single_pass import BAD, MADE, SRC, rows_per_record
+from kpipe_platform.spark.source.reader import _SOURCE_COLUMNS
+from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs, decode_rows
 from kpipe_platform_tests.spark.conftest import NOON
 
 Stage = Callable[[DataFrame], DataFrame]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.spark.connect_runs import names_of, outcomes_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]

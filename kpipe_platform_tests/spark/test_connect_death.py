@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.spark.connect_runs import names_of, outcomes_of
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(700)]

@@ -23,8 +23,8 @@ from kpipe_platform.errors import (
 from kpipe_platform.jvm.ports import free_port
 from kpipe_platform.policies.faults import Fault
 from kpipe_platform.spark.causes import Cause, is_sparks
+from kpipe_platform.spark.engine.session import EngineSettings, get_session
 from kpipe_platform.spark.failures import classify, root_cause
-from kpipe_platform.spark.session import EngineSettings, get_session
 
 NO_ANSWER = """<_MultiThreadedRendezvous of RPC that terminated with:
 \tstatus = StatusCode.{status}
@@ -250,7 +250,7 @@ def test_a_records_own_text_decides_nothing(error: Exception) -> None:
         SparksError("[UNRESOLVED_COLUMN] amuont", "UNRESOLVED_COLUMN.WITH_SUGGESTION", "42703"),
         python("NameError", "name 'amuont' is not defined"),
         python("ModuleNotFoundError", "No module named 'shop'"),
-        python("ValueError", "x", "/lib/kpipe_platform/spark/writer_task.py"),
+        python("ValueError", "x", "/lib/kpipe_platform/spark/sink/task/writer.py"),
     ],
 )
 def test_what_fails_on_every_record_is_not_isolated(error: Exception) -> None:

@@ -11,22 +11,22 @@ import pytest
 
 from kpipe_platform.codecs import RawCodec
 from kpipe_platform.errors import EngineUnavailableError
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.commit_metadata import SliceCounts
-from kpipe_platform.kafka.groups import committed_offsets
-from kpipe_platform.kafka.lanes import split
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import PlannedRange, Slice
-from kpipe_platform.kafka.topics import TopicLimits
-from kpipe_platform.kafka.transactions import SliceTransaction
+from kpipe_platform.kafka.admin.groups import committed_offsets
+from kpipe_platform.kafka.admin.topics import TopicLimits
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.commit_metadata import SliceCounts
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice
+from kpipe_platform.kafka.transactions.lanes import split
+from kpipe_platform.kafka.transactions.slice import SliceTransaction
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
-from kpipe_platform.spark.outcome_json import outcome_of_json
-from kpipe_platform.spark.writer_lane import run_lane
-from kpipe_platform.spark.writer_spec import KIND_COUNT, KIND_END, Outcome, WriterSpec
-from kpipe_platform.spark.writer_task import run_writer
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.spark.sink.outcome_json import outcome_of_json
+from kpipe_platform.spark.sink.spec import KIND_COUNT, KIND_END, Outcome, WriterSpec
+from kpipe_platform.spark.sink.task.lane import run_lane
+from kpipe_platform.spark.sink.task.writer import run_writer
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 
 pytestmark = pytest.mark.broker

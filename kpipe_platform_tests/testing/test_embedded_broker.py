@@ -13,10 +13,10 @@ from kpipe_platform.errors import BrokerStartError, ConfigError
 from kpipe_platform.jvm.identity import PidFile, ProcessIdentity
 from kpipe_platform.jvm.java import find_java
 from kpipe_platform.jvm.ports import LOOPBACK, free_port, free_ports
-from kpipe_platform.testing import broker_cluster
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker import cluster as broker_cluster
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
+from kpipe_platform.testing.broker.listeners import BrokerListener, TlsFiles
 from kpipe_platform.testing.clients import client_config
-from kpipe_platform.testing.listeners import BrokerListener, TlsFiles
 from kpipe_platform.testing.plugin import TopicFactory
 from kpipe_platform.testing.records import consume, produce
 from kpipe_platform.testing.topics import create_topic
@@ -69,7 +69,7 @@ def test_three_brokers_replicate_and_survive_the_loss_of_one() -> None:
 
 
 ORPHAN = """
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 import sys, time
 broker = EmbeddedBroker()
 broker.start()

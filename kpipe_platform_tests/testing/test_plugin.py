@@ -6,7 +6,7 @@ from confluent_kafka.admin import AdminClient
 
 from kpipe_platform.jvm.folders import cache_dir
 from kpipe_platform.testing import plugin
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
 pytest_plugins = ["pytester"]
 pytestmark = pytest.mark.broker

@@ -14,7 +14,7 @@ from kpipe_platform.errors import (
 )
 from kpipe_platform.jvm.ports import LOOPBACK, free_port
 from kpipe_platform.testing import records
-from kpipe_platform.testing.broker import EmbeddedBroker
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 from kpipe_platform.testing.topics import create_topic, delete_topic, log_ranges
 

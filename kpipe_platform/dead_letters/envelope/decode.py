@@ -18,7 +18,7 @@ from kpipe_platform.dead_letters.envelope.parts import (
     fields_of,
 )
 from kpipe_platform.dead_letters.envelope.times import from_iso, required_from_iso
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 
 ENVELOPE_PREFIX = b'{"schema":"kpipe.dead_letter/'

@@ -14,7 +14,7 @@ from json.encoder import encode_basestring_ascii as _quoted
 from kpipe_platform.dead_letters.envelope.model import Envelope
 from kpipe_platform.dead_letters.envelope.parts import SCHEMA, Distribution, Retry, Segment, fields_to_json
 from kpipe_platform.dead_letters.envelope.times import to_iso
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Fault
 
 _COMPACT = json.JSONEncoder(separators=(",", ":"))

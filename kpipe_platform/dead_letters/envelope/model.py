@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from kpipe_platform.dead_letters.envelope.parts import Distribution, OriginRange, PayloadReference, Retry, Segment
 from kpipe_platform.errors import DeadLetterError
-from kpipe_platform.kafka.records import Headers, KafkaRecord
+from kpipe_platform.kafka.model.records import Headers, KafkaRecord
 from kpipe_platform.policies.faults import Fault
 
 OMITTED_STACKTRACE, OMITTED_MESSAGE, OMITTED_HEADERS, OMITTED_KEY = "stacktrace", "message", "headers", "key"

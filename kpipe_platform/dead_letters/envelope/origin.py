@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from kpipe_platform.kafka.records import Headers
+from kpipe_platform.kafka.model.records import Headers
 
 CORRELATION_HEADER = "correlation-id"
 """Header that carries the correlation id through a chain of topics."""

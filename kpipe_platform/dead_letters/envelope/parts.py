@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kpipe_platform.dead_letters.envelope.times import required_from_iso, to_iso
-from kpipe_platform.kafka.instance_names import instance_name, worker_name
+from kpipe_platform.kafka.model.instance_names import instance_name, worker_name
 from kpipe_platform.policies.faults import bounded
 
 SCHEMA = "kpipe.dead_letter/1"

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from kpipe_platform.dead_letters.envelope.origin import ORIGIN_HEADER, REDACTED_HEADER
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.records import Headers
+from kpipe_platform.kafka.model.records import Headers
 
 ENTRY_POINT_GROUP = "kpipe_platform.dead_letter_families"
 """Group of the entry points that add header families."""

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.offsets import parse_time
+from kpipe_platform.kafka.model.offsets import parse_time
 
 
 @dataclass(frozen=True, slots=True)

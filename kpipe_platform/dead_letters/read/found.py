@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from kpipe_platform.dead_letters.envelope.model import Envelope
 from kpipe_platform.dead_letters.envelope.parts import OriginRange, PayloadReference
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 
 FromSource: TypeAlias = Literal["payload", "headers"]
 """What only the source topic has: the whole record, or the headers of a record whose bytes are here."""

@@ -11,7 +11,7 @@ from kpipe_platform.dead_letters.envelope.origin import REDACTED_MARK, Origin
 from kpipe_platform.dead_letters.read.families import own_headers
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
 from kpipe_platform.dead_letters.read.hops import Hops, attempts_of, find_hops
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 
 # In kpipe's raw form `__connect.errors.class.name` is this and the component.
 _KPIPE_CLASS = "kpipe_platform."

@@ -9,7 +9,7 @@ from kpipe_platform.dead_letters.envelope.origin import CORRELATION_HEADER
 from kpipe_platform.dead_letters.envelope.parts import OriginRange, PayloadReference, fields_to_json
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
 from kpipe_platform.dead_letters.read.values import read_text
-from kpipe_platform.kafka.records import Headers
+from kpipe_platform.kafka.model.records import Headers
 
 COLUMNS = """
   dlq_partition INT, dlq_offset BIGINT, dlq_timestamp TIMESTAMP, form STRING, payload STRING,

@@ -11,9 +11,9 @@ from kpipe_platform.dead_letters.read.families import ADD_A_FAMILY
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
 from kpipe_platform.dead_letters.redrive.options import RedriveOptions
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
-from kpipe_platform.kafka.records import KafkaRecord
-from kpipe_platform.kafka.sizes import record_size
-from kpipe_platform.kafka.topics import TopicLimits, is_topic_name
+from kpipe_platform.kafka.admin.topics import TopicLimits, is_topic_name
+from kpipe_platform.kafka.model.records import KafkaRecord
+from kpipe_platform.kafka.model.sizes import record_size
 
 
 class Action(str, Enum):

@@ -18,10 +18,10 @@ from kpipe_platform.dead_letters.redrive.stored_offset import StoredOffset, read
 from kpipe_platform.dead_letters.redrive.topics import RedriveTopics
 from kpipe_platform.dead_letters.redrive.transaction import RedriveTransaction, RefusedError
 from kpipe_platform.errors import NoStartOffsetError, TopicRecreatedError
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import OffsetRange, Watermarks, watermarks
-from kpipe_platform.kafka.reader import read_range
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import OffsetRange, Watermarks, watermarks
+from kpipe_platform.kafka.model.records import KafkaRecord
+from kpipe_platform.kafka.read.reader import read_range
 
 logger = logging.getLogger(__name__)
 

@@ -13,11 +13,11 @@ from kpipe_platform.dead_letters.read.reader import with_source
 from kpipe_platform.dead_letters.redrive.decide import Decision, kept
 from kpipe_platform.dead_letters.redrive.options import Redacted
 from kpipe_platform.errors import BrokerUnavailableError, TopicNotFoundError, TransientError
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.fetch import RecordFetcher
-from kpipe_platform.kafka.offsets import watermarks
-from kpipe_platform.kafka.records import KafkaRecord
-from kpipe_platform.kafka.topics import describe_topics, is_topic_name
+from kpipe_platform.kafka.admin.topics import describe_topics, is_topic_name
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import watermarks
+from kpipe_platform.kafka.model.records import KafkaRecord
+from kpipe_platform.kafka.read.fetch import RecordFetcher
 
 
 class Payloads:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.commit_metadata import CommitMetadata
+from kpipe_platform.kafka.model.commit_metadata import CommitMetadata
 
 MAX_TEXT_BYTES = 4_096
 """What brokers take beside an offset: ``offset.metadata.max.bytes``, by default."""

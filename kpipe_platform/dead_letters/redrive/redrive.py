@@ -22,12 +22,12 @@ from kpipe_platform.dead_letters.redrive.payloads import Payloads
 from kpipe_platform.dead_letters.redrive.results import RedriveProgress, RedriveResult
 from kpipe_platform.dead_letters.redrive.topics import RedriveTopics
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import group_members, refuse_foreign_members
-from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
-from kpipe_platform.kafka.reader import read_range
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.topics import check_partitions, describe_topics
+from kpipe_platform.kafka.admin.groups import group_members, refuse_foreign_members
+from kpipe_platform.kafka.admin.topics import check_partitions, describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.read.reader import read_range
 
 logger = logging.getLogger(__name__)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import fetch_stored
+from kpipe_platform.kafka.admin.groups import fetch_stored
+from kpipe_platform.kafka.client.clients import Clients
 
 
 @dataclass(frozen=True, slots=True)

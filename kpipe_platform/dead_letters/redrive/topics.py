@@ -6,9 +6,9 @@ from confluent_kafka.admin import ConfigResource, ResourceType
 
 from kpipe_platform.dead_letters.redrive.decide import TargetTopic
 from kpipe_platform.errors import TopicNotFoundError
-from kpipe_platform.kafka.calls import ask
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.topics import TopicLimits, TopicSpec, create_topic, describe_topics, topic_limits
+from kpipe_platform.kafka.admin.topics import TopicLimits, TopicSpec, create_topic, describe_topics, topic_limits
+from kpipe_platform.kafka.client.calls import ask
+from kpipe_platform.kafka.client.clients import Clients
 
 
 class RedriveTopics:

@@ -1,7 +1,8 @@
 """The transaction that moves dead letters: their records, and the group's offset of their partition, or neither.
 
-Fence, compare, begin, produce, offsets, commit, as in `kpipe_platform.kafka.transactions`. The compare of the group's
-offset and of the text beside it is the lock; the transactional id is the one that ``kpipe offsets set`` fences too.
+Fence, compare, begin, produce, offsets, commit, as in `kpipe_platform.kafka.transactions.slice`. The compare of the
+group's offset and of the text beside it is the lock; the transactional id is the one that ``kpipe offsets set``
+fences too.
 """
 
 from __future__ import annotations
@@ -23,12 +24,12 @@ from kpipe_platform.errors import (
     OffsetConflictError,
     TransactionTimedOutError,
 )
-from kpipe_platform.kafka.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered, served, translate
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import OffsetRange
-from kpipe_platform.kafka.records import KafkaRecord
-from kpipe_platform.kafka.slices import dotted_id, transactional_id
-from kpipe_platform.kafka.transactions import COMMIT_DEADLINE_S, abort_begun, commit_unknown, guarded, initialised
+from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered, served, translate
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.kafka.model.records import KafkaRecord
+from kpipe_platform.kafka.model.slices import dotted_id, transactional_id
+from kpipe_platform.kafka.transactions.slice import COMMIT_DEADLINE_S, abort_begun, commit_unknown, guarded, initialised
 
 logger = logging.getLogger(__name__)
 

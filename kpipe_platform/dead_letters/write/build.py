@@ -12,7 +12,7 @@ from kpipe_platform.dead_letters.write.context import DeadLetterContext
 from kpipe_platform.dead_letters.write.fit import DeadLetter, Failure, envelope_letters, raw_letters
 from kpipe_platform.dead_letters.write.redaction import redacted
 from kpipe_platform.errors import DeadLetterError
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Fault, bounded
 
 MAX_RETRIES = 20

@@ -7,8 +7,8 @@ from typing import Literal, TypeAlias
 
 from kpipe_platform.dead_letters.envelope.origin import CORRELATION_HEADER
 from kpipe_platform.dead_letters.envelope.parts import Distribution, Retry, Segment
-from kpipe_platform.kafka.sizes import DEFAULT_MAX_RECORD_BYTES
-from kpipe_platform.kafka.topics import TopicLimits
+from kpipe_platform.kafka.admin.topics import TopicLimits
+from kpipe_platform.kafka.model.sizes import DEFAULT_MAX_RECORD_BYTES
 
 Form: TypeAlias = Literal["envelope", "raw"]
 """``envelope``: documented JSON around the original bytes. ``raw``: the original bytes and headers."""

@@ -24,8 +24,8 @@ from kpipe_platform.dead_letters.envelope.origin import ORIGIN_HEADER, REDACTED_
 from kpipe_platform.dead_letters.envelope.parts import PayloadReference
 from kpipe_platform.dead_letters.write.context import DeadLetterContext
 from kpipe_platform.dead_letters.write.headers import coordinate_headers, error_headers
-from kpipe_platform.kafka.records import Headers, KafkaRecord
-from kpipe_platform.kafka.sizes import compressed_size, record_size
+from kpipe_platform.kafka.model.records import Headers, KafkaRecord
+from kpipe_platform.kafka.model.sizes import compressed_size, record_size
 from kpipe_platform.policies.faults import Fault, bounded
 
 # How full a topic's largest record may be by what a compressed one is expected to take.

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from kpipe_platform.dead_letters.envelope.parts import OriginRange
 from kpipe_platform.dead_letters.write.context import DeadLetterContext
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 
 HeaderList = list[tuple[str, bytes | None]]

@@ -16,7 +16,7 @@ from pathlib import PurePath
 from typing import Any, TypeAlias
 
 from kpipe_platform.errors import ConfigError, DeadLetterError
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Fault
 
 Redact: TypeAlias = Callable[[KafkaRecord, Fault], KafkaRecord | tuple[KafkaRecord, Fault]]

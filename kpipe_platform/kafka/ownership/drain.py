@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.events import InFlight
 from kpipe_platform.kafka.ownership.status import NONE
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from confluent_kafka import KafkaError
 
 from kpipe_platform.errors import FencedError, ForeignMemberError, KpipeError, TerminalError
-from kpipe_platform.kafka.calls import translate
+from kpipe_platform.kafka.client.calls import translate
 from kpipe_platform.kafka.ownership.settings import OwnershipSettings
 
 _FATAL_CAUSES = (

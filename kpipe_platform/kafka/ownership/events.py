@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.status import NONE
 
 logger = logging.getLogger(__name__)

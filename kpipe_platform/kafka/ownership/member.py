@@ -13,10 +13,10 @@ from dataclasses import replace
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from kpipe_platform.errors import FencedError, KpipeError, TerminalError
-from kpipe_platform.kafka.calls import kafka_error, translate
-from kpipe_platform.kafka.clients import REFUSALS, Clients
-from kpipe_platform.kafka.groups import group_members
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.admin.groups import group_members
+from kpipe_platform.kafka.client.calls import kafka_error, translate
+from kpipe_platform.kafka.client.clients import REFUSALS, Clients
+from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.drain import drain
 from kpipe_platform.kafka.ownership.errors import fatal_cause, member_error
 from kpipe_platform.kafka.ownership.events import Callbacks, OwnershipEvent, OwnershipEventKind, publish

@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
 
-from kpipe_platform.kafka.instance_names import instance_name, worker_name
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.instance_names import instance_name, worker_name
+from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.events import Callbacks, InFlight, Listener
 from kpipe_platform.kafka.ownership.member import Member
 from kpipe_platform.kafka.ownership.settings import OwnershipProtocol, OwnershipRebalance, OwnershipSettings
 from kpipe_platform.kafka.ownership.status import NONE, OwnershipState, OwnershipStatus
-from kpipe_platform.kafka.settings import ConnectionSettings
 
 
 class ConsumerGroupOwnership:

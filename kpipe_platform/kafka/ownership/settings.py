@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.settings import ConnectionSettings
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 OwnershipProtocol = Literal["classic", "consumer"]
 """``classic``: Kafka's older group protocol; ``consumer``: that of KIP-848, on brokers 4.0 and later."""

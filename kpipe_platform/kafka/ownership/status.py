@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kpipe_platform.errors import KpipeError
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.model.offsets import Partition
 
 NONE: frozenset[Partition] = frozenset()
 """No partitions."""

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import (
+from kpipe_platform.kafka.admin.groups import (
     Offsets,
     committed_offsets,
     group_members,
     refuse_foreign_members,
     stored_offsets,
 )
-from kpipe_platform.kafka.offsets import Partition, Watermarks, offsets_at, watermarks
-from kpipe_platform.kafka.topics import TopicDescription, check_partitions, describe_topics
+from kpipe_platform.kafka.admin.topics import TopicDescription, check_partitions, describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import Partition, Watermarks, offsets_at, watermarks
 from kpipe_platform.slices.plan.ranges import LastMaterialization, PartitionFacts, PlanPolicy
 
 

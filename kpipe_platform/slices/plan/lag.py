@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import CommittedOffset, stored_offsets
-from kpipe_platform.kafka.offsets import OffsetRange, Partition, Watermarks, watermarks
-from kpipe_platform.kafka.topics import check_partitions, describe_topics
+from kpipe_platform.kafka.admin.groups import CommittedOffset, stored_offsets
+from kpipe_platform.kafka.admin.topics import check_partitions, describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, Watermarks, watermarks
 from kpipe_platform.slices.plan.facts import facts_of, read_facts
 from kpipe_platform.slices.plan.ranges import PlanPolicy, start_of
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from kpipe_platform.errors import KpipeError
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.offsets import Partition, watermarks
-from kpipe_platform.kafka.topics import TopicDescription, describe_topics
+from kpipe_platform.kafka.admin.topics import TopicDescription, describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import Partition, watermarks
 
 logger = logging.getLogger(__name__)
 

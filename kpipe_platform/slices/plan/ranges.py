@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from kpipe_platform.errors import LostRangeError, NoStartOffsetError, OffsetsVanishedError, TopicRecreatedError
-from kpipe_platform.kafka.groups import CommittedOffset
-from kpipe_platform.kafka.offsets import OffsetRange, Watermarks
-from kpipe_platform.kafka.slices import PlannedRange, Slice, lane_ids, transactional_id
+from kpipe_platform.kafka.admin.groups import CommittedOffset
+from kpipe_platform.kafka.model.offsets import OffsetRange, Watermarks
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice, lane_ids, transactional_id
 
 RENEW_AFTER_MS = 3_600_000
 """Brokers forget the offset of a group that commits nothing for ``offsets.retention.minutes``, a week by default. An

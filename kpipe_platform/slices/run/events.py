@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.slices.report import PartitionResult, SliceReport
 from kpipe_platform.slices.target import SliceTarget
 from kpipe_platform.slices.values import Unit

@@ -14,8 +14,8 @@ from types import TracebackType
 from confluent_kafka import KafkaException
 
 from kpipe_platform.errors import KpipeError
-from kpipe_platform.kafka.samples import TimestampReader
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.model.slices import Slice
+from kpipe_platform.kafka.read.samples import TimestampReader
 
 logger = logging.getLogger(__name__)
 

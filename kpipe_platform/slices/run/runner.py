@@ -17,9 +17,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.kafka.calls import beside
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.samples import TimestampReader
+from kpipe_platform.kafka.client.calls import beside
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.read.samples import TimestampReader
 from kpipe_platform.policies.components import stops
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.slices.plan.log_ends import POLL_INTERVAL_S, LogEndPoller, LogEnds

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 from kpipe_platform.dead_letters import Retry, Segment
 from kpipe_platform.errors import OffsetConflictError, TransientError
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.slices import Slice
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.policies.retry import Attempt
 from kpipe_platform.slices.plan.planner import SlicePlanner
 from kpipe_platform.slices.process import process_slice
@@ -23,7 +23,7 @@ from kpipe_platform.slices.run.workers import SliceWorkers
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.values import DeferredStage, PlannedSlice
 from kpipe_platform.slices.write.deliveries import Delivery
-from kpipe_platform.spark.stage_notes import retry_of
+from kpipe_platform.spark.stage.notes import retry_of
 
 logger = logging.getLogger(__name__)
 

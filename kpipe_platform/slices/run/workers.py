@@ -19,11 +19,11 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from kpipe_platform.errors import EngineUnavailableError, KpipeError
-from kpipe_platform.kafka.calls import beside
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.kafka.transactions import abort_lingering
-from kpipe_platform.spark.cancel import cancel_jobs, tag_jobs
+from kpipe_platform.kafka.client.calls import beside
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.slices import Slice
+from kpipe_platform.kafka.transactions.slice import abort_lingering
+from kpipe_platform.spark.engine.cancel import cancel_jobs, tag_jobs
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)

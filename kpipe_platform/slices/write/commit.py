@@ -1,6 +1,6 @@
 """Commit: move a slice's offsets from the driver, and find out what became of a commit without an answer.
 
-Exactly once, the writer's task commits outputs and offsets together; see ``kpipe_platform.spark.writer_task``.
+Exactly once, the writer's task commits outputs and offsets together; see ``kpipe_platform.spark.sink.task.writer``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from kpipe_platform.errors import CommitUnknownError, EngineUnavailableError, KpipeError
-from kpipe_platform.kafka.commit_metadata import SliceCounts
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.slices import Slice
-from kpipe_platform.kafka.transactions import SliceTransaction, read_back, store_offsets
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.commit_metadata import SliceCounts
+from kpipe_platform.kafka.model.slices import Slice
+from kpipe_platform.kafka.transactions.slice import SliceTransaction, read_back, store_offsets
 from kpipe_platform.slices.report import SliceReport
 from kpipe_platform.slices.settings import SliceSettings
-from kpipe_platform.spark.writer_spec import Outcome
+from kpipe_platform.spark.sink.spec import Outcome
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.kafka.commit_metadata import SliceCounts
+from kpipe_platform.kafka.model.commit_metadata import SliceCounts
 from kpipe_platform.slices.report import SliceReport
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.target import SliceTarget
@@ -19,12 +19,12 @@ from kpipe_platform.slices.values import StagedSlice, Store
 from kpipe_platform.slices.write.commit import UNANSWERED, commit_after, counts_by_range, counts_without_answer
 from kpipe_platform.slices.write.encode import encode_output
 from kpipe_platform.slices.write.spec import writer_spec
-from kpipe_platform.spark.checks import columns_of
-from kpipe_platform.spark.frames import SliceFrames
-from kpipe_platform.spark.whole_records import of_whole_records
-from kpipe_platform.spark.writer import evaluate, write_slice
-from kpipe_platform.spark.writer_rows import WriterRows
-from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
+from kpipe_platform.spark.sink.job import evaluate, write_slice
+from kpipe_platform.spark.sink.output_schema import columns_of
+from kpipe_platform.spark.sink.rows import WriterRows
+from kpipe_platform.spark.sink.spec import Outcome, WriterSpec
+from kpipe_platform.spark.source.rows import SliceFrames
+from kpipe_platform.spark.stage.whole_records import of_whole_records
 
 
 class Delivery(ABC):

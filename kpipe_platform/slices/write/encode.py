@@ -9,11 +9,11 @@ from typing import Any
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.slices.values import StagedSlice
-from kpipe_platform.spark.checks import check_output_schema, columns_of
-from kpipe_platform.spark.convert import is_records, to_frame
-from kpipe_platform.spark.frames import SliceFrames
-from kpipe_platform.spark.whole_records import of_whole_records
-from kpipe_platform.spark.writer_rows import WriterRows, output_rows
+from kpipe_platform.spark.sink.output_schema import check_output_schema, columns_of
+from kpipe_platform.spark.sink.rows import WriterRows, output_rows
+from kpipe_platform.spark.source.rows import SliceFrames
+from kpipe_platform.spark.stage.convert import is_records, to_frame
+from kpipe_platform.spark.stage.whole_records import of_whole_records
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """A slice in lanes: parts of one partition that are written at the same time, each in a transaction.
 
-They commit one after another; see ``kpipe_platform.kafka.lanes`` and docs/adr/0007. Everything that a run does
-differently for lanes is here.
+They commit one after another; see ``kpipe_platform.kafka.transactions.lanes`` and docs/adr/0007. Everything that a
+run does differently for lanes is here.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import committed_offsets
-from kpipe_platform.kafka.lanes import lanes_read_back, split
-from kpipe_platform.kafka.slices import PlannedRange, Slice
+from kpipe_platform.kafka.admin.groups import committed_offsets
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice
+from kpipe_platform.kafka.transactions.lanes import lanes_read_back, split
 from kpipe_platform.slices.read import read_sources
 from kpipe_platform.slices.report import SliceReport
 from kpipe_platform.slices.settings import SliceSettings
@@ -27,9 +27,9 @@ from kpipe_platform.slices.write.commit import UNANSWERED, counts_by_range
 from kpipe_platform.slices.write.encode import encode_output
 from kpipe_platform.slices.write.spec import writer_spec
 from kpipe_platform.spark.failures import may_be_timestamp
-from kpipe_platform.spark.lanes import LaneRows, LanesOutcome, write_lanes
-from kpipe_platform.spark.stage_notes import StageNotes
-from kpipe_platform.spark.writer_spec import Outcome, WriterSpec
+from kpipe_platform.spark.sink.lanes import LaneRows, LanesOutcome, write_lanes
+from kpipe_platform.spark.sink.spec import Outcome, WriterSpec
+from kpipe_platform.spark.stage.notes import StageNotes
 
 logger = logging.getLogger(__name__)
 

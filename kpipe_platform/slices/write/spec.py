@@ -7,12 +7,12 @@ from typing import Literal
 
 from kpipe_platform.codecs import Codec, RawCodec
 from kpipe_platform.dead_letters import DeadLetterContext, Distribution
-from kpipe_platform.kafka.instance_names import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
-from kpipe_platform.kafka.offsets import OffsetRange
+from kpipe_platform.kafka.model.instance_names import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
+from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.target import SliceTarget
 from kpipe_platform.slices.values import StagedSlice
-from kpipe_platform.spark.writer_spec import DEFAULT_COMPRESSION, WriterSpec
+from kpipe_platform.spark.sink.spec import DEFAULT_COMPRESSION, WriterSpec
 
 
 def writer_spec(

@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from kpipe_platform import JsonCodec
-from kpipe_platform.kafka.records import KafkaRecord
-from kpipe_platform.spark.checks import check_output_schema
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.spark.columns import encoded_value, is_fault, parsed, value_columns, value_of
-from kpipe_platform.spark.convert import to_frame
+from kpipe_platform.spark.sink.output_schema import check_output_schema
+from kpipe_platform.spark.stage.convert import to_frame
 
 pytestmark = pytest.mark.spark
 

@@ -23,7 +23,7 @@ from kpipe_platform.dead_letters import (
     is_envelope,
 )
 from kpipe_platform.errors import DeadLetterError
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 
 VALIDATOR = Draft202012Validator(envelope_schema())

@@ -13,7 +13,7 @@ from kpipe_platform.dead_letters import HeaderFamily, header_families
 from kpipe_platform.dead_letters.read import families
 from kpipe_platform.dead_letters.read.reader import read_dead_letter
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.records import Headers, KafkaRecord
+from kpipe_platform.kafka.model.records import Headers, KafkaRecord
 from kpipe_platform.testing.plugin import Produce
 from kpipe_platform_tests.dead_letters.conftest import DeadLetters
 

@@ -22,7 +22,7 @@ from kpipe_platform.dead_letters.read.families import header_families, is_error_
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
 from kpipe_platform.dead_letters.read.reader import read_dead_letter, with_source
 from kpipe_platform.dead_letters.read.values import read_number
-from kpipe_platform.kafka.records import Headers, KafkaRecord
+from kpipe_platform.kafka.model.records import Headers, KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 
 KEY, VALUE, TIME = b"\xff", b"\x80\xfe not UTF-8", 1_700_000_000_123

@@ -15,8 +15,8 @@ from kpipe_platform.dead_letters.redrive.options import RedriveOptions
 from kpipe_platform.dead_letters.redrive.pace import Pace
 from kpipe_platform.dead_letters.redrive.progress import ALWAYS_FIT, MAX_TEXT_BYTES, Progress
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.commit_metadata import CommitMetadata, SliceCounts
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.commit_metadata import CommitMetadata, SliceCounts
+from kpipe_platform.kafka.model.records import KafkaRecord
 
 NOON_MS = 1_769_860_800_000
 FOUND = FoundDeadLetter(

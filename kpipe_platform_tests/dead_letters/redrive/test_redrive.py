@@ -36,10 +36,10 @@ from kpipe_platform.errors import (
     TopicNotFoundError,
     TopicRecreatedError,
 )
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.records import KafkaRecord
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.kafka.topics import TopicSpec, create_topic, describe_topics
+from kpipe_platform.kafka.admin.topics import TopicSpec, create_topic, describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Fault
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 from kpipe_platform_tests.dead_letters.conftest import FAULT, KEEP, DeadLetters

@@ -25,7 +25,7 @@ from kpipe_platform.dead_letters import (
     envelope_schema,
 )
 from kpipe_platform.errors import DeadLetterError
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 
 VALIDATOR = Draft202012Validator(envelope_schema())
@@ -47,7 +47,7 @@ RAW = replace(CONTEXT, form="raw")
 
 @dataclass(frozen=True)
 class Range:
-    """As `kpipe_platform.kafka.offsets.OffsetRange`, which needs the Kafka client."""
+    """As `kpipe_platform.kafka.model.offsets.OffsetRange`, which needs the Kafka client."""
 
     topic: str
     partition: int

@@ -11,7 +11,7 @@ from kpipe_platform.dead_letters import (
     error_headers,
     spring_headers,
 )
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 
 RECORD = KafkaRecord("flights", 3, 42, 1_357_017_420_000, "create_time", b"k", b"v", (("a", b"1"), ("a", None)))

@@ -24,7 +24,7 @@ from kpipe_platform.dead_letters import (
     load_redaction,
 )
 from kpipe_platform.errors import ConfigError, DeadLetterError
-from kpipe_platform.kafka.records import KafkaRecord
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 
 SECRET = "ann@example.org"

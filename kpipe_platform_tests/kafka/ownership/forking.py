@@ -11,8 +11,8 @@ import sys
 import time
 from collections.abc import Callable
 
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
-from kpipe_platform.kafka.settings import ConnectionSettings
 
 DEADLINE_S = 40.0
 

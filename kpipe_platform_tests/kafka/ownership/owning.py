@@ -13,9 +13,9 @@ import sys
 import threading
 from typing import cast
 
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.kafka.ownership.settings import OwnershipProtocol
-from kpipe_platform.kafka.settings import ConnectionSettings
 
 
 def main(servers: str, group: str, topic: str, protocol: str, session_timeout_s: str, *instance: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.drain import drain
 
 P0, P1, P2 = ("t", 0), ("t", 1), ("t", 2)

@@ -40,16 +40,16 @@ from kpipe_platform.errors import (
     TerminalError,
     TopicNotFoundError,
 )
-from kpipe_platform.kafka.clients import Clients
-from kpipe_platform.kafka.groups import committed_offsets, group_members
-from kpipe_platform.kafka.offsets import Partition
+from kpipe_platform.kafka.admin.groups import committed_offsets, group_members
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.events import OwnershipEvent
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.kafka.ownership.registry import ownership_of
 from kpipe_platform.kafka.ownership.settings import OwnershipProtocol
-from kpipe_platform.kafka.settings import ConnectionSettings
-from kpipe_platform.testing.broker import EmbeddedBroker
-from kpipe_platform.testing.listeners import BrokerListener
+from kpipe_platform.testing.broker.embedded import EmbeddedBroker
+from kpipe_platform.testing.broker.listeners import BrokerListener
 from kpipe_platform.testing.records import produce
 from kpipe_platform.testing.topics import create_topic
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.kafka.ownership.registry import ownership_of
-from kpipe_platform.kafka.settings import ConnectionSettings
 
 
 def test_a_process_keeps_one_owner_for_each_group_with_the_callbacks_of_the_last_call() -> None:

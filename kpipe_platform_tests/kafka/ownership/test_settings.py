@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.ownership.settings import OwnershipSettings
-from kpipe_platform.kafka.settings import ConnectionSettings
 
 
 def settings(extra: dict[str, str] | None = None, **changes: Any) -> OwnershipSettings:

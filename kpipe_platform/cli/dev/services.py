@@ -1,0 +1,142 @@
+"""`dagster dev` as a child of `kpipe dev`: started, and stopped without cutting off the runs at work.
+
+On SIGINT to it alone `dagster dev` ends the webserver and the daemon, so that no further run begins, and tells the
+code servers to end once their runs are finished. On SIGINT to its whole process group the runs get it too: each cancels
+its Spark jobs and aborts its transactions.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from kpipe_platform.cli.dev.runs import Awaited
+from kpipe_platform.cli.dev.sessions import end_session
+from kpipe_platform.cli.dev.signals import StopSignals
+from kpipe_platform.jvm.ports import LOOPBACK
+from kpipe_platform.jvm.process import ManagedProcess
+
+__all__ = ["DagsterServices"]
+
+DEFINITIONS = "kpipe_platform.definitions"
+
+_POLL_S = 0.2
+_LOOK_S = 1.0
+# The webserver waits for requests of a browser, the daemon for a tick: with no run at work they need not.
+_IDLE_DEADLINE_S = 8.0
+# What a run needs to cancel its jobs and to abort its transactions. Kafka is stopped after that, and all of it should
+# not take more than 15 s.
+_END_DEADLINE_S = 11.0
+_KILL_DEADLINE_S = 1.0
+# A child that must not be hit by this terminal's Ctrl-C is started with SIGINT ignored, and would pass that on to
+# what it starts: Dagster would not see the SIGINT that it is ended with either. It leads the session, and what is left
+# of that is killed when it ends: so it stays until the code servers are gone, for theirs are the runs.
+_RUN_DAGSTER = """
+import os, runpy, signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+try:
+    runpy.run_module("dagster", run_name="__main__", alter_sys=True)
+except KeyboardInterrupt:
+    pass
+finally:
+    while True:
+        try:
+            os.wait()
+        except KeyboardInterrupt:
+            continue
+        except ChildProcessError:
+            break
+"""
+_SUPERSEDED = "ignore:Function `dev_command` is superseded"
+
+
+class DagsterServices:
+    """Webserver, daemon and code servers.
+
+    Args:
+        port: Port of the UI.
+        log: File that they write to.
+        environment: Their environment, DAGSTER_HOME included.
+        say: Shows a line to the person at the terminal.
+    """
+
+    def __init__(self, port: int, log: Path, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
+        # `dg dev`, which it recommends instead, is for projects of another layout.
+        quiet = ",".join(filter(None, (environment.get("PYTHONWARNINGS"), _SUPERSEDED)))
+        workspace = ["-w", "workspace.yaml"] if Path("workspace.yaml").exists() else ["-m", DEFINITIONS]
+        self._process = ManagedProcess(
+            [sys.executable, "-c", _RUN_DAGSTER, "dev", *workspace, "-h", LOOPBACK, "-p", str(port)],
+            log_path=log,
+            env={**environment, "PYTHONWARNINGS": quiet},
+        )
+        self._home = Path(environment["DAGSTER_HOME"])
+        self._say = say
+        self._session: int | None = None
+
+    def start(self) -> None:
+        """Start them; they run when this returns, which says nothing about them being ready."""
+        self._process.start()
+        # Every process that Dagster starts belongs to this session, whatever process group it makes for itself.
+        self._session = self._process.pid
+
+    def is_running(self) -> bool:
+        """Tell whether they run."""
+        return self._process.is_running()
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code; None while they run."""
+        return self._process.returncode
+
+    def stop(self, signals: StopSignals, drain_s: float, while_waiting: Callable[[], None]) -> None:
+        """Start no more runs, let those at work finish, and stop.
+
+        Args:
+            signals: A second one ends the runs at work, a third one kills everything.
+            drain_s: After this long the runs at work are ended too, seconds.
+            while_waiting: Called every moment, to show what they log.
+        """
+        if self.is_running():
+            self._drain(signals, drain_s, while_waiting)
+        self._process.stop(0.0 if signals.kill else _KILL_DEADLINE_S)
+        if self._session is not None:
+            end_session(self._session, 0.0 if signals.kill else _KILL_DEADLINE_S)
+
+    def _drain(self, signals: StopSignals, drain_s: float, while_waiting: Callable[[], None]) -> None:
+        self._interrupt(whole_group=False)
+        awaited = Awaited(self._home, drain_s, self._say)
+        end = time.monotonic() + drain_s
+        idle_end: float | None = None
+        while True:
+            if not awaited.runs() and idle_end is None:
+                idle_end = time.monotonic() + _IDLE_DEADLINE_S
+            look_again = time.monotonic() + _LOOK_S
+            while self.is_running() and not signals.hurry and time.monotonic() < look_again:
+                self._process.wait(_POLL_S)
+                while_waiting()
+            if not self.is_running():
+                return
+            now_s = time.monotonic()
+            if signals.hurry or now_s > end or (idle_end is not None and now_s > idle_end):
+                break
+        awaited.say_ending(late=not signals.hurry)
+        self._interrupt(whole_group=True)
+        end = time.monotonic() + _END_DEADLINE_S
+        while self.is_running() and not signals.kill and time.monotonic() < end:
+            self._process.wait(_POLL_S)
+            while_waiting()
+
+    def _interrupt(self, *, whole_group: bool) -> None:
+        pid = self._process.pid
+        if pid is None:
+            return
+        with suppress(ProcessLookupError):
+            if whole_group:
+                os.killpg(pid, signal.SIGINT)
+            else:
+                os.kill(pid, signal.SIGINT)

@@ -1,0 +1,1 @@
+"""`kpipe dlq`: dead letters, listed, counted and redriven."""

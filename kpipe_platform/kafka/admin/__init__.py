@@ -1,0 +1,1 @@
+"""What brokers say and change: topics, groups, owners, retention."""

@@ -1,0 +1,184 @@
+"""How long until retention deletes what a group has not read: pure computations over a topic's settings.
+
+Source: Kafka topic configuration (``cleanup.policy``, ``retention.ms``, ``retention.bytes``, ``segment.bytes``).
+Brokers delete whole segments: by time when the newest timestamp of a segment is older than ``retention.ms``, by size
+when what lies behind the segment is ``retention.bytes`` or more. So a record is never deleted before the times computed
+here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from confluent_kafka.admin import ConfigResource, ResourceType
+
+from kpipe_platform.kafka.client.calls import ask
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import Watermarks
+from kpipe_platform.kafka.model.records import TimestampType
+from kpipe_platform.kafka.read.samples import OldestRecord
+
+_DEFAULT_SEGMENT_BYTES = 1_073_741_824
+
+
+@dataclass(frozen=True)
+class TopicRetention:
+    """What a topic's settings say of deletion.
+
+    Args:
+        deletes: True where ``cleanup.policy`` contains ``delete``.
+        retention_ms: Records that are older may be deleted; None: of any age stay.
+        retention_bytes: Bytes that a partition keeps; None: any number.
+        segment_bytes: Size of the segments that are deleted as a whole.
+        timestamp_type: Who sets the timestamps: producers, or the brokers.
+    """
+
+    deletes: bool = True
+    retention_ms: int | None = None
+    retention_bytes: int | None = None
+    segment_bytes: int = _DEFAULT_SEGMENT_BYTES
+    timestamp_type: TimestampType = "create_time"
+
+    @property
+    def is_off(self) -> bool:
+        """True where retention deletes nothing."""
+        return not self.deletes or (self.retention_ms is None and self.retention_bytes is None)
+
+    def __str__(self) -> str:
+        if not self.deletes:
+            return "off: cleanup.policy=compact"
+        bounds = {"retention.ms": self.retention_ms, "retention.bytes": self.retention_bytes}
+        said = [f"{name}={value}" for name, value in bounds.items() if value is not None]
+        return ", ".join(said) or "off: no retention.ms and no retention.bytes"
+
+
+@dataclass(frozen=True)
+class TimeToLoss:
+    """How long until retention deletes the record at a group's offset, at the earliest.
+
+    Args:
+        seconds: Seconds from now; 0 where it may be deleted any moment, or is deleted; infinity where never; None
+            where nobody can know.
+        why: What decides, or why it is not known.
+        lost: Offsets that were deleted before the group read them.
+    """
+
+    seconds: float | None
+    why: str
+    lost: int = 0
+
+    def shown(self) -> float | str | None:
+        """The seconds as a value that JSON can hold: ``"never"`` for infinity."""
+        if self.seconds is None or math.isfinite(self.seconds):
+            return None if self.seconds is None else round(self.seconds, 1)
+        return "never"
+
+
+def topic_retention(clients: Clients, topic: str) -> TopicRetention:
+    """Read a topic's settings, in one call.
+
+    Raises:
+        TopicNotFoundError: The topic does not exist.
+        BrokerUnavailableError: No answer within the deadline.
+        AuthorizationFailedError: The settings may not be read.
+    """
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    timeout_s = clients.settings.request_timeout_s
+    entries = ask(
+        lambda: clients.admin().describe_configs([resource], request_timeout=timeout_s)[resource],
+        clients,
+        f"read the settings of topic {topic}",
+        topic=topic,
+    )
+    return retention_from_config({name: entry.value for name, entry in entries.items()})
+
+
+def retention_from_config(config: Mapping[str, str | None]) -> TopicRetention:
+    """TopicRetention from a topic's configuration values. Pure."""
+
+    def bound(name: str) -> int | None:
+        # -1 is Kafka's word for no bound.
+        value = int(config.get(name) or -1)
+        return None if value < 0 else value
+
+    appended = config.get("message.timestamp.type") == "LogAppendTime"
+    return TopicRetention(
+        deletes="delete" in (config.get("cleanup.policy") or "delete"),
+        retention_ms=bound("retention.ms"),
+        retention_bytes=bound("retention.bytes"),
+        segment_bytes=bound("segment.bytes") or _DEFAULT_SEGMENT_BYTES,
+        timestamp_type="log_append_time" if appended else "create_time",
+    )
+
+
+def growth_per_s(offset: int, end: int, oldest: OldestRecord | None, now_ms: int) -> float | None:
+    """Offsets a second that were written since the oldest record that waits; None where its age is not known."""
+    if oldest is None or oldest.timestamp_ms is None or now_ms <= oldest.timestamp_ms:
+        return None
+    return (end - offset) / ((now_ms - oldest.timestamp_ms) / 1000)
+
+
+def time_to_loss(
+    retention: TopicRetention,
+    *,
+    offset: int,
+    marks: Watermarks,
+    oldest: OldestRecord | None,
+    now_ms: int,
+    recent_per_s: float | None = None,
+) -> TimeToLoss:
+    """How long until retention deletes the record at a group's offset, at the earliest. Pure.
+
+    Args:
+        retention: The topic's settings.
+        offset: The group's next offset.
+        marks: Log start and end of the partition.
+        oldest: First record at or behind the offset; None where there is none.
+        now_ms: Now, milliseconds since the epoch.
+        recent_per_s: Offsets a second that were seen of late; the mean since the oldest record counts where it is more.
+    """
+    if offset < marks.log_start:
+        lost = marks.log_start - offset
+        return TimeToLoss(0.0, f"offsets [{offset}, {marks.log_start}) were deleted before they were read", lost)
+    if offset >= marks.end:
+        return TimeToLoss(math.inf, "nothing waits")
+    if retention.is_off:
+        return TimeToLoss(math.inf, f"retention is {retention}")
+    if oldest is None:
+        return TimeToLoss(math.inf, "no record waits, only markers")
+    bounds = [_by_time(retention, oldest, now_ms)] if retention.retention_ms is not None else []
+    if retention.retention_bytes is not None:
+        rates = [r for r in (growth_per_s(offset, marks.end, oldest, now_ms), recent_per_s) if r]
+        bounds.append(_by_size(retention, marks, marks.end - offset, oldest, max(rates, default=None)))
+    known = [bound for bound in bounds if bound.seconds is not None]
+    unknown = [bound for bound in bounds if bound.seconds is None]
+    soonest = min(known, key=lambda bound: bound.seconds or 0.0, default=None)
+    if unknown and (soonest is None or soonest.seconds):
+        # The bound that nobody knows might be the sooner one.
+        return unknown[0]
+    return soonest or TimeToLoss(math.inf, "nothing waits")
+
+
+def _by_time(retention: TopicRetention, oldest: OldestRecord, now_ms: int) -> TimeToLoss:
+    if oldest.timestamp_ms is None:
+        return TimeToLoss(None, f"the record at offset {oldest.offset} has no timestamp")
+    left_ms = oldest.timestamp_ms + (retention.retention_ms or 0) - now_ms
+    return TimeToLoss(max(left_ms / 1000, 0.0), f"retention.ms={retention.retention_ms}")
+
+
+def _by_size(
+    retention: TopicRetention, marks: Watermarks, waiting: int, oldest: OldestRecord, per_s: float | None
+) -> TimeToLoss:
+    limit = retention.retention_bytes or 0
+    # A log is never much longer than its limit and one segment: in a full log of compressed records that says more of
+    # an offset's size than records that were decompressed.
+    each = min(oldest.mean_bytes, (limit + retention.segment_bytes) / (marks.end - marks.log_start))
+    left = limit - waiting * each
+    why = f"retention.bytes={limit}, about {each:.0f} bytes an offset"
+    if left <= 0:
+        return TimeToLoss(0.0, why)
+    if per_s is None:
+        return TimeToLoss(None, f"{why}, and how fast the log grows is not known")
+    return TimeToLoss(left / (per_s * each), f"{why}, {per_s:.3g} offsets/s")

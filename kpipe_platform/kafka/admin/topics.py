@@ -1,0 +1,297 @@
+"""Topics: describe with topic id and the settings that decide what they take; create on purpose only.
+
+Source: KIP-516 (topic ids), Kafka topic configuration reference.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from functools import partial
+
+from confluent_kafka import KafkaError, KafkaException, TopicCollection
+from confluent_kafka.admin import ConfigEntry, ConfigResource, NewTopic, ResourceType
+from confluent_kafka.admin import TopicDescription as DescribedTopic
+from tenacity import Retrying, retry_if_exception_type
+
+from kpipe_platform.errors import ConfigError, TopicNotFoundError
+from kpipe_platform.kafka.client.calls import Asked, ask, ask_each, kafka_error, translate, until_deadline
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import Partition
+
+
+@dataclass(frozen=True)
+class TopicSpec:
+    """How to create a topic that does not exist. One that exists has to have these settings, and no fewer partitions.
+
+    Args:
+        partitions: Number of partitions, at least 1.
+        replication_factor: Replicas; None takes the brokers' default. Only for the creation: while partitions are
+            reassigned, a topic has more.
+        config: Topic settings by their Kafka names, for example ``{"retention.ms": "-1"}``.
+    """
+
+    partitions: int = 1
+    replication_factor: int | None = None
+    config: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.partitions < 1:
+            msg = f"a topic cannot have {self.partitions} partitions"
+            raise ConfigError(msg, fix="set partitions to 1 or more")
+        if self.replication_factor is not None and self.replication_factor < 1:
+            msg = f"a topic cannot have replication_factor {self.replication_factor}"
+            raise ConfigError(msg, fix="set replication_factor to 1 or more, or leave it to the brokers")
+
+
+@dataclass(frozen=True)
+class TopicDescription:
+    """What a topic is now.
+
+    Args:
+        name: Topic name.
+        topic_id: The id that a topic gets when it is created; a recreated topic has another one.
+        partitions: Number of partitions.
+    """
+
+    name: str
+    topic_id: str
+    partitions: int
+
+
+@dataclass(frozen=True)
+class TopicLimits:
+    """What a topic takes, from its configuration.
+
+    Args:
+        max_message_bytes: Largest record batch the topic takes, bytes (``max.message.bytes``).
+        compacted: True where records need a key (``cleanup.policy`` contains ``compact``).
+        create_time: True where the producer's timestamp is kept (``message.timestamp.type``).
+        before_max_ms: How far before now a timestamp may lie; None: any.
+        after_max_ms: How far after now a timestamp may lie; None: any.
+        uncompressed: True where batches are stored, and judged, without compression (``compression.type``).
+    """
+
+    max_message_bytes: int = 1_048_588
+    compacted: bool = False
+    create_time: bool = True
+    before_max_ms: int | None = None
+    after_max_ms: int | None = None
+    uncompressed: bool = False
+
+    def times_ms(self, now_ms: int) -> range:
+        """The timestamps that a record may be sent with."""
+        if not self.create_time:
+            return range(-(2**63), 2**63)
+        # librdkafka takes 0 for "now", so 1970-01-01T00:00:00.000Z is a time that cannot be sent.
+        first = 1 if self.before_max_ms is None else max(1, now_ms - self.before_max_ms)
+        return range(first, 2**63 if self.after_max_ms is None else now_ms + self.after_max_ms + 1)
+
+
+_NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic can have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
+# Long.MAX_VALUE, Kafka's word for "any" in message.timestamp.*.max.ms.
+_ANY_MS = 2**63 - 1
+
+
+def describe_topics(clients: Clients, names: Iterable[str]) -> dict[str, TopicDescription]:
+    """Describe topics in one call, without creating any.
+
+    Raises:
+        TopicNotFoundError: A topic does not exist.
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    wanted = list(dict.fromkeys(names))
+    settings = clients.settings
+    try:
+        found = ask_each(
+            partial(_describe, clients, wanted),
+            clients,
+            lambda name: Asked(f"describe topic {name}", {"topic": name}),
+        )()
+    except TopicNotFoundError as error:
+        raise missing_topic(str(error.attributes["topic"]), settings.bootstrap_servers) from error
+    return {name: TopicDescription(name, str(each.topic_id), len(each.partitions)) for name, each in found.items()}
+
+
+def _describe(clients: Clients, names: list[str]) -> dict[str, Future[DescribedTopic]]:
+    return clients.admin().describe_topics(TopicCollection(names), request_timeout=clients.settings.request_timeout_s)
+
+
+def missing_topic(name: str, servers: str) -> TopicNotFoundError:
+    """The error for a topic that does not exist; kpipe never creates one by accident."""
+    return TopicNotFoundError(
+        f"topic {name!r} does not exist at {servers}",
+        fix=f"correct the name, or create it: kpipe topics create {name} --partitions N "
+        "(or declare KafkaTopic(..., create=TopicSpec(...)))",
+        topic=name,
+    )
+
+
+def topic_limits(clients: Clients, names: Iterable[str]) -> dict[str, TopicLimits]:
+    """Read what each topic takes, one call a topic."""
+    resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(names)]
+    if not resources:
+        return {}
+    return {resource.name: limits_from_config(_config(clients, resource)) for resource in resources}
+
+
+def _config(clients: Clients, resource: ConfigResource) -> dict[str, str | None]:
+    # A topic that was just created is described by one broker sooner than its settings are by another.
+    entries = _once_visible(clients)(
+        ask,
+        partial(_describe_config, clients, resource),
+        clients,
+        f"read the settings of topic {resource.name}",
+        topic=resource.name,
+    )
+    return {name: entry.value for name, entry in entries.items()}
+
+
+def _describe_config(clients: Clients, resource: ConfigResource) -> Future[dict[str, ConfigEntry]]:
+    return clients.admin().describe_configs([resource], request_timeout=clients.settings.request_timeout_s)[resource]
+
+
+def limits_from_config(config: Mapping[str, str | None]) -> TopicLimits:
+    """TopicLimits from a topic's configuration values. Pure."""
+
+    def bound(name: str) -> int | None:
+        value = config.get(name)
+        return None if value is None or int(value) >= _ANY_MS else int(value)
+
+    return TopicLimits(
+        max_message_bytes=int(config.get("max.message.bytes") or TopicLimits.max_message_bytes),
+        compacted="compact" in (config.get("cleanup.policy") or ""),
+        create_time=(config.get("message.timestamp.type") or "CreateTime") == "CreateTime",
+        before_max_ms=bound("message.timestamp.before.max.ms"),
+        after_max_ms=bound("message.timestamp.after.max.ms"),
+        uncompressed=config.get("compression.type") == "uncompressed",
+    )
+
+
+def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
+    """Create a topic on purpose.
+
+    Returns:
+        True when this call created it, False when it was there already.
+
+    Raises:
+        KpipeError: The brokers refused, for example more replicas than brokers.
+    """
+    settings = clients.settings
+    # -1 on the wire means "the brokers' default"; it does not leave this call.
+    replicas = -1 if spec.replication_factor is None else spec.replication_factor
+    new = NewTopic(name, spec.partitions, replicas, config=dict(spec.config))
+    future = clients.admin().create_topics([new], request_timeout=settings.request_timeout_s)[name]
+    try:
+        future.result(timeout=settings.request_timeout_s + 2)
+    except KafkaException as exception:
+        if kafka_error(exception).code() == KafkaError.TOPIC_ALREADY_EXISTS:
+            # Perhaps another run created it this very moment.
+            await_visible(clients, name)
+            return False
+        raise translate(exception, settings, f"create topic {name}", topic=name) from exception
+    await_visible(clients, name)
+    return True
+
+
+def require_spec(clients: Clients, topic: TopicDescription, spec: TopicSpec) -> None:
+    """Refuse a topic that is not as it is declared.
+
+    Raises:
+        ConfigError: It has another number of partitions, or other settings.
+    """
+    config = _config(clients, ConfigResource(ResourceType.TOPIC, topic.name)) if spec.config else {}
+    found = differences(spec, topic.partitions, config)
+    if found:
+        msg = f"topic {topic.name!r} exists at {clients.settings.bootstrap_servers} and is not as its TopicSpec says: "
+        raise ConfigError(
+            msg + "; ".join(found),
+            fix="correct the TopicSpec, or change the topic with Kafka's own tools (kafka-configs.sh, kafka-topics.sh)",
+            topic=topic.name,
+        )
+
+
+def differences(spec: TopicSpec, partitions: int, config: Mapping[str, str | None]) -> list[str]:
+    """Where a topic differs from its declaration, in words. Pure.
+
+    Args:
+        spec: The declaration.
+        partitions: Partitions that the topic has.
+        config: Values of its settings.
+    """
+    found = []
+    # Topics grow while they are in use; none shrinks.
+    if partitions < spec.partitions:
+        found.append(f"it has {partitions} partition(s), not {spec.partitions}")
+    for name, wanted in spec.config.items():
+        if name not in config:
+            found.append(f"topics have no setting {name!r}")
+        elif _normal(config[name]) != _normal(wanted):
+            found.append(f"{name} is {config[name]!r}, not {wanted!r}")
+    return found
+
+
+def _normal(value: str | None) -> object:
+    """A setting's value, however it is written: ``delete, compact`` is the list ``compact,delete``, and 0.50 is 0.5."""
+    words = sorted(word.strip().lower() for word in str(value or "").split(","))
+    try:
+        return [float(word) if "." in word else int(word) for word in words]
+    except ValueError:
+        return words
+
+
+def await_visible(clients: Clients, name: str) -> TopicDescription:
+    """The description of a new topic.
+
+    The controller answers before every broker knows of the topic; until then a broker answers that it does not exist.
+
+    Raises:
+        TopicNotFoundError: No broker knows of it within the connection's deadline.
+    """
+    return _once_visible(clients)(describe_topics, clients, [name])[name]
+
+
+def _once_visible(clients: Clients) -> Retrying:
+    return until_deadline(clients.settings, retry_if_exception_type(TopicNotFoundError))
+
+
+def check_partitions(described: Mapping[str, TopicDescription], partitions: Iterable[Partition]) -> None:
+    """Refuse partition numbers that the topic does not have.
+
+    Raises:
+        TopicNotFoundError: A partition is missing.
+    """
+    for topic, number in partitions:
+        count = described[topic].partitions
+        if number >= count:
+            msg = f"topic {topic!r} has no partition {number}: it has {count} (0 to {count - 1})"
+            raise TopicNotFoundError(
+                msg,
+                fix="follow the topic with kafka_partitions(topic), or add partitions to the topic",
+                topic=topic,
+                partition=number,
+            )
+
+
+def unequal_partitions(who: str, counts: Mapping[str, int]) -> ConfigError:
+    """The problem of an asset whose sources differ in their number of partitions.
+
+    Args:
+        who: The asset, for the message.
+        counts: Number of partitions of each source.
+    """
+    shown = ", ".join(f"{name} has {count}" for name, count in counts.items())
+    return ConfigError(
+        f"{who}: a run takes the same partition of each source, and their numbers of partitions differ: {shown}",
+        fix="give the topics as many partitions, read them in assets of their own, or set partitioned=False (a plain "
+        "asset: leave partitions_def out)",
+    )

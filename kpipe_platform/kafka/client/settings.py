@@ -1,0 +1,220 @@
+"""One typed connection object that renders librdkafka's and the Java client's settings.
+
+Source: librdkafka CONFIGURATION.md, Kafka's "Security" documentation, Spark's Kafka source option prefix
+``kafka.``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.client.properties import check_client, is_secret
+
+SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
+SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+
+_REDACTED = "**********"
+_JAVA_LOGIN_MODULES = {
+    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
+    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
+    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
+}
+_SECRET_FIELDS = ("sasl_password", "ssl_key_password")
+_SERVER = re.compile(r"^(\[[0-9a-fA-F:]+\]|[^\s:,\[\]]+):(\d{1,5})$")
+
+
+@dataclass(frozen=True)
+class ConnectionSettings:
+    """How to reach a Kafka cluster, for every client that kpipe starts.
+
+    Args:
+        bootstrap_servers: ``host:port``, several separated by commas.
+        security_protocol: One of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL.
+        sasl_mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; needed by the SASL protocols only.
+        sasl_username: SASL user.
+        sasl_password: SASL password; never shown.
+        ssl_ca_pem: Path of the file with the CA certificates (PEM).
+        ssl_certificate_pem: Path of the client certificate (PEM), for mutual TLS.
+        ssl_key_pem: Path of the client's private key (PEM, PKCS#8), for mutual TLS.
+        ssl_key_password: Password of the private key; never shown.
+        ssl_verify_hostname: False accepts a certificate for another host name.
+        client_id: Client id shown in broker logs, quotas and the group's members.
+        request_timeout_s: Deadline of one broker call, seconds.
+        librdkafka: Further librdkafka properties.
+        java: Further properties of the Java client (Spark), without Spark's ``kafka.`` prefix.
+
+    Raises:
+        ConfigError: A value is unknown, or a combination makes no sense.
+    """
+
+    bootstrap_servers: str
+    security_protocol: SecurityProtocol = "PLAINTEXT"
+    sasl_mechanism: SaslMechanism | None = None
+    sasl_username: str | None = None
+    sasl_password: str | None = field(default=None, repr=False)
+    ssl_ca_pem: str | None = None
+    ssl_certificate_pem: str | None = None
+    ssl_key_pem: str | None = None
+    ssl_key_password: str | None = field(default=None, repr=False)
+    ssl_verify_hostname: bool = True
+    client_id: str = "kpipe"
+    request_timeout_s: float = 10.0
+    librdkafka: Mapping[str, str] = field(default_factory=dict, repr=False)
+    java: Mapping[str, str] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        self._check_servers()
+        if self.security_protocol not in get_args(SecurityProtocol):
+            raise _unknown("security_protocol", self.security_protocol, get_args(SecurityProtocol))
+        self._check_sasl()
+        self._check_ssl()
+        if not self.request_timeout_s > 0:
+            msg = f"request_timeout_s is {self.request_timeout_s}; it must be more than 0 seconds"
+            raise ConfigError(msg, fix="set request_timeout_s to a number of seconds, for example 10")
+        check_client("librdkafka=", "librdkafka", self.librdkafka)
+        check_client("java=", "java", self.java)
+
+    def _check_servers(self) -> None:
+        for server in (part.strip() for part in self.bootstrap_servers.split(",")):
+            found = _SERVER.match(server)
+            if found is None or not 0 < int(found.group(2)) < 65536:
+                msg = f"bootstrap_servers has {server!r}, which is not host:port"
+                raise ConfigError(
+                    msg, fix='write for example "broker-1:9092,broker-2:9092"', setting="bootstrap_servers"
+                )
+
+    def _check_sasl(self) -> None:
+        if not self.security_protocol.startswith("SASL_"):
+            for name in ("sasl_mechanism", "sasl_username", "sasl_password"):
+                if getattr(self, name) is not None:
+                    msg = f"{name} is set, but security_protocol is {self.security_protocol}"
+                    raise ConfigError(
+                        msg, fix="use SASL_SSL or SASL_PLAINTEXT, or remove the sasl_* settings", setting=name
+                    )
+            return
+        if self.sasl_mechanism not in get_args(SaslMechanism):
+            raise _unknown("sasl_mechanism", self.sasl_mechanism, get_args(SaslMechanism))
+        for name in ("sasl_username", "sasl_password"):
+            if not getattr(self, name):
+                msg = f"{name} is missing for security_protocol {self.security_protocol}"
+                raise ConfigError(msg, fix=f"set {name}, secrets by dagster.EnvVar", setting=name)
+
+    def _check_ssl(self) -> None:
+        encrypted = self.security_protocol.endswith("SSL")
+        for name in ("ssl_ca_pem", "ssl_certificate_pem", "ssl_key_pem", "ssl_key_password"):
+            value = getattr(self, name)
+            if value is not None and not encrypted:
+                msg = f"{name} is set, but security_protocol is {self.security_protocol}"
+                raise ConfigError(msg, fix="use SSL or SASL_SSL, or remove the ssl_* settings", setting=name)
+        if (self.ssl_certificate_pem is None) != (self.ssl_key_pem is None):
+            msg = "ssl_certificate_pem and ssl_key_pem belong together, and only one is set"
+            raise ConfigError(msg, fix="set both for mutual TLS, or neither", setting="ssl_certificate_pem")
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The secret values, for redaction."""
+        values = [getattr(self, name) for name in _SECRET_FIELDS]
+        values += [v for props in (self.librdkafka, self.java) for k, v in props.items() if is_secret(k)]
+        return tuple(value for value in values if value)
+
+    def redact(self, text: str) -> str:
+        """``text`` without any of the secrets."""
+        # The longest first: one secret may be part of another.
+        for secret in sorted(self.secrets, key=len, reverse=True):
+            text = text.replace(secret, _REDACTED)
+        return text
+
+    def for_librdkafka(self) -> dict[str, Any]:
+        """Settings for confluent-kafka clients. Contains secrets: never log it."""
+        timeout_ms = int(self.request_timeout_s * 1000)
+        settings: dict[str, Any] = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": self.security_protocol,
+            "client.id": self.client_id,
+            "socket.timeout.ms": max(timeout_ms, 10),
+            "socket.connection.setup.timeout.ms": max(timeout_ms, 1000),
+            # Client errors reach the caller as typed errors; librdkafka's own lines would double them on stderr.
+            "log_level": 2,
+            # librdkafka waits for half of this between any two of its connections, and a client needs two for its first
+            # answer: by the default of 100 ms each is 40 ms late. It grows from here with each connection that fails.
+            "reconnect.backoff.ms": 20,
+            # The default back-off grows to 10 s and makes a restarted broker look dead for that long.
+            "reconnect.backoff.max.ms": 1000,
+        }
+        optional = {
+            "sasl.mechanism": self.sasl_mechanism,
+            "sasl.username": self.sasl_username,
+            "sasl.password": self.sasl_password,
+            "ssl.ca.location": self.ssl_ca_pem,
+            "ssl.certificate.location": self.ssl_certificate_pem,
+            "ssl.key.location": self.ssl_key_pem,
+            "ssl.key.password": self.ssl_key_password,
+        }
+        settings.update({name: value for name, value in optional.items() if value is not None})
+        if self.security_protocol.endswith("SSL") and not self.ssl_verify_hostname:
+            settings["ssl.endpoint.identification.algorithm"] = "none"
+        return {**settings, **self.librdkafka}
+
+    def for_java(self) -> dict[str, str]:
+        """Settings for the Java client, as Spark options without their ``kafka.`` prefix. Contains secrets."""
+        timeout_ms = str(max(int(self.request_timeout_s * 1000), 1000))
+        settings: dict[str, str] = {
+            "bootstrap.servers": self.bootstrap_servers,
+            "security.protocol": self.security_protocol,
+            "client.id": self.client_id,
+            # By its defaults Spark's source waits three minutes for brokers that are gone.
+            "default.api.timeout.ms": timeout_ms,
+            "request.timeout.ms": timeout_ms,
+        }
+        if self.sasl_mechanism is not None:
+            settings["sasl.mechanism"] = self.sasl_mechanism
+            settings["sasl.jaas.config"] = (
+                f"{_JAVA_LOGIN_MODULES[self.sasl_mechanism]} required "
+                f'username="{_jaas(self.sasl_username)}" password="{_jaas(self.sasl_password)}";'
+            )
+        if self.ssl_ca_pem is not None:
+            settings["ssl.truststore.type"] = "PEM"
+            settings["ssl.truststore.location"] = self.ssl_ca_pem
+        if self.ssl_certificate_pem is not None and self.ssl_key_pem is not None:
+            settings["ssl.keystore.type"] = "PEM"
+            settings["ssl.keystore.certificate.chain"] = _read_pem(self.ssl_certificate_pem)
+            settings["ssl.keystore.key"] = _read_pem(self.ssl_key_pem)
+        if self.ssl_key_password is not None:
+            settings["ssl.key.password"] = self.ssl_key_password
+        if self.security_protocol.endswith("SSL") and not self.ssl_verify_hostname:
+            settings["ssl.endpoint.identification.algorithm"] = ""
+        return {**settings, **self.java}
+
+    def describe(self) -> dict[str, Any]:
+        """The settings for people: secrets are replaced."""
+        shown = dataclasses.asdict(self)
+        for name in _SECRET_FIELDS:
+            if shown[name] is not None:
+                shown[name] = _REDACTED
+        for dialect in ("librdkafka", "java"):
+            shown[dialect] = {k: _REDACTED if is_secret(k) else v for k, v in shown[dialect].items()}
+        return shown
+
+
+def _jaas(value: str | None) -> str:
+    return (value or "").replace("\\", "\\\\").replace('"', '\\"')
+
+
+def _read_pem(path: str) -> str:
+    # The Java client takes certificate and key as one file or as text; as text they may stay two files.
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except OSError as error:
+        msg = f"cannot read {path}: {error.strerror}"
+        raise ConfigError(msg, fix="check the path and its permissions", path=path) from error
+
+
+def _unknown(name: str, value: object, known: tuple[str, ...]) -> ConfigError:
+    msg = f"{name} is {value!r}, which is not one of {', '.join(known)}"
+    return ConfigError(msg, fix=f"set {name} to one of these values", setting=name)

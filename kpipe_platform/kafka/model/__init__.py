@@ -1,0 +1,1 @@
+"""Plain values: records, offset ranges, sizes, and the text beside a committed offset."""

@@ -1,0 +1,1 @@
+"""Reading records by kpipe's own client: no group is joined, nothing is committed."""

@@ -1,0 +1,198 @@
+"""Reading single records and ranges of offsets by kpipe's own client, which joins no group and commits nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import TracebackType
+from typing import cast
+
+from confluent_kafka import (
+    TIMESTAMP_CREATE_TIME,
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    Message,
+    TopicPartition,
+)
+
+from kpipe_platform.errors import TransientError
+from kpipe_platform.kafka.client.calls import no_answer, translate
+from kpipe_platform.kafka.client.clients import new_client, reader_config
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.offsets import OffsetRange, Partition
+from kpipe_platform.kafka.model.records import KafkaRecord
+
+_BATCH = 500
+_POLL_S = 0.1
+
+# For a few records of each partition. Brokers send at least one batch, however large. Retention may pass a start
+# between the plan and the read; what is oldest then is the answer.
+_SAMPLES = {"auto.offset.reset": "earliest", "fetch.message.max.bytes": 65_536}
+
+
+class RecordReader:
+    """Reads offset ranges of many partitions at once with one consumer, which stays open between two reads.
+
+    Args:
+        settings: The connection.
+        group: Group id of the client; nothing is joined and nothing is committed.
+        isolation: ``"read_committed"`` passes over records of aborted transactions.
+        samples: Fetch for a few records of each range. A range whose start retention has deleted then begins at the
+            oldest record that is left, and one that ends early has no more; otherwise the one is an error, and the
+            other is waited for.
+        prefetch_kbytes: Records past the wanted ones that the client may hold; librdkafka's default is 64 MiB.
+        clock: Monotonic seconds; injected for tests.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        group: str,
+        isolation: str,
+        *,
+        samples: bool = False,
+        prefetch_kbytes: int = 16_384,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._settings = settings
+        self._config = {
+            **reader_config(settings, group, isolation),
+            # Only the event for a partition's end says that nothing but transaction markers is left.
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+            "queued.max.messages.kbytes": prefetch_kbytes,
+            **(_SAMPLES if samples else {}),
+        }
+        self._samples = samples
+        self._clock = clock
+        self._consumer: Consumer | None = None
+        self._open: dict[Partition, OffsetRange] = {}
+        self._finished: list[Partition] = []
+
+    def read(self, ranges: Iterable[OffsetRange], until: float | None = None) -> Iterator[KafkaRecord]:
+        """The records of the ranges, each range in order. A further read ends the one before it.
+
+        Args:
+            ranges: At most one for a partition. An end must not lie behind the last stable offset.
+            until: End without an error at this reading of the clock; None: only when all is read.
+
+        Raises:
+            BrokerUnavailableError: Nothing was heard within the connection's deadline.
+            TransientError: Retention overtook the reading.
+            KpipeError: A partition cannot be read.
+        """
+        left = self._open = {(r.topic, r.partition): r for r in ranges if not r.is_empty}
+        self._finished = []
+        if not left:
+            return
+        if self._consumer is None:
+            self._consumer = new_client(Consumer, self._config, self._settings)
+        consumer = self._consumer
+        consumer.assign([TopicPartition(r.topic, r.partition, r.start) for r in left.values()])
+        heard_at = self._clock()
+        try:
+            while left:
+                for message in consumer.consume(_BATCH, _POLL_S):
+                    heard_at = self._clock()
+                    if self._is_wanted(message):
+                        yield to_record(message)
+                        # The caller may take its time with it, and that is not the brokers' delay.
+                        heard_at = self._clock()
+                if self._finished:
+                    # Partitions that are read must not be fetched in place of those that are not.
+                    consumer.incremental_unassign([TopicPartition(*place) for place in self._finished])
+                    self._finished = []
+                now = self._clock()
+                if until is not None and now >= until:
+                    return
+                if left and now - heard_at > self._settings.request_timeout_s:
+                    topic, partition = next(iter(left))
+                    raise no_answer(self._settings, f"read {topic}/{partition}", topic=topic, partition=partition)
+        finally:
+            if left and self._open is left and self._consumer is consumer:
+                # Nothing is fetched between two reads.
+                consumer.unassign()
+
+    def finish(self, place: Partition) -> None:
+        """Read no more of a partition."""
+        if self._open.pop(place, None) is not None:
+            self._finished.append(place)
+
+    def _is_wanted(self, message: Message) -> bool:
+        """Whether the message is a record of a range that is still read; ends the range behind its last one."""
+        place = (str(message.topic()), int(message.partition() or 0))
+        wanted = self._open.get(place)
+        offset, error = message.offset() or 0, message.error()
+        if wanted is None:
+            if error is not None and message.topic() is None:
+                raise translate(error, self._settings, "read records")
+            # The client had fetched it before its range was finished.
+            return False
+        if error is None:
+            if offset + 1 >= wanted.end:
+                self.finish(place)
+            return offset < wanted.end
+        if error.code() == KafkaError._PARTITION_EOF:
+            # It may be the end as the broker saw it before the last records. What is missing of a whole range is still
+            # to come, and must not be taken for a gap.
+            if offset >= wanted.end or self._samples:
+                self.finish(place)
+            return False
+        what, where = f"read {place[0]}/{place[1]}", {"topic": place[0], "partition": place[1]}
+        if error.code() == KafkaError._AUTO_OFFSET_RESET:
+            # The range was there when it was planned.
+            msg = f"cannot {what}: retention deleted records of {wanted} meanwhile"
+            fix = "run again for what is left; to keep more, raise retention.ms of the topic"
+            raise TransientError(msg, fix=fix, **where)
+        raise translate(error, self._settings, what, **where)
+
+    def close(self) -> None:
+        """Close the consumer; the next read opens another one."""
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            consumer.close()
+
+    def __enter__(self) -> RecordReader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_range(
+    settings: ConnectionSettings, group: str, wanted: OffsetRange, isolation: str = "read_committed"
+) -> Iterator[KafkaRecord]:
+    """The records of one range, in order; raises as `RecordReader.read`.
+
+    Args:
+        settings: The connection.
+        group: Group id of the client; nothing is joined and nothing is committed.
+        wanted: The range. Its end must not lie behind the last stable offset.
+        isolation: ``"read_committed"`` or ``"read_uncommitted"``.
+    """
+    with RecordReader(settings, group, isolation) as reader:
+        yield from reader.read([wanted])
+
+
+def place_of(record: KafkaRecord) -> Partition:
+    """Topic and partition of a record that was read."""
+    return str(record.topic), int(record.partition or 0)
+
+
+def to_record(message: Message) -> KafkaRecord:
+    """A client's message as a KafkaRecord."""
+    kind, timestamp = message.timestamp()
+    known = kind != TIMESTAMP_NOT_AVAILABLE
+    return KafkaRecord(
+        topic=message.topic(),
+        partition=message.partition(),
+        offset=message.offset(),
+        timestamp_ms=timestamp if known else None,
+        timestamp_type=("create_time" if kind == TIMESTAMP_CREATE_TIME else "log_append_time") if known else None,
+        key=message.key(),
+        value=message.value(),
+        headers=tuple(cast("list[tuple[str, bytes | None]]", message.headers() or [])),
+    )

@@ -1,0 +1,1 @@
+"""Transactions that move a slice's offsets."""

@@ -1,0 +1,236 @@
+"""A slice in lanes: parts that are written at the same time, and committed one after another.
+
+Each lane is the transaction of a range of its own, under an id of its own. It commits when the lane before it has,
+so the group's offset never passes a gap, and a run that ends between two lanes has done the ones before. The first
+lane commits under the id of the slice, so two runs meet there as they do without lanes. The others commit only where
+the offset stands at their start and was stored by their own slice; whoever plans while some of them may still be at
+work takes the offset over first, see `settle`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from kpipe_platform.errors import FencedError, OffsetConflictError, TransactionTimedOutError
+from kpipe_platform.kafka.admin.groups import Offsets
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.commit_metadata import CommitMetadata, SliceCounts
+from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.kafka.model.slices import PlannedRange, Slice, lane_ids
+from kpipe_platform.kafka.transactions.slice import SliceTransaction, abort_lingering, conflict, is_of
+
+logger = logging.getLogger(__name__)
+
+# How often a lane looks whether the one before it has committed.
+_LOOK_EVERY_S = 0.02
+_CLAIM_TIMEOUT_S = 60.0
+
+
+def split(slice_: Slice, lanes: int) -> tuple[Slice, ...]:
+    """A slice's lanes, in the order of their offsets; each has a share of every range.
+
+    Args:
+        slice_: A whole slice.
+        lanes: How many; not more than the slice has offsets.
+    """
+    found = []
+    for lane in range(lanes):
+        ranges = []
+        for planned in slice_.ranges:
+            whole = planned.range
+            start, end = (whole.start + whole.span * number // lanes for number in (lane, lane + 1))
+            part = replace(planned, range=replace(whole, start=start, end=end))
+            # What happened before the slice is the first lane's to tell.
+            ranges.append(part if lane == 0 else replace(part, committed=start, lost=None, resumed=False))
+        # The ids of the other lanes are theirs to take over.
+        fence = tuple(f for f in slice_.fence if f not in lane_ids(slice_.base_id, lanes)) if lane == 0 else ()
+        found.append(replace(slice_, ranges=tuple(ranges), fence=fence, lane=lane, lanes=lanes))
+    return tuple(found)
+
+
+State = Literal["mine", "wait", "earlier", "stopped"]
+
+
+@dataclass(frozen=True)
+class Turn:
+    """Whether a lane may commit.
+
+    Args:
+        state: ``mine``; ``wait``: lanes before it are at work; ``earlier``: an earlier attempt committed it;
+            ``stopped``: a lane before it ended without a commit.
+        counts: Counted records of the lanes that are committed, by range.
+        offsets: Where the group stands, by range.
+    """
+
+    state: State
+    counts: tuple[SliceCounts, ...]
+    offsets: tuple[int | None, ...]
+
+
+def turn_of(lanes: Sequence[Slice], lane: int, found: Sequence[tuple[int | None, CommitMetadata | None]]) -> Turn:
+    """Whose turn it is. Pure.
+
+    Args:
+        lanes: All lanes of the slice.
+        lane: Which one asks.
+        found: The group's offset of each range, with what stands beside it.
+
+    Raises:
+        OffsetConflictError: Another run moved an offset.
+    """
+    slice_ = lanes[lane]
+    done = 0
+    counts, stopped = [], False
+    for index, (offset, stored) in enumerate(found):
+        first: PlannedRange = lanes[0].ranges[index]
+        if stored is None or not is_of(stored, slice_):
+            if offset != first.committed:
+                raise conflict(slice_, first, offset, stored)
+            counts.append(SliceCounts())
+            continue
+        done, stopped = stored.lane, stored.stopped
+        # Where the first lane stopped, the group stands where it stood, or at the start that it did not have before.
+        stands = lanes[done - 1].ranges[index].range.end if done else first.range.start
+        if offset != stands and (done or offset != first.committed):
+            raise conflict(slice_, first, offset, stored)
+        counts.append(stored.counts)
+    state: State = "mine" if done == lane else "wait"
+    if done > lane:
+        state = "earlier"
+    elif stopped:
+        state = "stopped"
+    return Turn(state, tuple(counts), tuple(offset for offset, _ in found))
+
+
+class LaneTransaction(SliceTransaction):
+    """One lane's transaction.
+
+    Args:
+        settings: The connection.
+        lanes: All lanes of the slice.
+        lane: Which one this is.
+        timeout_s: Transaction timeout, seconds; a lane waits no longer for the one before it.
+        sleep: Waits for seconds; injected for tests.
+        others: As for `SliceTransaction`.
+    """
+
+    def __init__(
+        self,
+        settings: ConnectionSettings,
+        lanes: Sequence[Slice],
+        lane: int,
+        *,
+        timeout_s: float,
+        sleep: Callable[[float], None] = time.sleep,
+        **others: Any,
+    ) -> None:
+        super().__init__(settings, lanes[lane], timeout_s=timeout_s, **others)
+        self._lanes, self._sleep = tuple(lanes), sleep
+
+    def turn(self) -> Turn:
+        """Look once; raises as `turn_of`."""
+        return turn_of(self._lanes, self._slice.lane, self.read_committed())
+
+    def await_turn(self) -> Turn:
+        """Wait until the lanes before this one have committed, or one has stopped.
+
+        Raises:
+            OffsetConflictError: Another run moved an offset.
+            TransactionTimedOutError: They took longer than this lane's transaction may be open.
+        """
+        end = self._clock() + self._timeout_s
+        while (found := self.turn()).state == "wait":
+            if self._clock() > end:
+                msg = f"the lanes before {self._slice} did not commit within {self._timeout_s:g} s"
+                raise TransactionTimedOutError(
+                    msg,
+                    fix="lower max_records, or raise transaction_timeout_s of the KafkaDestination; then run again",
+                    transaction_timeout_s=self._timeout_s,
+                    group=self._slice.group,
+                )
+            self._sleep(_LOOK_EVERY_S)
+        return found
+
+    def stop(self, turn: Turn) -> None:
+        """Abort, and tell the lanes behind this one, if it is its turn, that it ended without a commit."""
+        self.abort()
+        if turn.state != "mine" or self._slice.lane + 1 == self._slice.lanes:
+            return
+        starts = [p.range.start for p in self._slice.ranges]
+        stands = [start if offset is None else offset for start, offset in zip(starts, turn.offsets, strict=True)]
+        self.begin()
+        self.commit_at(stands, turn.counts, lane=self._slice.lane, stopped=True)
+
+
+def lanes_read_back(settings: ConnectionSettings, lanes: Sequence[Slice]) -> tuple[int, tuple[SliceCounts, ...]]:
+    """The same as `read_back` for a slice in lanes.
+
+    Args:
+        settings: The connection.
+        lanes: All lanes of the slice.
+
+    Returns:
+        How many of them are committed, and their counts by range.
+
+    Raises:
+        OffsetConflictError: Another run has moved an offset since.
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    for lane in lanes:
+        with suppress(FencedError):
+            abort_lingering(settings, lane.transactional_id)
+    with SliceTransaction(settings, lanes[0], timeout_s=_CLAIM_TIMEOUT_S) as transaction:
+        found = transaction.read_committed()
+    turns = [turn_of(lanes, lane, found) for lane in range(len(lanes))]
+    return sum(turn.state == "earlier" for turn in turns), turns[0].counts
+
+
+def unsettled(offsets: Offsets) -> bool:
+    """Whether lanes of an earlier slice may still be at work on some of the partitions."""
+    return any(not stored.metadata.is_whole for stored in offsets.values() if stored and stored.metadata)
+
+
+def settle(settings: ConnectionSettings, group: str, offsets: Offsets, *, run_id: str, slice_id: str) -> None:
+    """Take over the offsets that a slice in lanes left between two of them, so that none of its lanes commits any more.
+
+    The offsets are stored again, unchanged, in this run's name: a lane that looks from now on finds that they are not
+    its own slice's. One that looked before is fenced after that, or has committed, which a plan made after this sees.
+
+    Args:
+        settings: The connection.
+        group: Consumer group.
+        offsets: Where the group stands.
+        run_id: Who takes over.
+        slice_id: Name of the slice that is to follow.
+
+    Raises:
+        BrokerUnavailableError: No answer within the deadline.
+    """
+    left: dict[tuple[str, int], list[PlannedRange]] = {}
+    for (topic, number), found in sorted(offsets.items()):
+        if found is None or found.metadata is None or found.metadata.is_whole:
+            continue
+        stored, at = found.metadata, found.offset
+        stands = PlannedRange(
+            OffsetRange(topic, number, at, at), stored.topic_id, at, at, at, partitions=stored.partitions
+        )
+        left.setdefault((stored.unit, stored.lanes), []).append(stands)
+    for (unit, lanes), ranges in left.items():
+        logger.info("taking over from %s, of whose %s lanes some may be at work", unit, lanes)
+        claim = Slice(group, run_id, f"{slice_id}/settled", tuple(ranges), unit=unit)
+        with SliceTransaction(settings, claim, timeout_s=_CLAIM_TIMEOUT_S) as transaction:
+            transaction.open()
+            try:
+                transaction.committed_earlier()
+            except OffsetConflictError:
+                # The next lane committed meanwhile: the caller looks again.
+                continue
+            transaction.begin()
+            transaction.commit([SliceCounts()] * len(ranges))
+        for other in sorted(lane_ids(unit, lanes)):
+            abort_lingering(settings, other)

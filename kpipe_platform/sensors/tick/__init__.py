@@ -1,0 +1,1 @@
+"""One tick of an offset sensor: reads, candidates, decision, report."""

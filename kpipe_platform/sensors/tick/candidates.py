@@ -1,0 +1,151 @@
+"""What a tick knows of each partition: the brokers' facts with what Dagster, operators and other deployments say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import dagster as dg
+
+from kpipe_platform.errors import KpipeError
+from kpipe_platform.io_managers.step import Step
+from kpipe_platform.kafka.model.offsets import Partition
+from kpipe_platform.kafka.model.slices import PlannedRange
+from kpipe_platform.partitions import partition_number
+from kpipe_platform.partitions.pauses import paused
+from kpipe_platform.sensors.tick.admission import Candidate
+from kpipe_platform.sensors.tick.brokers import BrokerView
+from kpipe_platform.sensors.tick.cursor import Cursor
+from kpipe_platform.sensors.tick.growth import Growth, shrunk
+from kpipe_platform.sensors.tick.in_flight import RunInFlight, failed_runs, failures_at, last_success_s
+from kpipe_platform.slices.plan.ranges import PartitionFacts, PlanPolicy, plan_range
+
+WHOLE = -1
+"""Stands for an unpartitioned asset in the cursor."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """The asset that a sensor asks for.
+
+    Args:
+        key: Asset key.
+        group: Its consumer group.
+        policy: What decides its plans.
+        topics: The topics that it reads.
+    """
+
+    key: dg.AssetKey
+    group: str
+    policy: PlanPolicy
+    topics: tuple[str, ...]
+
+
+def make_candidates(
+    instance: dg.DagsterInstance,
+    target: Target,
+    view: BrokerView,
+    growth: Growth | None,
+    running: Sequence[RunInFlight],
+    owned: frozenset[Partition] | None,
+    cursor: Cursor,
+    now_s: float,
+) -> list[Candidate]:
+    """The candidates of a tick, in the order of the Dagster partitions.
+
+    Args:
+        instance: Dagster instance.
+        target: The asset.
+        view: What the brokers know.
+        growth: Dagster's partitions; None for an unpartitioned asset.
+        running: Unfinished runs of the asset.
+        owned: Kafka partitions of this deployment; None: all of them.
+        cursor: What the last tick left.
+        now_s: The time, seconds since the epoch.
+    """
+    facts = {(f.topic, f.partition): f for f in _with_earlier(instance, target, view, growth)}
+    stops = {topic: paused(instance, target.group, topic) for topic in target.topics}
+    busy = frozenset(key for run in running for key in run.keys)
+    starts_late = target.policy.start == "latest"
+
+    def candidate(key: str | None, numbers: Sequence[int]) -> Candidate:
+        partitions = [(topic, number) for topic in target.topics for number in numbers]
+        known = [facts[partition] for partition in partitions]
+        ranges, problem = _planned(known, target.policy)
+        in_cursor = WHOLE if key is None else numbers[0]
+        return Candidate(
+            number=None if key is None else numbers[0],
+            ranges=ranges,
+            problem=problem,
+            in_flight=bool(running) if key is None else key in busy,
+            paused=any(number in stops[topic] for topic, number in partitions),
+            owned=owned is None or all(partition in owned for partition in partitions),
+            # Until the start is stored, what is produced between two ticks would be taken for old and left out.
+            new_group=starts_late and problem is None and any(f.committed is None for f in known),
+            first_seen_s=cursor.first_seen_s(in_cursor, place_of(ranges), now_s) if problem is None else 0.0,
+        )
+
+    if growth is None:
+        found = [candidate(None, range(view.partitions))]
+    else:
+        found = []
+        fewest = min(view.topics.values(), key=lambda topic: topic.partitions)
+        for key in growth.keys:
+            number = partition_number(key)
+            if number < fewest.partitions:
+                found.append(candidate(key, [number]))
+            else:
+                # It keeps its place, so that no run over a range takes it together with its neighbours.
+                problem = shrunk(fewest.name, number, fewest.partitions, growth.name)
+                found.append(Candidate(number, problem=problem))
+    return _with_failures(instance, target, found)
+
+
+def _with_earlier(
+    instance: dg.DagsterInstance, target: Target, view: BrokerView, growth: Growth | None
+) -> list[PartitionFacts]:
+    """The facts with the last materialisation, where the group has no offset: the second copy says if it had one."""
+    if all(f.committed is not None for f in view.facts):
+        return list(view.facts)
+    # One query for all of a new group's partitions, most of which were never materialised.
+    known = None if growth is None else instance.get_materialized_partitions(target.key)
+
+    def earlier(f: PartitionFacts) -> PartitionFacts:
+        if f.committed is not None or (known is not None and str(f.partition) not in known):
+            return f
+        keys = None if growth is None else (str(f.partition),)
+        step = Step(target.key, target.group, "", "", 1, keys, instance)
+        return replace(f, earlier=step.earlier((f.topic, f.partition)))
+
+    return [earlier(f) for f in view.facts]
+
+
+def _planned(facts: Sequence[PartitionFacts], policy: PlanPolicy) -> tuple[tuple[PlannedRange, ...], KpipeError | None]:
+    """What a run would take, or why it would be refused."""
+    try:
+        return tuple([plan_range(f, policy) for f in facts]), None
+    except KpipeError as problem:
+        return (), problem
+
+
+def place_of(ranges: Sequence[PlannedRange]) -> int:
+    """Where a group stands, as one number that moves with any of its offsets, and not with the log's start."""
+    return sum(planned.committed or 0 for planned in ranges)
+
+
+def _with_failures(instance: dg.DagsterInstance, target: Target, candidates: Sequence[Candidate]) -> list[Candidate]:
+    wants = [c.waiting_offsets > 0 or c.must_move for c in candidates]
+    if not any(wants):
+        return list(candidates)
+    failed = failed_runs(instance, target.group)
+
+    def success_of(c: Candidate) -> Callable[[], float | None]:
+        return lambda: last_success_s(instance, target.key, None if c.number is None else str(c.number))
+
+    def committed_of(c: Candidate) -> Mapping[Partition, int | None]:
+        return {(p.range.topic, p.range.partition): p.committed for p in c.ranges}
+
+    return [
+        replace(c, failures=failures_at(failed, committed_of(c), success_of(c))) if wanted and failed else c
+        for c, wanted in zip(candidates, wants, strict=True)
+    ]

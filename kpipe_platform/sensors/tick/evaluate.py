@@ -1,0 +1,245 @@
+"""One tick of an offset sensor: ask the brokers, look into Dagster, decide, say so."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
+
+import dagster as dg
+
+from kpipe_platform.errors import ConfigError, KpipeError
+from kpipe_platform.io_managers.step import scaling_of
+from kpipe_platform.kafka.client.deadline import Deadline
+from kpipe_platform.kafka.model.offsets import Partition
+from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
+from kpipe_platform.partitions.lost import lost_runs
+from kpipe_platform.partitions.owners import tags_of
+from kpipe_platform.resources.scaling import PartitionScaling
+from kpipe_platform.resources.source import KafkaSource
+from kpipe_platform.sensors.ownership import PartitionShare
+from kpipe_platform.sensors.source import source_of
+from kpipe_platform.sensors.tick.admission import Candidate, Decision, Rules, decide
+from kpipe_platform.sensors.tick.backpressure import Backpressure
+from kpipe_platform.sensors.tick.brokers import BrokerView, Downstream, read_brokers, refuse_unequal, tick_settings
+from kpipe_platform.sensors.tick.candidates import WHOLE, Target, make_candidates, place_of
+from kpipe_platform.sensors.tick.cursor import Cursor, Seen
+from kpipe_platform.sensors.tick.events import log_saturated, ownership_listener
+from kpipe_platform.sensors.tick.growth import Growth, compare, is_foreign, known_keys
+from kpipe_platform.sensors.tick.in_flight import RunInFlight, runs_in_flight
+from kpipe_platform.sensors.tick.report import (
+    Problem,
+    problems_of,
+    problems_of_runs,
+    shown,
+    summary_of,
+    told,
+    unreported,
+)
+from kpipe_platform.sensors.tick.requests import run_request
+from kpipe_platform.sensors.tick.topics import topics_read
+from kpipe_platform.slices.plan.ranges import resumption_of
+
+logger = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Ownership(Protocol):
+    """Tells which Kafka partitions this deployment has."""
+
+    def owned(self) -> frozenset[Partition] | None:
+        """The partitions; None while that is not known yet."""
+
+
+@dataclass(frozen=True)
+class OffsetTick:
+    """What the ticks of one sensor have in common.
+
+    Args:
+        asset: The asset that is asked for.
+        rules: Builds the bounds of a tick from the partitions that may be worked on at once.
+        backpressure: The downstream asset that holds the sensor back.
+        ownership: Which partitions are this deployment's; None: what the source's ``ownership`` says.
+        share: This deployment's part where the source shares its partitions.
+        deadline: The deadline of the broker calls.
+        deadline_s: The same in seconds.
+        io_manager_key: The IO manager that loads the topics.
+        clock: Seconds since the epoch.
+    """
+
+    asset: dg.AssetsDefinition
+    rules: Callable[[int], Rules]
+    backpressure: Backpressure | None
+    ownership: Ownership | Callable[[], frozenset[Partition] | None] | None
+    share: PartitionShare
+    deadline: Deadline
+    deadline_s: float
+    io_manager_key: str
+    clock: Callable[[], float]
+
+    def evaluate(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        """One tick.
+
+        Raises:
+            ConfigError: A definition is wrong: the tick fails, for skipping would hide it.
+        """
+        with self.share.deciding():
+            return self._evaluate(context)
+
+    def _evaluate(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        source = source_of(context, self.io_manager_key)
+        target, scaling = self._target(context, source)
+        downstream = self._downstream(context, source)
+        definition = self.asset.partitions_def
+        name, keys = (None, ()) if definition is None else known_keys(definition, context.instance)
+        if is_foreign(name, target.topics):
+            # Those of another topic, which its own readers follow: registering in it would give them partitions that
+            # their topic does not have.
+            name = None
+        # Before the offsets: a run that ends in between is taken to be at work still. The other way round its range
+        # would be asked for again.
+        running = runs_in_flight(context.instance, target.key, keys)
+        settings = tick_settings(source.connection.settings, self.deadline_s)
+        is_shared = self.ownership is not None or source.ownership is not None
+
+        def ask() -> BrokerView:
+            if self.ownership is None:
+                # First: it joins in the background, while the brokers are asked.
+                self.share.join(context, source, target, scaling.rebalance_mode, ownership_listener(target.key))
+            return read_brokers(settings, target.policy, target.topics, downstream)
+
+        try:
+            view = self.deadline.run(ask)
+            # Last: a partition may have been taken over while the brokers were asked.
+            owned = self._owned(target, view) if is_shared else None
+        except ConfigError:
+            raise
+        except KpipeError as error:
+            context.log.warning("tick of group %s skipped: %s", target.group, error)
+            return dg.SensorResult(skip_reason=str(error), cursor=context.cursor)
+        if is_shared and owned is None:
+            reason = f"group {target.group}: it is not known yet which partitions this deployment owns"
+            return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
+        if definition is not None:
+            refuse_unequal(self.asset.key, view)
+        growth = None if definition is None else compare(name, keys, view.partitions)
+        rules = self.rules(scaling.partitions_at_once)
+        return self._decide(context, target, view, growth, running, owned, rules)
+
+    def _owned(self, target: Target, view: BrokerView) -> frozenset[Partition] | None:
+        if self.ownership is None:
+            return self.share.owned(target, view.partitions)
+        return owned_by(self.ownership)
+
+    def _target(self, context: dg.SensorEvaluationContext, source: KafkaSource) -> tuple[Target, PartitionScaling]:
+        key = self.asset.key
+        group = source.group(key)
+        scaling = scaling_of(self.asset.metadata_by_key.get(key), source.scaling)
+        topics = topics_read(self.asset, context.repository_def)
+        return Target(key, group, source.policy(group, scaling), topics), scaling
+
+    def _downstream(self, context: dg.SensorEvaluationContext, source: KafkaSource) -> Downstream | None:
+        if self.backpressure is None:
+            return None
+        key = self.backpressure.asset
+        repository = context.repository_def
+        found = repository.assets_defs_by_key.get(key) if repository is not None else None
+        if found is None:
+            msg = f"the sensor of {self.asset.key.to_user_string()} names {key.to_user_string()}, which is no asset"
+            raise ConfigError(msg, fix="name an asset of these Definitions in backpressure=")
+        return Downstream(source.group(key), topics_read(found, repository))
+
+    def _decide(
+        self,
+        context: dg.SensorEvaluationContext,
+        target: Target,
+        view: BrokerView,
+        growth: Growth | None,
+        running: Sequence[RunInFlight],
+        owned: frozenset[Partition] | None,
+        rules: Rules,
+    ) -> dg.SensorResult:
+        now_s = self.clock()
+        cursor = Cursor.from_text(context.cursor)
+        candidates = make_candidates(context.instance, target, view, growth, running, owned, cursor, now_s)
+        held_back = (
+            self.backpressure is not None
+            and view.downstream_lag is not None
+            and view.downstream_lag > self.backpressure.max_lag
+        )
+        decision = decide(
+            candidates,
+            rules,
+            now_s,
+            in_flight=[max(len(run.keys), 1) for run in running],
+            after=cursor.after,
+            held_back=held_back,
+        )
+        problems = problems_of(target, candidates, decision, growth)
+        problems += problems_of_runs(
+            running, lost_runs(context.instance, [run.run_id for run in running], clock=self.clock)
+        )
+        summary = summary_of(candidates, decision, growth, view.downstream_lag)
+        self._say(context, target, summary, unreported(problems, cursor))
+        resumed = [planned.range for c in candidates for planned in c.ranges if planned.resumed]
+        if resumed:
+            context.log.warning("%s", resumption_of(target.group, resumed))
+        saturated = log_saturated(target, candidates, decision, cursor.saturated, clock=self.clock)
+        owner = self.share.tags() if self.ownership is None else tags_of_owner(self.ownership)
+        requests = [run_request(context.instance, target, taken, owner) for taken in decision.runs]
+        self.share.requested(requests, [[candidate.number for candidate in taken] for taken in decision.runs])
+        reason = None
+        if not requests:
+            reason = "\n".join(filter(None, [f"group {target.group}: {shown(summary)}", told(problems)]))
+            if held_back and self.backpressure is not None:
+                behind = self.backpressure.asset.to_user_string()
+                reason += f"\nheld back: {view.downstream_lag:,} offsets wait for {behind}"
+        return dg.SensorResult(
+            run_requests=requests,
+            skip_reason=reason,
+            dynamic_partitions_requests=growth.requests() if growth is not None else [],
+            cursor=replace(
+                _remembered(candidates, decision, problems, rules, summary, now_s), saturated=saturated
+            ).to_text(),
+        )
+
+    def _say(
+        self, context: dg.SensorEvaluationContext, target: Target, summary: Mapping[str, Any], new: Sequence[Problem]
+    ) -> None:
+        context.log.info("tick of group %s on %s: %s", target.group, ", ".join(target.topics), shown(summary))
+        if new:
+            context.log.error("group %s needs somebody to act:\n%s", target.group, told(new))
+            # Also where a collector of logs looks, which does not read those of ticks.
+            logger.error("group %s needs somebody to act:\n%s", target.group, told(new))
+
+
+def owned_by(ownership: Ownership | Callable[[], frozenset[Partition] | None]) -> frozenset[Partition] | None:
+    """Ask an object with ``owned()``, or a function."""
+    return ownership.owned() if isinstance(ownership, Ownership) else ownership()
+
+
+def tags_of_owner(ownership: object) -> dict[str, str]:
+    """The tags of the runs that an owner asks for; none where it does not say who it is."""
+    return tags_of(ownership) if isinstance(ownership, ConsumerGroupOwnership) else {}
+
+
+def _remembered(
+    candidates: Sequence[Candidate],
+    decision: Decision,
+    problems: Sequence[Problem],
+    rules: Rules,
+    summary: Mapping[str, Any],
+    now_s: float,
+) -> Cursor:
+    seen = {
+        WHOLE if c.number is None else c.number: Seen(place_of(c.ranges), c.first_seen_s)
+        for c in candidates
+        if rules.maximum_wait_s is not None and 0 < c.waiting_offsets < rules.minimum_records
+    }
+    return Cursor(
+        seen=seen,
+        reported={problem.number: problem.what for problem in problems},
+        after=decision.after,
+        summary={"at": round(now_s), **summary},
+    )

@@ -1,0 +1,118 @@
+"""What a tick says: in its log, in its skip reason and in the cursor."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kpipe_platform.partitions.lost import LostRun
+from kpipe_platform.sensors.tick.admission import Candidate, Decision, State
+from kpipe_platform.sensors.tick.candidates import WHOLE, Target, place_of
+from kpipe_platform.sensors.tick.cursor import Cursor
+from kpipe_platform.sensors.tick.growth import Growth
+from kpipe_platform.sensors.tick.in_flight import RunInFlight
+
+# Problems that are told in full in one message; the others are counted.
+_TOLD = 5
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that an operator has to see to.
+
+    Args:
+        number: Kafka partition; ``WHOLE`` for an unpartitioned asset.
+        what: Names the problem; it is logged once as long as this stays.
+        text: What happened and how to mend it.
+    """
+
+    number: int
+    what: str
+    text: str
+
+
+def problems_of(
+    target: Target, candidates: Sequence[Candidate], decision: Decision, growth: Growth | None
+) -> list[Problem]:
+    """The problems of a tick, in order of partition."""
+    found = []
+    for c in candidates:
+        number = WHOLE if c.number is None else c.number
+        state = decision.states[c.number]
+        if state is State.BLOCKED and c.problem is not None:
+            found.append(Problem(number, type(c.problem).__name__, str(c.problem)))
+        elif state is State.EXHAUSTED:
+            where = ", ".join(str(planned.range) for planned in c.ranges[:_TOLD])
+            found.append(Problem(number, f"exhausted@{place_of(c.ranges)}", _exhausted(target, c, where)))
+    left_out = growth.left_out if growth is not None else ()
+    for number in left_out:
+        text = (
+            f"{target.topics[0]}/{number} has no Dagster partition: the asset's partitions do not follow the topic\n"
+            "  How to fix: set the count to the topic's, or follow it with kafka_partitions(topic)"
+        )
+        found.append(Problem(number, "left out", text))
+    return sorted(found, key=lambda problem: problem.number)
+
+
+def problems_of_runs(running: Sequence[RunInFlight], lost: Sequence[LostRun]) -> list[Problem]:
+    """The runs in flight whose process is gone: they hold their partitions until somebody releases them."""
+    keys = {run.run_id: run.keys for run in running}
+    return [Problem(min(map(int, keys[run.run_id]), default=WHOLE), f"lost run {run.run_id}", str(run)) for run in lost]
+
+
+def _exhausted(target: Target, candidate: Candidate, where: str) -> str:
+    return (
+        f"{candidate.failures.count} runs of group {target.group} failed at {where}: it is asked for no more\n"
+        "  How to fix: mend what the last run says and materialise the partition by hand, or move the group's offset"
+    )
+
+
+def told(problems: Sequence[Problem]) -> str:
+    """Some problems in full, the others counted."""
+    return counted([problem.text for problem in problems])
+
+
+def counted(texts: Sequence[str]) -> str:
+    """The first texts, and how many partitions more there are."""
+    lines = list(texts[:_TOLD])
+    if len(texts) > _TOLD:
+        lines.append(f"and {len(texts) - _TOLD:,} partitions more")
+    return "\n".join(lines)
+
+
+def unreported(problems: Sequence[Problem], cursor: Cursor) -> list[Problem]:
+    """Those that no earlier tick has logged."""
+    if cursor.is_full:
+        return []
+    return [problem for problem in problems if cursor.reported.get(problem.number) != problem.what]
+
+
+def summary_of(
+    candidates: Sequence[Candidate], decision: Decision, growth: Growth | None, downstream_lag: int | None
+) -> dict[str, Any]:
+    """A tick in numbers; its size does not depend on the partitions.
+
+    Returns:
+        partitions; offsets that wait for a run; runs asked for; partitions by state; new, gone and left out ones
+        where there are any; the downstream asset's lag where one is looked at.
+    """
+    states = Counter(state.value for state in decision.states.values())
+    summary: dict[str, Any] = {
+        "partitions": len(candidates),
+        "waiting_offsets": sum(c.waiting_offsets for c in candidates),
+        "runs": len(decision.runs),
+        **dict(sorted(states.items())),
+    }
+    if growth is not None:
+        counts = {"new": len(growth.new), "gone": len(growth.gone), "left_out": len(growth.left_out)}
+        summary |= {name: count for name, count in counts.items() if count}
+    if downstream_lag is not None:
+        summary["downstream_lag"] = downstream_lag
+    return summary
+
+
+def shown(summary: Mapping[str, Any]) -> str:
+    """A summary as one line."""
+    return ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in summary.items())

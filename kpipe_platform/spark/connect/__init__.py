@@ -1,0 +1,1 @@
+"""A Spark Connect server of this machine: its process, its service, its executors."""

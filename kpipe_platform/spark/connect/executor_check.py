@@ -1,0 +1,86 @@
+"""Whether the executors of a cluster have what a slice needs, found before the first slice needs it."""
+
+from __future__ import annotations
+
+import platform
+import re
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from kpipe_platform.errors import EngineUnavailableError, EnvironmentSetupError, KpipeError
+from kpipe_platform.spark.causes import cause_of
+
+__all__ = ["check_executors"]
+
+_MISSING = re.compile(r"No module named '?([\w.]+)|Cannot run program \"([^\"]+)\"|(PYTHON_VERSION_MISMATCH)")
+_PACK = (
+    "kpipe spark pack writes an archive of them for: kpipe spark start --master ... --archive kpipe-executors.tar.gz"
+)
+
+
+def check_executors(session: SparkSession, deadline_s: float) -> None:
+    """Run a task for each of the cluster's cores that imports what a slice's tasks import.
+
+    Args:
+        session: The session of the server.
+        deadline_s: Seconds for it. Executors start within seconds, and then fetch jars and the archive.
+
+    Raises:
+        EnvironmentSetupError: Executors lack packages, or have another Python.
+        EngineUnavailableError: The cluster gave no executor, or the tasks failed otherwise.
+    """
+    answered: list[BaseException | None] = []
+    # Spark waits for executors for ever; this thread does not.
+    working = threading.Thread(target=_run, args=(session, answered), daemon=True)
+    working.start()
+    working.join(deadline_s)
+    if not answered:
+        session.sparkContext.cancelAllJobs()
+        msg = f"The cluster ran no task within {deadline_s:.0f} s."
+        fix = (
+            "see the master's web page for workers with free cores and memory (spark.cores.max, "
+            "spark.executor.memory), and whether executors can reach the driver (spark.driver.host)"
+        )
+        raise EngineUnavailableError(msg, fix=fix)
+    if answered[0] is not None:
+        raise _typed(answered[0]) from answered[0]
+
+
+def _run(session: SparkSession, answered: list[BaseException | None]) -> None:
+    try:
+        tasks = max(session.sparkContext.defaultParallelism, 1)
+        session.range(0, tasks, 1, tasks).mapInArrow(_import_all, "python string").collect()
+    except BaseException as error:  # noqa: BLE001  # handed to the thread that waits
+        answered.append(error)
+    else:
+        answered.append(None)
+
+
+def _import_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The task: everything that tasks of a slice import, the writer's client library included."""
+    for batch in batches:
+        python = [platform.python_version()] * batch.num_rows
+        yield pa.RecordBatch.from_pydict({"python": python})
+
+
+def _typed(error: BaseException) -> KpipeError:
+    text = str(error)
+    found = _MISSING.search(text)
+    if found is None:
+        msg = f"The executors of the cluster cannot work: {cause_of(error)}"
+        return EngineUnavailableError(msg, fix="see the executors' stderr on their workers, then start again")
+    module, program, mismatch = found.groups()
+    if module:
+        msg = f"The executors of the cluster lack the Python package {module.split('.')[0]}."
+        return EnvironmentSetupError(msg, fix=_PACK, package=module.split(".")[0])
+    if program:
+        msg = f"There is no Python {program} on the executors of the cluster."
+        return EnvironmentSetupError(
+            msg, fix="name one that is there: kpipe spark start --python python3", python=program
+        )
+    assert mismatch  # noqa: S101  # the last of the three
+    msg = f"The executors' Python is of another release than this one, {platform.python_version()}: {cause_of(error)}"
+    return EnvironmentSetupError(msg, fix="name one of the same release: kpipe spark start --python python3.11")

@@ -1,0 +1,129 @@
+"""The process of a Spark Connect server: a driver that starts Spark with the Connect plugin, and waits.
+
+Spark's own main class makes every session an isolated one, and those cost each run a Python daemon of its own, which
+takes seconds to start and is never stopped. Sessions of the plugin share one; their settings, views and jobs are apart
+all the same.
+
+Run as ``python -m kpipe_platform.spark.connect.program FOLDER``. ``server.json`` in the folder says how; ``ready.json``
+appears in it once clients can attach, or ``failed.json`` where what is wrong is known.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from kpipe_platform.errors import KpipeError
+from kpipe_platform.jvm.ports import established
+from kpipe_platform.jvm.private_files import write_private
+from kpipe_platform.spark.connect.executor_check import check_executors
+from kpipe_platform.spark.connect.idle import IdleSweep
+from kpipe_platform.spark.connect.server import FAILED, OPTIONS, READY
+from kpipe_platform.spark.connect.warm_up import warm_up
+from kpipe_platform.spark.engine.attach import local_tasks
+from kpipe_platform.spark.engine.session import EngineSettings, get_session
+
+_POLL_S = 0.5
+_LOOK_S = 5.0
+_JVM_DEADLINE_S = 10.0
+
+logger = logging.getLogger("kpipe_platform.spark.connect.program")
+
+
+def main() -> int:
+    """Serve until SIGTERM, or until the JVM ends.
+
+    Returns:
+        The exit code: 0 after SIGTERM, 1 where the JVM ended by itself or Spark could not start.
+    """
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
+    signal.signal(signal.SIGTERM, _exit)
+    folder = Path(sys.argv[1])
+    options = json.loads((folder / OPTIONS).read_text(encoding="utf-8"))
+    try:
+        session = get_session(
+            EngineSettings(master=options["master"], app_name=options["app_name"], config=options["settings"])
+        )
+        if local_tasks(options["master"]) is None:
+            check_executors(session, options["executors_deadline_s"])
+        _write(folder, READY, {"spark_version": session.version})
+        logger.info("Spark %s serves", session.version)
+        if options["warm"]:
+            _warm(session)
+        process = _jvm_process()
+        port = int(options["settings"]["spark.connect.grpc.binding.port"])
+        sweep = IdleSweep(lambda: established(port), session.catalog.clearCache)
+        next_look_s = 0.0
+        while process.poll() is None:
+            if time.monotonic() >= next_look_s:
+                _look(sweep)
+                next_look_s = time.monotonic() + _LOOK_S
+            time.sleep(_POLL_S)
+        logger.error("the JVM ended by itself with exit code %s", process.returncode)
+        return 1
+    except KpipeError as error:
+        logger.error("%s", error)
+        _write(folder, FAILED, {"kind": type(error).__name__, "message": error.message, "fix": error.fix})
+        return 1
+    finally:
+        _end_jvm()
+
+
+def _look(sweep: IdleSweep) -> None:
+    try:
+        sweep.look()
+    except Exception as error:  # noqa: BLE001  # housekeeping is no reason to end a server that works
+        logger.warning("could not look for what clients have left: %s", error)
+
+
+def _exit(_number: int, _frame: FrameType | None) -> None:
+    logger.info("stopped by SIGTERM")
+    # A second SIGTERM must not break off what the first began.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    sys.exit(0)
+
+
+def _write(folder: Path, name: str, fields: dict[str, Any]) -> None:
+    write_private(folder / name, json.dumps(fields))
+
+
+def _warm(session: SparkSession) -> None:
+    began = time.monotonic()
+    try:
+        warm_up(session)
+    except Exception as error:  # noqa: BLE001  # the first slice does the same, and says it to somebody
+        logger.warning("could not warm up: %s", error)
+    else:
+        logger.info("warm after %.1f s", time.monotonic() - began)
+
+
+def _jvm_process() -> Any:
+    gateway: Any = SparkContext._gateway
+    return gateway.proc
+
+
+def _end_jvm() -> None:
+    if SparkContext._gateway is None:
+        return
+    process = _jvm_process()
+    # Spark's JVM ends in an orderly way when this pipe closes; it deletes its temporary folders then.
+    with suppress(OSError):
+        process.stdin.close()
+    try:
+        process.wait(_JVM_DEADLINE_S)
+    except Exception:  # noqa: BLE001  # subprocess.TimeoutExpired, or whatever another launcher's process raises
+        process.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

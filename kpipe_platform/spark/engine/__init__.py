@@ -1,0 +1,1 @@
+"""The Spark session: settings, attaching to servers, cancelling."""

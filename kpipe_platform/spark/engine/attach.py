@@ -1,0 +1,237 @@
+"""Sessions on Spark Connect servers: one a server in this process, checked before use, released when nobody needs it.
+
+A session costs about 20 ms. What it leaves behind on the server, if it is not released, stays there for an hour.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from kpipe_platform.errors import ConfigError, EngineUnavailableError
+from kpipe_platform.spark.connect.token import TOKEN_VARIABLE, USUAL_PORT, token_for, without_token
+
+if TYPE_CHECKING:
+    from kpipe_platform.spark.engine.session import EngineSettings
+
+__all__ = ["attach", "detach", "is_reachable", "local_tasks", "tasks_of"]
+
+logger = logging.getLogger(__name__)
+
+_REACH_S = 5.0
+# A session is asked whether it is still there (3 ms) when it was not used for so long.
+_TRUSTED_S = 1.0
+# Spark's own client goes on asking a server that is gone for ten minutes: here it is five seconds.
+_RETRIES = 5
+_BACKOFF_MAX_MS = 2_000
+_LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
+_SPLITS = re.compile(r"splits=(?:Some\()?(\d+)")
+_START = "start one: kpipe spark start; or correct SparkEngine(remote=...)"
+
+_Key = tuple[str, str, tuple[tuple[str, str], ...]]
+
+
+@dataclass
+class _Attached:
+    session: Any
+    remote: str
+    checked_s: float
+    holders: set[object] = field(default_factory=set)
+    tasks: int | None = None
+
+
+_attached: dict[_Key, _Attached] = {}
+_lock = threading.RLock()
+
+
+def attach(settings: EngineSettings, config: dict[str, str], holder: object) -> SparkSession:
+    """This process's session on the server; opened when there is none, and again when the server was restarted.
+
+    Args:
+        settings: Which server.
+        config: Settings of the session.
+        holder: Who needs it, until `detach`.
+
+    Raises:
+        ConfigError: A package is missing, or this process runs a Spark of its own.
+        EngineUnavailableError: The server does not answer.
+    """
+    remote = settings.remote or ""
+    key = (remote, settings.app_name, tuple(sorted(config.items())))
+    with _lock:
+        found = _attached.get(key)
+        if found is not None and not _is_there(found):
+            logger.warning(
+                "the session on %s is gone, as after a restart of the server: opening another", without_token(remote)
+            )
+            del _attached[key]
+            _close(found)
+            found = None
+        if found is None:
+            found = _attached[key] = _Attached(_open(remote, settings.app_name, config), remote, time.monotonic())
+        found.holders.add(holder)
+        session: SparkSession = found.session
+        return session
+
+
+def detach(holder: object) -> None:
+    """Let go of sessions; those that nobody holds any more are released on their servers."""
+    with _lock:
+        for key, found in list(_attached.items()):
+            found.holders.discard(holder)
+            if not found.holders:
+                del _attached[key]
+                _close(found)
+
+
+def tasks_of(session: SparkSession) -> int | None:
+    """How many tasks the session's server runs at once; None where it does not say."""
+    with _lock:
+        found = next((each for each in _attached.values() if each.session is session), None)
+        if found is not None and found.tasks is not None:
+            return found.tasks
+    tasks = _ask_tasks(session)
+    if found is not None:
+        found.tasks = tasks
+    return tasks
+
+
+def is_reachable(session: SparkSession) -> bool:
+    """Whether it is worth asking the session anything; True for one that is not of a Connect server."""
+    with _lock:
+        found = next((each for each in _attached.values() if each.session is session), None)
+    return found is None or (not found.session.is_stopped and _reach(found.remote) is None)
+
+
+def _open(remote: str, app_name: str, config: dict[str, str]) -> Any:
+    shown = without_token(remote)
+    if getattr(SparkContext, "_active_spark_context", None) is not None:
+        msg = f"this process runs a Spark of its own already, so it cannot use the server at {shown}"
+        raise ConfigError(msg, fix="give all SparkEngines of a process the same remote, or none of them one")
+    failure = _reach(remote)
+    if failure is not None:
+        msg = f"no Spark Connect server answers at {shown}: {failure}"
+        raise EngineUnavailableError(msg, fix=_START, remote=shown)
+    try:
+        from pyspark.sql.connect.client.retries import DefaultPolicy
+
+        builder = _builder(remote).appName(app_name)
+        for name, value in config.items():
+            builder = builder.config(name, value)
+        session: Any = builder.create()
+        session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_BACKOFF_MAX_MS)])
+    except ImportError as error:
+        msg = f"the Spark Connect client needs a package that is missing: {error}"
+        raise ConfigError(msg, fix="pip install 'kpipe-platform[connect]'") from error
+    except Exception as error:
+        if _asks_for_another_token(error):
+            msg = f"the Spark Connect server at {shown} asks for a token that this process does not have"
+            fix = "run as the user who started it, with the same KPIPE_STATE_DIR; or set "
+            raise ConfigError(msg, fix=f"{fix}{TOKEN_VARIABLE} to the token of the server") from error
+        msg = f"the Spark Connect server at {shown} does not take a session: {str(error).strip().splitlines()[0]}"
+        fix = f"see its log (kpipe spark status); or {_START}"
+        raise EngineUnavailableError(msg, fix=fix, remote=shown) from error
+    logger.info("attached to %s, session %s", shown, session.session_id)
+    return session
+
+
+def _builder(remote: str) -> Any:
+    token = token_for(remote)
+    if token is None:
+        return SparkSession.builder.remote(remote)
+    from pyspark.sql.connect.session import SparkSession as RemoteSession
+
+    from kpipe_platform.spark.engine.loopback_channel import LoopbackChannel
+
+    # As PySpark's own builder does for an address: this process may not start a Spark of its own any more.
+    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
+    return RemoteSession.builder.channelBuilder(LoopbackChannel(remote, token))
+
+
+def _asks_for_another_token(error: Exception) -> bool:
+    import grpc
+    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
+
+    if not isinstance(error, SparkConnectGrpcException):
+        return False
+    return error.getGrpcStatusCode() is grpc.StatusCode.UNAUTHENTICATED
+
+
+def _is_there(found: _Attached) -> bool:
+    if found.session.is_stopped:
+        return False
+    if time.monotonic() - found.checked_s < _TRUSTED_S:
+        return True
+    if _reach(found.remote) is not None:
+        return False
+    try:
+        found.session.conf.get("spark.app.name", None)
+    except Exception as error:  # noqa: BLE001  # whatever it is: another session is the answer
+        logger.info("session %s on %s: %s", found.session.session_id, without_token(found.remote), error)
+        return False
+    found.checked_s = time.monotonic()
+    return True
+
+
+def _close(found: _Attached) -> None:
+    if found.session.is_stopped:
+        return
+    # Without an answer there is nothing to release, and asking for it would take seconds.
+    found.session.release_session_on_close = _reach(found.remote) is None
+    found.session.stop()
+
+
+def _reach(remote: str) -> OSError | None:
+    """Why the server's port cannot be connected to; None where it can."""
+    address = urlsplit(remote)
+    try:
+        socket.create_connection((address.hostname or "", address.port or USUAL_PORT), _REACH_S).close()
+    except OSError as error:
+        return error
+    return None
+
+
+def local_tasks(master: str) -> int | None:
+    """Tasks at once of a local master on this machine; None for another master."""
+    local = _LOCAL.match(master)
+    if local is None:
+        return None
+    cores = local.group(1) or "1"
+    return (os.cpu_count() or 1) if cores == "*" else int(cores)
+
+
+def _ask_tasks(session: SparkSession) -> int | None:
+    try:
+        master = session.conf.get("spark.master", None) or ""
+        if _LOCAL.match(master) and "*" not in master:
+            return local_tasks(master)
+        # A plan's default number of parts: the cores of a local master, or of the executors that a cluster has now.
+        plan = session.sql("EXPLAIN SELECT * FROM range(1000000)").collect()[0][0]
+        splits = _SPLITS.search(plan)
+    except Exception as error:  # noqa: BLE001  # an assumption takes its place
+        logger.info("the server does not say how many tasks it runs at once: %s", error)
+        return None
+    return int(splits.group(1)) if splits else None
+
+
+def _release_all() -> None:
+    with _lock:
+        for key, found in list(_attached.items()):
+            del _attached[key]
+            _close(found)
+
+
+atexit.register(_release_all)
+# A forked child must not release what its parent uses.
+os.register_at_fork(after_in_child=_attached.clear)

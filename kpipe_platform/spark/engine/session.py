@@ -1,0 +1,147 @@
+"""The Spark session: started at first use, with the connector that matches the installed pyspark."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyspark
+from pyspark.sql import SparkSession
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.jvm.jars import spark_connector_jars
+from kpipe_platform.jvm.java import find_java
+from kpipe_platform.spark.causes import is_of_lost_java
+from kpipe_platform.spark.connect.token import without_token
+from kpipe_platform.spark.engine.attach import attach, local_tasks
+from kpipe_platform.spark.failures import java_lost
+
+logger = logging.getLogger(__name__)
+
+# Tasks at once that are assumed of an engine that does not say.
+ASSUMED_TASKS = 4
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Which Spark to use.
+
+    Args:
+        master: ``local[*]``, or a cluster's master; not with ``remote``.
+        remote: A Spark Connect server, ``sc://host:port``.
+        app_name: Name in Spark's UI.
+        config: Spark settings.
+        parallelism: Tasks that the engine runs at once; None: the cores of a local master, what a Connect server says,
+            else 4.
+    """
+
+    master: str | None = None
+    remote: str | None = None
+    app_name: str = "kpipe"
+    config: Mapping[str, str] = field(default_factory=dict)
+    parallelism: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.master and self.remote:
+            msg = f"SparkEngine has both master={self.master!r} and remote={without_token(self.remote)!r}"
+            raise ConfigError(msg, fix="keep one of them")
+        if self.remote and not self.remote.startswith("sc://"):
+            msg = f"remote is {without_token(self.remote)!r}"
+            raise ConfigError(msg, fix='a Spark Connect address looks like "sc://127.0.0.1:15002"')
+        if self.parallelism is not None and self.parallelism < 1:
+            msg = f"parallelism is {self.parallelism}"
+            raise ConfigError(msg, fix="set it to 1 or more, or leave it out")
+
+    @property
+    def known_tasks_at_once(self) -> int | None:
+        """How many tasks the engine runs at once, where that is known without asking it."""
+        if self.parallelism is not None:
+            return self.parallelism
+        return None if self.remote else local_tasks(self.master or "local[*]")
+
+
+# What a slice of a topic needs of Spark; a user's own settings go before.
+_DEFAULTS = {
+    # Ten thousand Kafka records a batch keep the Python worker's memory flat.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    # And so do a few MiB a batch where records are large.
+    "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
+    # 200 shuffle partitions suit a warehouse, not a slice.
+    "spark.sql.shuffle.partitions": "8",
+    # Compressing a slice's cached rows costs more than it saves: they are read once or twice.
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    # The default keeps a driver of a small job at 1 GB; a persisted slice of a million records needs more.
+    "spark.driver.memory": "2g",
+    # A slice is a batch job: throughput counts, not pauses.
+    "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
+}
+_LOCAL = {
+    # A local engine shuffles through the memory of one machine, where compressing costs more than it saves.
+    "spark.shuffle.compress": "false",
+    # A Python worker whose task failed ends, and the next one would import pandas and Arrow again: about a second.
+    "spark.python.daemon.module": "kpipe_platform.spark.connect.worker_daemon",
+}
+# Settings of a driver that a Connect client does not have.
+_CLASSIC_ONLY = ("spark.ui.", "spark.driver.")
+
+
+def get_session(settings: EngineSettings, holder: object = None) -> SparkSession:
+    """The session of this process for these settings; started when there is none.
+
+    Args:
+        settings: Which Spark.
+        holder: Who needs it, until `connect_sessions.detach`; for a Connect server only.
+
+    Raises:
+        EnvironmentSetupError: Java or the connector jars are missing.
+        EngineUnavailableError: The Connect server does not answer, or the Java process of this one is gone.
+    """
+    # Spark starts its workers with the first python3 on PATH, which is seldom the one that has our packages.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    if settings.remote:
+        config = {**_DEFAULTS, **settings.config}
+        of_a_session = {name: value for name, value in config.items() if not name.startswith(_CLASSIC_ONLY)}
+        return attach(settings, of_a_session, holder)
+    return _classic(settings)
+
+
+def _classic(settings: EngineSettings) -> SparkSession:
+    try:
+        active = SparkSession.getActiveSession()
+    except Exception as error:
+        if is_of_lost_java(error):
+            raise java_lost("") from error
+        raise
+    if active is not None:
+        return active
+    if "SPARK_CONNECT_MODE_ENABLED" in os.environ:
+        msg = "this process is attached to a Spark Connect server, so it cannot start a Spark of its own"
+        raise ConfigError(msg, fix="give all SparkEngines of a process the same remote, or none of them one")
+    master = settings.master or "local[*]"
+    config = {**_DEFAULTS, **settings.config}
+    if "spark.jars" not in config and "spark.jars.packages" not in config:
+        jars = spark_connector_jars(pyspark.__version__)
+        config["spark.jars"] = ",".join(str(jar) for jar in jars)
+    if local_tasks(master) is not None:
+        config = {**_LOCAL, **config}
+    else:
+        for name in ("spark.driver.host", "spark.driver.bindAddress"):
+            if name not in settings.config:
+                del config[name]
+    os.environ.setdefault("JAVA_HOME", str(find_java().path.resolve().parent.parent))
+    builder = SparkSession.builder.master(master).appName(settings.app_name)
+    for name, value in config.items():
+        builder = builder.config(name, value)
+    logger.info("starting Spark %s on %s", pyspark.__version__, master)
+    session: SparkSession = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return session

@@ -1,0 +1,1 @@
+"""Columns to Kafka: rows, the writer's job, and its outcome."""

@@ -1,0 +1,251 @@
+"""The driver's side of the write: the passes over a slice, and what they mean."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kpipe_platform.errors import DestinationRejectedError, KpipeError
+from kpipe_platform.kafka.model.commit_metadata import SliceCounts
+from kpipe_platform.kafka.model.slices import Slice
+from kpipe_platform.policies.components import stops
+from kpipe_platform.policies.faults import Component
+from kpipe_platform.spark.failures import classify
+from kpipe_platform.spark.sink.errors import over_limit, reasons_of, rejected_records, stopped_by_faults
+from kpipe_platform.spark.sink.outcome_json import outcome_of_json
+from kpipe_platform.spark.sink.rows import WriterRows, slice_rows, with_end
+from kpipe_platform.spark.sink.spec import Outcome, WriterSpec
+from kpipe_platform.spark.sink.task.writer import OUTCOME_SCHEMA, run_writer
+from kpipe_platform.spark.source.cache import RowCache
+from kpipe_platform.spark.source.rows import SliceFrames
+from kpipe_platform.spark.stage.notes import RuleCount, StageNotes
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+logger = logging.getLogger(__name__)
+
+# A slice of which the destination will not take this many records has another problem than its records.
+_MAX_REJECTED = 100_000
+# Passes over one slice: write, find the refused, write without them; twice, for refusals that hide behind others.
+_MAX_PASSES = 6
+
+
+def write_slice(
+    output: WriterRows | None, frames: list[SliceFrames], spec: WriterSpec, notes: StageNotes | None = None
+) -> Outcome:
+    """Write a slice, in as many passes as its rejections need.
+
+    Args:
+        output: Rows of ``output_rows``; None to write dead letters only.
+        frames: The slice's sources.
+        spec: What to do.
+        notes: What the stage set aside.
+
+    Returns:
+        The outcome, with status ``committed``, ``committed_earlier``, ``written`` or ``counted``.
+
+    Raises:
+        ConfigError: There is nothing to write or to count.
+        RecordFaultError: A record failed, and the action is to stop.
+        DeadLetterLimitError: More records failed than the limit allows.
+        DestinationRejectedError: The destination will not take a record, and the action is to stop.
+        StageFailedError: The stage raised.
+        KpipeError: Anything else that went wrong; offsets are unmoved.
+    """
+    return write_rows(slice_rows(output, frames, spec.slice, notes), spec)
+
+
+def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
+    """The same for rows of `slice_rows`; raises as `write_slice`."""
+    if rows.one_task or not rows.in_order or spec.mode == "idempotent":
+        return _write_in_passes(rows, spec)
+    started_ms = int(time.time() * 1000)
+    cache = RowCache(rows.frame)
+    cache.keep()
+    try:
+        # All tasks at once make the rows, and one then has them in order without a sort.
+        made = computed(rows, str(spec.slice))
+        return _write_in_passes(replace(made, one_task=True), replace(spec, started_ms=started_ms), are_kept=True)
+    finally:
+        cache.drop()
+
+
+def _write_in_passes(rows: WriterRows, spec: WriterSpec, *, are_kept: bool = False) -> Outcome:
+    for _ in range(_MAX_PASSES):
+        outcome = run_pass(rows, spec)
+        outcome.raise_error()
+        spec = replace(spec, started_ms=None)
+        if outcome.status == "disordered":
+            logger.info("%s: Spark gave the rows in another order than theirs; they are sorted", spec.slice)
+            rows = replace(rows, one_task=False, in_order=False)
+            continue
+        if outcome.status == "faults":
+            raise stopped_by_faults(spec, outcome)
+        if outcome.status == "over_limit":
+            raise over_limit(spec, outcome)
+        if outcome.status not in ("rejected", "broker_rejected"):
+            return _within_limit(spec, outcome)
+        if outcome.status == "rejected" and stops(spec.policies.action(Component.DESTINATION)):
+            raise rejected_records(spec, outcome.rejected)
+        if not are_kept:
+            # Computed again, rows may differ (the time, a UUID, an order), and what one pass refused would not be in
+            # the next. From here on all passes have the same rows. A cache would not do: Spark finds it by the plan,
+            # and `union` takes a plan of unions apart.
+            with _told_as_ours(str(spec.slice)):
+                rows, are_kept = replace(rows, frame=rows.frame.localCheckpoint()), True
+            if outcome.status == "rejected":
+                continue
+        if outcome.status == "broker_rejected":
+            logger.info("%s: the brokers refused a batch; looking for the records", spec.slice)
+            outcome = run_pass(rows, replace(spec, mode="probe"))
+            outcome.raise_error()
+        spec = _without(spec, outcome)
+    msg = f"{spec.slice}: the destination still refuses records after {_MAX_PASSES} passes"
+    raise DestinationRejectedError(msg, fix="see the reasons in the log", reasons=reasons_of(spec.rejected))
+
+
+def run_pass(rows: WriterRows, spec: WriterSpec) -> Outcome:
+    """One Spark job over the rows: one writer task in offset order, or parallel ones at least once."""
+    started_ms = spec.started_ms or int(time.time() * 1000)
+    spec = replace(spec, started_ms=started_ms, after_input=rows.one_task, per_record=rows.per_record)
+    ordered = (with_end(rows) if spec.mode == "transactional" else rows).frame
+    checked: tuple[str, ...] = ()
+    if spec.mode != "idempotent":
+        ordered = ordered.coalesce(1) if rows.one_task else ordered.repartition(1)
+        if rows.in_order:
+            checked = rows.order
+        else:
+            # Also where they come in order: the writer gets its first row when the stage made the last one.
+            ordered = ordered.sortWithinPartitions(*rows.order)
+    written = ordered.select("key", "value", "note", *checked, *rows.extra)
+    outcome, *others = outcomes_of(written.mapInArrow(_writer(spec), OUTCOME_SCHEMA), spec.slice)
+    for other in others:
+        outcome = merged(outcome, other)
+    return outcome
+
+
+def outcomes_of(answers: DataFrame, slice_: Slice) -> list[Outcome]:
+    """Run the writers and collect what they tell, in the order of their tasks.
+
+    Raises:
+        StageFailedError: The stage raised.
+        KpipeError: Anything else that Spark failed on.
+    """
+    with _told_as_ours(str(slice_)):
+        collected = answers.collect()
+    return [outcome_of_json(answer["outcome"]) for answer in collected]
+
+
+def computed(rows: WriterRows, where: str) -> WriterRows:
+    """Compute rows that are to be kept.
+
+    Returns:
+        The same rows; without the column of headers where none of them has any, since Spark and the writer would look
+        at it for each row.
+
+    Raises:
+        StageFailedError: The stage raised.
+        KpipeError: Anything else that Spark failed on.
+    """
+    with _told_as_ours(where):
+        if "headers" not in rows.extra:
+            rows.frame.count()
+            return rows
+        (most,) = rows.frame.agg(F.max(F.size("headers"))).collect()[0]
+    if most:
+        return rows
+    others = tuple(name for name in rows.extra if name != "headers")
+    return replace(rows, frame=rows.frame.drop("headers"), extra=others)
+
+
+def evaluate(output: object, where: str) -> None:
+    """Compute every row of what a stage returned and keep none; what is no Spark DataFrame is computed already.
+
+    Raises:
+        StageFailedError: The stage raised.
+    """
+    if not isinstance(output, DataFrame):
+        return
+    with _told_as_ours(where):
+        output.write.format("noop").mode("overwrite").save()
+
+
+@contextmanager
+def _told_as_ours(where: str) -> Iterator[None]:
+    """Raises the typed error for whatever a Spark job fails on."""
+    try:
+        yield
+    except KpipeError:
+        raise
+    except Exception as error:  # Spark raises its own tree on classic and another on Connect
+        raise classify(error, where) from error
+
+
+def _writer(spec: WriterSpec) -> Any:
+    def write(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from run_writer(spec, batches)
+
+    return write
+
+
+_SEVERITY = (
+    "committed",
+    "committed_earlier",
+    "written",
+    "counted",
+    "rejected",
+    "broker_rejected",
+    "over_limit",
+    "faults",
+    "error",
+)
+
+
+def merged(one: Outcome, other: Outcome, status: str | None = None) -> Outcome:
+    """Two outcomes as one; the graver status counts unless one is given."""
+    worst = max((one, other), key=lambda o: _SEVERITY.index(o.status))
+    none = SliceCounts()
+    ranges = sorted({*one.counts, *other.counts})
+    steps = {*one.steps_s, *other.steps_s}
+    reasons = {*one.reasons, *other.reasons}
+    return Outcome(
+        status=status or worst.status,
+        counts={src: one.counts.get(src, none) + other.counts.get(src, none) for src in ranges},
+        faults=one.faults + other.faults,
+        samples=(one.samples + other.samples)[:10],
+        reasons={reason: one.reasons.get(reason, 0) + other.reasons.get(reason, 0) for reason in reasons},
+        rules=_both_rules(one.rules, other.rules),
+        rejected={**one.rejected, **other.rejected},
+        preview=(one.preview + other.preview)[:10],
+        error=worst.error,
+        steps_s={step: max(one.steps_s.get(step, 0.0), other.steps_s.get(step, 0.0)) for step in steps},
+    )
+
+
+def _both_rules(one: dict[str, RuleCount], other: dict[str, RuleCount]) -> dict[str, RuleCount]:
+    together = {name: one[name] + count for name, count in other.items() if name in one}
+    return {**one, **other, **together}
+
+
+def _within_limit(spec: WriterSpec, outcome: Outcome) -> Outcome:
+    """The outcome, unless more records failed than the limit allows: each parallel writer knows only of its own."""
+    total = outcome.total
+    if spec.mode == "idempotent" and not spec.limit.allows(total.dead_lettered + total.skipped, total.read):
+        raise over_limit(spec, outcome)
+    return outcome
+
+
+def _without(spec: WriterSpec, outcome: Outcome) -> WriterSpec:
+    """The spec for the next pass, or the error when the policy says stop."""
+    everything = {**spec.rejected, **outcome.rejected}
+    if stops(spec.policies.action(Component.DESTINATION)) or len(everything) > _MAX_REJECTED:
+        raise rejected_records(spec, everything)
+    return replace(spec, rejected=everything)

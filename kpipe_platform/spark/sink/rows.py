@@ -1,0 +1,318 @@
+"""Everything that the writer task writes or counts, as rows with the same columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from kpipe_platform.codecs import Codec, RawCodec, TextCodec
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.model.slices import Slice
+from kpipe_platform.spark.column_cache import reused
+from kpipe_platform.spark.columns import (
+    HEADERS_TYPE,
+    as_key,
+    as_timestamp_ms,
+    column_at,
+    encoded_value,
+    misfit_of,
+    passed_tombstone,
+)
+from kpipe_platform.spark.sink.plans import reads_only
+from kpipe_platform.spark.sink.single_pass import BAD, MADE, SRC, rows_per_record
+from kpipe_platform.spark.sink.spec import (
+    KIND_COUNT,
+    KIND_END,
+    KIND_FAULT,
+    KIND_NOTED,
+    KIND_RULE,
+    MISFIT_NOTE,
+    NO_OUTPUT,
+)
+from kpipe_platform.spark.source.rows import SliceFrames
+from kpipe_platform.spark.stage.notes import StageNotes
+
+# The largest bigint: no offset and no row number is as large.
+_AFTER_ALL = 2**63 - 1
+
+# Columns that not all slices have, with their types.
+_EXTRA = {
+    "ord2": "bigint",
+    "src_offset": "bigint",
+    "src": "int",
+    "headers": HEADERS_TYPE,
+    # Wider than a partition's number, so that one that is none is the fault of its record alone.
+    "partition": "bigint",
+    "timestamp_ms": "bigint",
+}
+
+
+@dataclass(frozen=True)
+class WriterRows:
+    """Rows for the writer.
+
+    Args:
+        frame: Columns as in ``output_rows``.
+        extra: Those of its columns that not all rows have.
+        placed: Whether ``ord`` says more than the order in which the rows come; there is an ``ord2`` then.
+        one_task: Whether one task makes all rows, so that they need no shuffle; False: they come out of parallel tasks.
+        per_record: Whether there is one row for each record read, with its output, its fault or neither, and no others.
+        in_order: Whether the rows need no sort: each of their partitions is in order, and so is one after the other.
+    """
+
+    frame: DataFrame
+    extra: tuple[str, ...] = ()
+    placed: bool = False
+    one_task: bool = False
+    per_record: bool = False
+    in_order: bool = False
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The columns that say where in the slice a row belongs."""
+        return ("ord", "ord2") if self.placed else ("ord",)
+
+
+def output_rows(
+    output: DataFrame,
+    slice_: Slice,
+    codec: Codec,
+    *,
+    key: str | None,
+    timestamp: str | None,
+    source: SliceFrames | None = None,
+) -> WriterRows:
+    """A stage's output as rows for the writer.
+
+    Args:
+        output: What the stage returned.
+        slice_: The slice, to know each row's range by its ``_kafka``.
+        codec: Codec of the destination's values.
+        key: Column of the record key; None: the column ``key`` (raw, text), else the source record's key.
+        timestamp: Column of the record timestamp; None: the column ``timestamp`` (raw, text), else the time of the
+            write.
+        source: All that the slice is read from, where its rows may be written as they are made of each record.
+
+    Columns:
+        key, value (binary); note (binary, null: what is no output, JSON as in ``fault_rows``, or NO_OUTPUT; of an
+        output that does not fit its topic's schema, MISFIT_NOTE and why); ord
+        (bigint): the order within the slice. And, only where an output can have them, since each column costs the
+        shuffle and the writer as much as the next: ord2 (bigint: the order of the outputs of one record), src_offset
+        (bigint), src (int; absent where the slice has one range), headers (array, never null), partition (bigint,
+        nullable), timestamp_ms (bigint, nullable).
+
+    Raises:
+        ConfigError: The columns do not fit the codec or the topic.
+    """
+    single = None if source is None else rows_per_record(output, source)
+    schema = output.schema
+    kept = "_kafka" in schema.names
+    own = set(schema.names) if isinstance(codec, RawCodec | TextCodec) else set()
+    value = encoded_value(codec, schema)
+    declared, key = key, key or ("key" if "key" in own else "_kafka.key" if kept else None)
+    timestamp = timestamp or ("timestamp" if "timestamp" in own else None)
+    null = F.lit(None)
+    row_id = F.monotonically_increasing_id()
+    key_bytes = as_key(*column_at(schema, key)) if key else null.cast("binary")
+    if declared and kept:
+        # A tombstone has no columns to make a key of.
+        own_key = as_key(*column_at(schema, "_kafka.key"))
+        key_bytes = F.coalesce(key_bytes, F.when(passed_tombstone(codec, schema), own_key))
+    misfit = misfit_of(codec, schema)
+    note = null.cast("binary") if misfit is None else F.concat(F.lit(MISFIT_NOTE), misfit.cast("binary"))
+    if single is not None:
+        key_bytes, value, note = _beside_faults(key_bytes, value, note)
+    placed = kept and single is None
+    columns = [
+        key_bytes.alias("key"),
+        value.alias("value"),
+        note.alias("note"),
+        *([F.col("_kafka.offset").alias("ord"), row_id.alias("ord2")] if placed else [row_id.alias("ord")]),
+    ]
+    extra: dict[str, Column] = {}
+    if kept:
+        extra["src_offset"] = F.col("_kafka.offset")
+    if len(slice_.ranges) != 1:
+        if single is not None:
+            extra["src"] = F.col(SRC)
+        elif kept:
+            extra["src"] = _range_of(slice_, F.col("_kafka.topic"), F.col("_kafka.partition"))
+    if kept or "headers" in own:
+        headers = F.col("headers") if "headers" in own else F.col("_kafka.headers")
+        extra["headers"] = F.coalesce(headers.cast(HEADERS_TYPE), F.array().cast(HEADERS_TYPE))
+    if "partition" in own:
+        extra["partition"] = F.col("partition")
+    if timestamp:
+        extra["timestamp_ms"] = as_timestamp_ms(*column_at(schema, timestamp), timestamp)
+    columns += [column.cast(_EXTRA[name]).alias(name) for name, column in extra.items()]
+    if source is None or single is None:
+        return WriterRows(output.select(*columns), tuple(extra), placed=placed)
+    # What is read as it is takes one task no longer than handing it over from others would.
+    one_task = source.one_task or single.is_copy
+    return WriterRows(single.frame.select(*columns), tuple(extra), one_task=one_task, per_record=True, in_order=True)
+
+
+def _beside_faults(key: Column, value: Column, note: Column) -> tuple[Column, Column, Column]:
+    """Key, value and note of each record, of those of its output."""
+    made, bad = F.col(MADE), F.col(BAD)
+    fault = _note(KIND_FAULT, F.col(SRC).alias("src"), F.lit(1).alias("records"), *_fault_fields(bad))
+    return (
+        F.when(made, key).otherwise(bad["key"]),
+        F.when(made, value).otherwise(bad["value"]),
+        F.when(made, note).otherwise(F.when(bad.isNotNull(), fault.cast("binary")).otherwise(F.lit(NO_OUTPUT))),
+    )
+
+
+def _fault_fields(bad: Column) -> list[Column]:
+    return [bad[name].alias(name) for name in _FAULT_FIELDS]
+
+
+def slice_rows(
+    output: WriterRows | None, frames: Sequence[SliceFrames], slice_: Slice, notes: StageNotes | None
+) -> WriterRows:
+    """Everything that is to be written or counted of a slice.
+
+    Raises:
+        ConfigError: There is nothing.
+    """
+    if output is not None and output.per_record:
+        for source in frames:
+            source.read_once()
+        return output
+    beside = () if output is None else (*output.order[1:], *output.extra)
+    for source in frames:
+        # Of the slice's rows each is needed by its output, if there is one, by the count and by the search for faults.
+        source.keep()
+    parts = [row for source in frames for row in _source_rows(source, beside)]
+    if notes is not None:
+        parts += [noted_rows(faults, slice_, beside) for faults in notes.faults]
+        parts += [rule_rows(counts, beside) for counts in notes.counts]
+    if output is not None:
+        parts.append(output.frame)
+    if not parts:
+        msg = "there is neither an output nor a source to write"
+        raise ConfigError(msg, fix="read from a Kafka topic asset")
+    # Counts and dead letters come first, so that the writer knows of them before it writes an output.
+    together = reduce(DataFrame.union, parts)
+    small = bool(frames) and all(source.small for source in frames)
+    # A kept slice is isolated: a stage that fails before a shuffle does not take the writer's Python worker with it.
+    kept = any(source.cache.is_kept for source in frames)
+    one_task = small and not kept and reads_only(together, [source.decoded for source in frames])
+    if output is None:
+        return WriterRows(together, one_task=one_task)
+    return replace(output, frame=together, one_task=one_task)
+
+
+def with_end(rows: WriterRows) -> WriterRows:
+    """The rows with one more that comes after all others: the proof that none is missing.
+
+    A Python worker cannot tell the end of its rows from the failure of the task that it gets them from. A writer that
+    committed on what looks like the end could commit half of a slice.
+    """
+    beside = (*rows.order[1:], *rows.extra)
+    end = rows.frame.sparkSession.range(1).select(*_end_columns(beside))
+    return replace(rows, frame=rows.frame.union(end))
+
+
+@reused
+def _end_columns(beside: tuple[str, ...]) -> Sequence[Column]:
+    return _aside(_note(KIND_END), beside, order=F.lit(_AFTER_ALL))
+
+
+def _source_rows(source: SliceFrames, beside: tuple[str, ...]) -> list[DataFrame]:
+    if source.small:
+        return [record_rows(source, beside)]
+    return [count_rows(source, beside), *([fault_rows(source, beside)] if source.can_fault else [])]
+
+
+def _range_of(slice_: Slice, topic: Column, partition: Column) -> Column:
+    ranges = [planned.range for planned in slice_.ranges]
+    if len(ranges) == 1:
+        return F.lit(0)
+    index = F.create_map(*[F.lit(v) for i, r in enumerate(ranges) for v in (f"{r.topic}/{r.partition}", i)])
+    return index[F.concat_ws("/", topic, partition.cast("string"))]
+
+
+_FAULT_FIELDS = ("offset", "headers", "timestamp_ms", "timestamp_type", "component")
+
+
+def fault_rows(frames: SliceFrames, beside: tuple[str, ...]) -> DataFrame:
+    """Records that do not decode: key and value as they are, ord, and the rest as JSON in ``note``."""
+    note = _note(KIND_FAULT, "src", *_FAULT_FIELDS)
+    columns = _aside(note, beside, order=F.col("offset"), key=F.col("key"), value=F.col("value"))
+    return frames.faults().select(*columns)
+
+
+def record_rows(frames: SliceFrames, beside: tuple[str, ...]) -> DataFrame:
+    """A row for each record, to be counted: one that does not decode as in ``fault_rows``."""
+    return frames.decoded.select(*_record_columns(frames.can_fault, beside))
+
+
+@reused
+def _record_columns(can_fault: bool, beside: tuple[str, ...]) -> Sequence[Column]:
+    count = _note(KIND_COUNT, "src", F.lit(1).alias("records"))
+    if not can_fault:
+        return _aside(count, beside)
+    bad = F.col("bad")
+    fault = _note(KIND_FAULT, "src", F.lit(1).alias("records"), *_fault_fields(bad))
+    return _aside(
+        F.when(bad.isNull(), count).otherwise(fault),
+        beside,
+        order=F.coalesce(bad["offset"], F.lit(-1)),
+        key=bad["key"],
+        value=bad["value"],
+    )
+
+
+def noted_rows(faults: DataFrame, slice_: Slice, beside: tuple[str, ...]) -> DataFrame:
+    """Records that the stage set aside (``StageNotes.faults``), as JSON in ``note``."""
+    src = _range_of(slice_, F.col("topic"), F.col("partition")).cast("int").alias("src")
+    return faults.select(*_aside(_note(KIND_NOTED, src, "offset", "note"), beside, order=F.col("offset")))
+
+
+def count_rows(frames: SliceFrames, beside: tuple[str, ...]) -> DataFrame:
+    """Records read by range, as JSON in ``note``."""
+    return frames.counts().select(*_aside(_note(KIND_COUNT, "src", "records"), beside))
+
+
+def rule_rows(counts: DataFrame, beside: tuple[str, ...]) -> DataFrame:
+    """What rules found (``StageNotes.counts``), as JSON in ``note``."""
+    return counts.select(*_aside(_note(KIND_RULE, "note"), beside))
+
+
+def _note(kind: int, *fields: Column | str) -> Column:
+    # Binary values become base64.
+    return F.to_json(F.struct(F.lit(kind).alias("kind"), *fields), {"ignoreNullFields": "false"})
+
+
+def _aside(
+    note: Column,
+    beside: tuple[str, ...],
+    *,
+    order: Column | None = None,
+    key: Column | None = None,
+    value: Column | None = None,
+) -> Sequence[Column]:
+    """Columns of rows that are no outputs: key, value, note, ord, and nothing in the columns of outputs.
+
+    Args:
+        note: What they say.
+        beside: Further columns of the outputs. They are null, but headers are an empty array: null arrays make Spark's
+            Arrow writer quadratic.
+        order: Where they belong; None: before every offset, so that the writer knows a count before it writes.
+        key: A record's key.
+        value: A record's value.
+    """
+    null = F.lit(None)
+    order = (F.lit(-1) if order is None else order).cast("bigint")
+    return [
+        (null if key is None else key).cast("binary").alias("key"),
+        (null if value is None else value).cast("binary").alias("value"),
+        note.cast("binary").alias("note"),
+        order.alias("ord"),
+        *[(F.array() if name == "headers" else null).cast(_EXTRA[name]).alias(name) for name in beside],
+    ]

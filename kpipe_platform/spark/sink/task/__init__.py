@@ -1,0 +1,1 @@
+"""The writer's side in a Spark task. Imports no Spark."""

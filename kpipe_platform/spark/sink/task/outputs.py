@@ -1,0 +1,313 @@
+"""Output rows in the writer task, and the checks that need no broker."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable, Iterator
+from itertools import islice, repeat
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kpipe_platform.kafka.model.instance_names import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
+from kpipe_platform.kafka.model.sizes import compressed_size, record_size
+from kpipe_platform.policies.faults import Component, Fault
+from kpipe_platform.spark.sink.spec import MISFIT_NOTE, Rejected, WriterSpec
+
+Headers = list[tuple[str, bytes | None]]
+
+SOURCE_HEADER = "kpipe.source"
+"""Header of an output: ``topic/partition/offset`` of the record that it came from."""
+
+STAMP_HEADERS = frozenset([SOURCE_HEADER, INSTANCE_HEADER, WORKER_HEADER, LEASE_HEADER])
+"""Headers of which an output has those of the last hop only; the hop before is in the record there."""
+
+
+# How much smaller than expected a compressed record may turn out.
+_UNSURE = 1.1
+
+# No partition's number is as high.
+_MOST_PARTITIONS = 2**31
+
+ANY_PARTITION, NOW = -1, 0
+"""What ``produce`` takes where a record has no partition or no timestamp of its own."""
+
+Message = tuple[bytes | None, bytes | None, int, int, Headers | None]
+"""One record to write: key, value, partition, timestamp in milliseconds, headers."""
+
+
+class Row(NamedTuple):
+    """One record to write.
+
+    Args:
+        src: Index of its range in the slice; None where the stage dropped ``_kafka``.
+        src_offset: Offset of the source record; None likewise.
+        misfit: Why it does not fit the schema of its topic; None where it does.
+    """
+
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+    partition: int | None = None
+    timestamp_ms: int | None = None
+    src: int | None = None
+    src_offset: int | None = None
+    misfit: str | None = None
+
+    @property
+    def message(self) -> Message:
+        """The row as ``Sink.send_all`` takes it."""
+        partition = ANY_PARTITION if self.partition is None else self.partition
+        timestamp = NOW if self.timestamp_ms is None else self.timestamp_ms
+        return self.key, self.value, partition, timestamp, self.headers or None
+
+    @property
+    def identity(self) -> Rejected:
+        """What names this row in a later pass over the same slice."""
+        if self.src is not None and self.src_offset is not None:
+            return (self.src, self.src_offset)
+        digest = hashlib.sha256()
+        for part in (self.key, self.value, repr(self.headers).encode(), repr(self.partition).encode()):
+            digest.update(b"-" if part is None else b"+%d:" % len(part) + part)
+        return digest.hexdigest()
+
+
+class OutputRows:
+    """The output rows of one Arrow batch, column-wise until somebody needs rows.
+
+    Args:
+        batch: Columns as ``spark.writer_rows.output_rows`` makes them; those that no output can have are absent.
+        spec: What to do.
+    """
+
+    def __init__(self, batch: pa.RecordBatch, spec: WriterSpec) -> None:
+        self.batch = batch
+        self._spec = spec
+        self._columns: dict[str, pa.Array] = dict(zip(batch.schema.names, batch.columns, strict=True))
+        self._stamped = spec.stamp_source and self.has("src_offset")
+        headers = self._columns.get("headers")
+        self._has_headers = headers is not None and (pc.max(pc.list_value_length(headers)).as_py() or 0) > 0
+        self.has_unnamed_headers = self._has_headers and _names(headers).null_count > 0
+
+    def has(self, name: str) -> bool:
+        """True when a row has a value in this column."""
+        column = self._columns.get(name)
+        return column is not None and column.null_count < len(column)
+
+    def column(self, name: str) -> pa.Array | None:
+        """The column, where there is one."""
+        return self._columns.get(name)
+
+    def messages(self) -> Iterator[Message]:
+        """The rows as ``Sink.send_all`` takes them, with the headers that are added where the source is known."""
+        # Columns that are absent repeat for ever; key and value are always there, and as long as the batch.
+        return zip(
+            self._list("key"),
+            self._list("value"),
+            self._list("partition", ANY_PARTITION),
+            self._list("timestamp_ms", NOW),
+            self._all_headers(),
+            strict=False,
+        )
+
+    def _list(self, name: str, default: int | None = None) -> Iterable[Any]:
+        column = self._columns.get(name)
+        if column is None:
+            return repeat(default)
+        if default is not None and column.null_count:
+            column = pc.fill_null(column, default)
+        return column.to_pylist()  # type: ignore[no-any-return]
+
+    def _all_headers(self) -> Iterable[Headers | None]:
+        own = self._own_headers() if self._has_headers else None
+        if self._stamped:
+            return self._stamped_headers(own)
+        return repeat(None) if own is None else own
+
+    def _own_headers(self) -> Iterator[Headers | None]:
+        """The headers of each row; column-wise, because a dict for each header takes three times as long."""
+        column = self._columns["headers"]
+        inside = column.flatten()
+        # The same few names, made once.
+        names = _names(column).dictionary_encode(null_encoding="encode")
+        keys = map(names.dictionary.to_pylist().__getitem__, names.indices.to_pylist())
+        pairs = zip(keys, inside.field("value").to_pylist(), strict=True)
+        counts = column.value_lengths()
+        bounds = pc.min_max(counts)
+        if bounds["min"] == bounds["max"]:
+            # Usual, and in half the time.
+            yield from map(list, zip(*[pairs] * bounds["max"].as_py(), strict=True))
+            return
+        for count in counts.to_pylist():
+            yield list(islice(pairs, count)) or None
+
+    def _stamped_headers(self, own: Iterable[Headers | None] | None) -> Iterable[Headers | None]:
+        """The headers of each row, with those that are added where its source is known.
+
+        Args:
+            own: The headers that the rows have; None: none of them has any.
+        """
+        offsets = pc.cast(pc.cast(self._columns["src_offset"], pa.string()), pa.binary())
+        places = self._prefixed("{}/{}/", offsets)
+        # As `kpipe_platform.dead_letters.correlation_id` makes it.
+        ids = self._prefixed("{}-{}-", offsets)
+        if own is None and not places.null_count:
+            # Usual, and in less than half the time.
+            added: list[Iterable[tuple[str, bytes | None]]] = [repeat(stamp) for stamp in self._spec.stamps]
+            added.append(zip(repeat(SOURCE_HEADER), places.to_pylist(), strict=False))
+            if self._spec.correlation_header is not None:
+                added.insert(0, zip(repeat(self._spec.correlation_header), ids.to_pylist(), strict=False))
+            return map(list, zip(*added, strict=False))
+        return self._stamped_beside(repeat(None) if own is None else own, places, ids)
+
+    def _stamped_beside(
+        self, own: Iterable[Headers | None], places: pa.Array, ids: pa.Array
+    ) -> Iterator[Headers | None]:
+        correlation, stamps = self._spec.correlation_header, list(self._spec.stamps)
+        for raw, place, correlation_id in zip(own, places.to_pylist(), ids.to_pylist(), strict=False):
+            if place is None:
+                yield raw
+                continue
+            headers = [h for h in raw if h[0] not in STAMP_HEADERS] if raw else []
+            if correlation is not None and not any(h[0] == correlation and h[1] for h in headers):
+                headers.append((correlation, correlation_id))
+            headers += stamps
+            headers.append((SOURCE_HEADER, place))
+            yield headers
+
+    def _prefixed(self, form: str, offsets: pa.Array) -> pa.Array:
+        """The offsets after topic and partition of their range, in this form; null where the source is not known."""
+        ranges = [planned.range for planned in self._spec.slice.ranges]
+        of_ranges = pa.array([form.format(r.topic, r.partition).encode() for r in ranges], pa.binary())
+        src = self._columns.get("src")
+        prefix = of_ranges[0] if src is None else of_ranges.take(src)
+        return pc.binary_join_element_wise(prefix, offsets, pa.scalar(b""))
+
+    @property
+    def partitions(self) -> tuple[int, int] | None:
+        """The lowest and the highest partition that a row asks for; None where none asks for one."""
+        if not self.has("partition"):
+            return None
+        found = pc.min_max(self._columns["partition"])
+        return found["min"].as_py(), found["max"].as_py()
+
+    def first(self, count: int) -> list[tuple[bytes | None, bytes | None]]:
+        """Key and value of the first rows."""
+        head = self.batch.slice(0, count)
+        return list(zip(head.column("key").to_pylist(), head.column("value").to_pylist(), strict=True))
+
+    def rows(self) -> Iterator[Row]:
+        """The rows one by one, for those that need to know them better."""
+        columns = (self._list(name) for name in ("partition", "timestamp_ms", "src_offset"))
+        for (key, value, _, _, headers), partition, timestamp, offset, src, note in zip(
+            self.messages(), *columns, self._list("src", 0), self._list("note"), strict=False
+        ):
+            misfit = None if note is None else note[len(MISFIT_NOTE) :].decode()
+            yield Row(key, value, headers or [], partition, timestamp, None if offset is None else src, offset, misfit)
+
+
+def _names(headers: pa.Array) -> pa.Array:
+    """The names of all headers of a column; null also where the header itself is."""
+    return pc.struct_field(headers.flatten(), "key")
+
+
+def by_range(batch: pa.RecordBatch) -> dict[int, int]:
+    """Rows by index of their range; under 0 where the source is not known."""
+    if "src" not in batch.schema.names:
+        return {0: batch.num_rows}
+    counted = pc.value_counts(pc.fill_null(batch.column("src"), 0)).to_pylist()
+    return {row["values"]: row["counts"] for row in counted}
+
+
+class OutputChecks:
+    """What the destination will not take, found before anything is sent.
+
+    A batch is looked at column-wise first; rows are made only where that finds something.
+    """
+
+    def __init__(self, spec: WriterSpec) -> None:
+        self._spec = spec
+        self._limits = spec.limits
+        # Brokers judge a batch as it comes, and once more as they store it.
+        self._compresses = spec.compression != "none" and not spec.limits.uncompressed
+        # The record's own overhead, and the headers that `OutputRows.rows` adds.
+        topic = max((len(p.range.topic) for p in spec.slice.ranges), default=0)
+        self._added_bytes = 200 + 2 * topic + len(SOURCE_HEADER) + len((spec.correlation_header or "").encode())
+        self._added_bytes += sum(len(name) + len(value) + 10 for name, value in spec.stamps)
+
+    def rejected(self, rows: OutputRows, partitions: int | None = None) -> dict[Rejected, Fault]:
+        """Rows that the topic does not take, with the reason; those known already are left out.
+
+        Args:
+            rows: The rows.
+            partitions: How many partitions the topic has; None: not known.
+        """
+        if partitions is None:
+            partitions = _MOST_PARTITIONS
+        if not self._is_suspect(rows, partitions):
+            return {}
+        found: dict[Rejected, Fault] = {}
+        for row in rows.rows():
+            reason = self._reason(row, partitions)
+            if reason is not None and row.identity not in self._spec.rejected:
+                kind, message = reason
+                found[row.identity] = Fault(
+                    Component.DESTINATION, kind, "RecordRejected", message, int(time.time() * 1000)
+                )
+        return found
+
+    def _is_suspect(self, rows: OutputRows, partitions: int) -> bool:
+        batch = rows.batch
+        if rows.has_unnamed_headers:
+            return True
+        asked = rows.partitions
+        if asked is not None and (asked[0] < 0 or asked[1] >= partitions):
+            return True
+        largest = sum((pc.max(pc.binary_length(batch.column(name))).as_py() or 0) for name in ("key", "value"))
+        headers = rows.column("headers")
+        # All header bytes of the batch bound those of one record.
+        largest += (0 if headers is None else headers.nbytes) + self._added_bytes
+        if largest > self._limits.max_message_bytes or rows.has("note"):
+            return True
+        if self._limits.compacted and batch.column("key").null_count:
+            return True
+        timestamps = rows.column("timestamp_ms")
+        if timestamps is None or timestamps.null_count == len(timestamps):
+            return False
+        times = self._limits.times_ms(int(time.time() * 1000))
+        return pc.min(timestamps).as_py() not in times or pc.max(timestamps).as_py() not in times
+
+    def _reason(self, row: Row, partitions: int) -> tuple[str, str] | None:
+        topic = self._spec.topic
+        if row.misfit is not None:
+            return "does_not_fit", f"the output record does not fit the schema of topic {topic!r}: {row.misfit}"
+        if row.partition is not None and not 0 <= row.partition < partitions:
+            return "partition", (
+                f"the output record is for partition {row.partition} of topic {topic!r}, which has no such partition"
+            )
+        # What follows takes every header to have a name.
+        if any(name is None for name, _ in row.headers):
+            return "header", "a header of the output record has no name (null), which Kafka does not take"
+        size, limit = record_size(row.key, row.value, row.headers), self._limits.max_message_bytes
+        if size > limit:
+            takes = f"{size:,} bytes"
+            if self._compresses:
+                size = compressed_size(self._spec.compression, row.key, row.value, row.headers)
+                takes += f", and about {size:,} compressed ({self._spec.compression})"
+            # Where it is not sure, the brokers decide.
+            if size > limit * (_UNSURE if self._compresses else 1):
+                return "too_large", (
+                    f"the output record takes {takes}; topic {topic!r} takes at most {limit:,} (max.message.bytes)"
+                )
+        if self._limits.compacted and row.key is None:
+            return "null_key", f"the output record has no key, and topic {topic!r} is compacted"
+        if row.timestamp_ms is not None:
+            times = self._limits.times_ms(int(time.time() * 1000))
+            if row.timestamp_ms not in times:
+                return "timestamp", (
+                    f"the output record's timestamp {row.timestamp_ms} ms is outside of what topic {topic!r} takes: "
+                    f"{times.start} to {times.stop - 1} ms"
+                )
+        return None

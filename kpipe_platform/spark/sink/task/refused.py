@@ -1,0 +1,100 @@
+"""Finding the records that the brokers refuse.
+
+A broker refuses a whole batch for one record in it and does not say which. Suspects are produced in transactions
+that are always aborted, so that no reader ever sees them, and halved until each culprit stands alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from kpipe_platform.kafka.client.calls import kafka_error, not_delivered, translate
+from kpipe_platform.policies.faults import Component, Fault
+from kpipe_platform.spark.sink.spec import WriterSpec
+from kpipe_platform.spark.sink.task.outputs import Row
+from kpipe_platform.spark.sink.task.producer import GiveUpError, Sink
+
+# Records of one probe: small enough that halving is cheap, large enough that a clean slice takes few probes.
+_PROBE_RECORDS = 1_000
+_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+# Purges in a row after which the brokers, not the reset, must be the reason.
+_MAX_PURGED = 5
+
+
+def find_refused(
+    producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Collection[int]
+) -> list[tuple[Row, Fault]]:
+    """Rows that the destination refuses, each with the brokers' reason.
+
+    Args:
+        producer: Transactional, initialised, and outside of a transaction; left so.
+        spec: For topic, deadlines and connection.
+        rows: The suspects.
+        refusals: Error codes that are the record's fault.
+
+    Raises:
+        KpipeError: The brokers failed for another reason.
+    """
+    found: list[tuple[Row, Fault]] = []
+    pending = [rows[i : i + _PROBE_RECORDS] for i in range(0, len(rows), _PROBE_RECORDS)]
+    purged = 0
+    while pending:
+        part = pending.pop()
+        error = _probe(producer, spec, part, refusals)
+        if error is None:
+            continue
+        if error.code() in _PURGED and purged < _MAX_PURGED:
+            # After an aborted failure librdkafka purges what is produced while it resets its sequence numbers.
+            purged += 1
+            pending.append(part)
+            continue
+        purged = 0
+        if error.code() not in refusals:
+            raise translate(error, spec.settings, "look for refused records", topic=spec.topic)
+        if len(part) == 1:
+            found.append((part[0], _fault(error, spec)))
+        else:
+            middle = len(part) // 2
+            pending += [part[:middle], part[middle:]]
+    return found
+
+
+def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Collection[int]) -> KafkaError | None:
+    """Produce rows and abort; the brokers' error, a refusal first, or None when they take all of them.
+
+    Raises:
+        KpipeError: Nobody answered in time, or the transaction cannot be aborted, so that no other can begin.
+    """
+    sink = Sink(producer)
+    try:
+        producer.begin_transaction()
+        sink.send_all(spec.output_topic, (row.message for row in rows))
+        left = sink.flush(spec.delivery_timeout_s)
+    except GiveUpError:
+        left = 0
+    except KafkaException as exception:
+        sink.failures.append(kafka_error(exception))
+        left = 0
+    # A failed batch takes the queued ones with it, and the abort purges the rest: neither is the record's fault.
+    failures = list(sink.failures)
+    try:
+        producer.abort_transaction(spec.settings.request_timeout_s)
+    except KafkaException as exception:
+        raise translate(exception, spec.settings, "look for refused records", topic=spec.topic) from exception
+    if left:
+        raise not_delivered(spec.settings, str(spec.slice), left)
+    refused = next((error for error in failures if error.code() in refusals), None)
+    return refused or (failures[0] if failures else None)
+
+
+def _fault(error: KafkaError, spec: WriterSpec) -> Fault:
+    return Fault(
+        Component.DESTINATION,
+        "refused",
+        error.name(),
+        f"the brokers refuse the output record for topic {spec.topic!r}: {error.str()}",
+        int(time.time() * 1000),
+    )

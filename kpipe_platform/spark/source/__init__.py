@@ -1,0 +1,1 @@
+"""Kafka to columns: reading ranges, decoding, tables."""

@@ -1,0 +1,92 @@
+"""Reading by kpipe's own Kafka client, where a record has a timestamp that Spark's Kafka source fails on.
+
+Producers may set any 64 bits as a timestamp, and Spark's source multiplies them by 1,000 and fails on an overflow, for
+all records of its task. This is slower than Spark's source, and only for what that one cannot read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.kafka.model.offsets import OffsetRange, offsets_at
+from kpipe_platform.kafka.model.records import KafkaRecord
+from kpipe_platform.kafka.read.reader import read_range
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+LARGEST_MS = (2**63 - 1) // 1000
+"""The last millisecond that Spark can count in microseconds; its negative is about the first one."""
+
+# Rows and bytes of one Arrow batch.
+_BATCH_ROWS, _BATCH_BYTES = 2_000, 4 * 2**20
+
+
+def is_beyond_spark(clients: Clients, ranges: Iterable[OffsetRange], isolation: str) -> bool:
+    """Whether one of the ranges may hold a timestamp after the last one that Spark can count; one call."""
+    wanted = {(r.topic, r.partition): r for r in ranges if not r.is_empty}
+    firsts = offsets_at(clients, wanted, LARGEST_MS + 1, isolation) if wanted else {}
+    return any(first is not None and first < wanted[place].end for place, first in firsts.items())
+
+
+def reading(settings: ConnectionSettings, group: str, isolation: str) -> Any:
+    """The function of ``mapInArrow`` that reads the ranges which its rows name."""
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for place in batch.to_pylist():
+                yield from batches_of(read_range(settings, group, OffsetRange(**place), isolation))
+
+    return read
+
+
+def batches_of(records: Iterable[KafkaRecord]) -> Iterator[pa.RecordBatch]:
+    """Records as Arrow batches with the columns of Spark's Kafka source."""
+    rows: list[dict[str, Any]] = []
+    size = 0
+    for record in records:
+        rows.append(_row(record))
+        size += len(record.key or b"") + len(record.value or b"")
+        if len(rows) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+            yield _batch(rows)
+            rows, size = [], 0
+    if rows:
+        yield _batch(rows)
+
+
+def _row(record: KafkaRecord) -> dict[str, Any]:
+    # A record without a timestamp has -1, for Java's client.
+    timestamp_ms = -1 if record.timestamp_ms is None else record.timestamp_ms
+    return {
+        "key": record.key,
+        "value": record.value,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": timestamp_ms * 1000 if abs(timestamp_ms) <= LARGEST_MS else None,
+        "timestampType": int(record.timestamp_type == "log_append_time"),
+        "headers": [{"key": name, "value": value} for name, value in record.headers] or None,
+    }
+
+
+def _batch(rows: list[dict[str, Any]]) -> pa.RecordBatch:
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist(
+        rows,
+        schema=pa.schema(
+            [
+                ("key", pa.binary()),
+                ("value", pa.binary()),
+                ("topic", pa.string()),
+                ("partition", pa.int32()),
+                ("offset", pa.int64()),
+                ("timestamp", pa.timestamp("us", "UTC")),
+                ("timestampType", pa.int32()),
+                ("headers", pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))),
+            ]
+        ),
+    )

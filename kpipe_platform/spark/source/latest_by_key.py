@@ -1,0 +1,107 @@
+"""A whole compacted topic as a table: the latest value of each key. No offsets move."""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as F
+
+from kpipe_platform.codecs import Codec
+from kpipe_platform.errors import RecordFaultError
+from kpipe_platform.kafka.admin.topics import describe_topics
+from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.model.offsets import OffsetRange, watermarks
+from kpipe_platform.policies.faults import Component
+from kpipe_platform.spark.source.client_reader import is_beyond_spark
+from kpipe_platform.spark.source.reader import empty_rows, read_by_client, read_ranges
+from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs, decode_rows
+
+
+def latest_by_key(
+    session: SparkSession,
+    clients: Clients,
+    topic: str,
+    codecs: TopicCodecs,
+    *,
+    isolation: str,
+    group: str,
+    parallelism: int,
+    hide_messages: bool = False,
+) -> SliceFrames:
+    """The latest value of each key, tombstoned keys removed, records without a key left out.
+
+    Tombstones of a key that lies in several partitions remove it for as long as the topic keeps them
+    (``delete.retention.ms``): compaction works on each partition by itself.
+
+    Args:
+        session: The Spark session.
+        clients: Kafka clients.
+        topic: The topic.
+        codecs: How keys and values decode.
+        isolation: ``read_committed`` or ``read_uncommitted``.
+        group: Prefix of Spark's group ids.
+        parallelism: Tasks that the engine runs at once.
+        hide_messages: Do not say what is wrong with a value that does not decode, because that may quote it.
+
+    Returns:
+        Frames whose ``good`` has the decoded value's columns and ``_kafka``, as of the log's end at the call. Its rows
+        are cached once they are looked at, for the asset may use them for each of its slices, until ``release``.
+
+    Raises:
+        RecordFaultError: A latest value does not decode.
+        TopicNotFoundError: The topic does not exist.
+    """
+    count = describe_topics(clients, [topic])[topic].partitions
+    marks = watermarks(clients, [(topic, n) for n in range(count)], isolation)
+    ranges = [OffsetRange(topic, n, marks[(topic, n)].log_start, marks[(topic, n)].end) for n in range(count)]
+    by_client = False
+    if all(r.is_empty for r in ranges):
+        rows = empty_rows(session)
+    elif by_client := is_beyond_spark(clients, ranges, isolation):
+        rows = read_by_client(session, clients.settings, ranges, isolation=isolation, group=group)
+    else:
+        rows = read_ranges(
+            session, clients.settings, ranges, isolation=isolation, group=group, parts=max(count, parallelism)
+        )
+    latest = _newest(rows.where("key is not null")).where("value is not null")
+    frames = decode_rows(latest, codecs, src=F.lit(0), lacks_times=by_client)
+    frames.keep()
+    try:
+        _refuse_undecoded(frames, topic, codecs.value, hide_messages=hide_messages)
+    except BaseException:
+        frames.release()
+        raise
+    return frames
+
+
+def _newest(rows: DataFrame) -> DataFrame:
+    """The last record of each key, tombstones too.
+
+    Offsets order the records of one partition. A topic that was given more partitions, or has producers with different
+    partitioners, has a key in several: there the timestamps decide, and of equal ones the higher partition, where
+    partitions that were added are.
+    """
+    last = Window.partitionBy("key", "partition").orderBy(F.col("offset").desc())
+    newest = Window.partitionBy("key").orderBy(F.col("timestamp").desc(), F.col("partition").desc())
+    # One shuffle serves both.
+    found = rows.repartition("key")
+    for window in (last, newest):
+        found = found.withColumn("_nth", F.row_number().over(window)).where("_nth = 1").drop("_nth")
+    return found
+
+
+def _refuse_undecoded(frames: SliceFrames, topic: str, codec: Codec, *, hide_messages: bool) -> None:
+    if not frames.can_fault:
+        return
+    bad = (
+        frames.decoded.where("bad is not null")
+        .select("_kafka.partition", "bad.offset", "bad.value", "bad.component")
+        .head(1)
+    )
+    if bad:
+        if bad[0]["component"] == Component.SOURCE.value:
+            why = "its timestamp is outside of what Spark can hold"
+        else:
+            found = codec.explain(bytes(bad[0]["value"] or b""))
+            why = found.kind if hide_messages else found.message
+        msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {why}"
+        raise RecordFaultError(msg, fix="mend the record: write the key again", topic=topic)

@@ -1,0 +1,1 @@
+"""What a stage is given and returns: forms, rules, map_records."""

@@ -1,0 +1,172 @@
+"""Python functions over records, with retries and a fault for each record that fails in the end."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Literal, cast
+
+import pyarrow as pa
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType, StructField, StructType
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.policies.faults import FaultAction
+from kpipe_platform.policies.retry import RecordRetryPolicy
+from kpipe_platform.spark.failures import root_cause
+from kpipe_platform.spark.stage.notes import current_notes
+from kpipe_platform.spark.stage.record_worker import NOTE, RowWorker
+
+
+def map_records(
+    df: DataFrame,
+    fn: Callable[[Any], Any],
+    *,
+    schema: str | StructType,
+    batch: Literal["pandas", "arrow"] | None = None,
+    retry: RecordRetryPolicy | None = None,
+    on_fault: FaultAction | None = None,
+) -> DataFrame:
+    """Call a Python function with each record, on the executors; once a record, whatever is read of the result.
+
+    A record whose function raises is tried again as ``retry`` says, and is a fault then, with its attempts; so is one
+    whose result does not fit ``schema``. Exceptions that say nothing of the record (a connection refused, a timeout, no
+    memory or disk, a ``TransientError``) are never faults: when the attempts are used up they fail the run, offsets
+    unmoved. Called outside of an asset, for example in a unit test, the first fault is raised.
+
+    Args:
+        df: Records, with ``_kafka`` where faults are to be handled.
+        fn: Without ``batch``: takes a dict of the columns (with ``_kafka`` as a dict) and returns a dict of the
+            schema's columns, a list of such dicts, or None to leave the record out. With ``batch``: takes a
+            pandas.DataFrame or a pyarrow.RecordBatch and returns the same kind with as many rows in the same order; a
+            batch that fails is halved until the failing record stands alone.
+        schema: Columns of the result without ``_kafka``: DDL text such as ``"id BIGINT NOT NULL, fare DOUBLE"``, or
+            a StructType. A field that the function leaves out is null.
+        batch: What the function takes and returns.
+        retry: Attempts at a record that fails alone; None: one.
+        on_fault: What happens to a record that fails; None: the asset's action for its stage.
+
+    Columns:
+        The schema's (each nullable), and ``_kafka`` where ``df`` has it, so that key, headers and source travel on.
+
+    Raises:
+        ConfigError: An argument makes no sense, ``fn`` cannot be pickled, or ``_kafka`` is missing.
+    """
+    name = getattr(fn, "__name__", type(fn).__name__)
+    if batch not in (None, "pandas", "arrow"):
+        msg = f"map_records({name}, batch={batch!r})"
+        raise ConfigError(msg, fix='use batch="pandas", batch="arrow", or leave it out for one record at a time')
+    if not callable(fn):
+        msg = f"map_records({fn!r}): it cannot be called"
+        raise ConfigError(msg, fix="give a function of one argument")
+    if retry is not None and not isinstance(retry, RecordRetryPolicy):
+        msg = f"map_records({name}, retry={retry!r})"
+        raise ConfigError(msg, fix="use RecordRetryPolicy(max_attempts=...)")
+    notes = current_notes()
+    kept = "_kafka" in df.columns
+    if notes is not None and not kept:
+        msg = f"map_records({name}): the DataFrame has no _kafka to name failing records by"
+        raise ConfigError(msg, fix="call it before _kafka is dropped")
+    declared = _declared(df, schema, name)
+    _check_pickles(fn, name)
+    fields = [StructField(f.name, f.dataType, True) for f in declared.fields]
+    if kept:
+        fields.append(df.schema["_kafka"])
+    made = StructType([*fields, StructField(NOTE, StringType(), True)])
+    worker = RowWorker(
+        fn=fn,
+        batch=batch,
+        retry=retry,
+        action=_action(on_fault, name),
+        schema=_arrow_schema(made, name),
+        required=tuple(f.name for f in declared.fields if not f.nullable),
+        raises=notes is None,
+    )
+    # Good rows and faults are read apart from each other; the function runs once.
+    mapped = df.mapInArrow(lambda batches: worker(batches), made).persist()
+    if notes is not None:
+        notes.cached.append(mapped)
+        place = [F.col(f"_kafka.{column}").alias(column) for column in ("topic", "partition", "offset")]
+        notes.faults.append(mapped.where(F.col(NOTE).isNotNull()).select(*place, F.col(NOTE).alias("note")))
+    return mapped.where(F.col(NOTE).isNull()).drop(NOTE)
+
+
+def _declared(df: DataFrame, schema: str | StructType, name: str) -> StructType:
+    try:
+        declared = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
+    except Exception as error:
+        msg = f"map_records({name}): the schema {schema!r} cannot be read: {root_cause(error)}"
+        raise ConfigError(msg, fix='write it as DDL, for example "id BIGINT NOT NULL, fare DOUBLE"') from error
+    if not isinstance(declared, StructType):
+        msg = f"map_records({name}): the schema {schema!r} declares no columns"
+        raise ConfigError(msg, fix='write it as DDL, for example "id BIGINT NOT NULL, fare DOUBLE"')
+    # Spark does not tell columns apart by case.
+    folded = [column.lower() for column in declared.names]
+    twice = sorted({column for column in folded if folded.count(column) > 1})
+    if twice:
+        msg = f"map_records({name}): the schema {schema!r} declares {', '.join(map(repr, twice))} more than once"
+        raise ConfigError(msg, fix="give each column a name of its own")
+    reserved = {"_kafka", NOTE} & set(folded)
+    if reserved or not declared.names:
+        msg = f"map_records({name}): the schema {schema!r} has no columns of its own, or names {sorted(reserved)}"
+        raise ConfigError(msg, fix="declare the columns that the function returns; _kafka is kept by itself")
+    return declared
+
+
+def _arrow_schema(made: StructType, name: str) -> pa.Schema:
+    try:
+        return to_arrow_schema(made, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
+    except Exception as error:
+        msg = f"map_records({name}): a type of the schema cannot leave Python: {root_cause(error)}"
+        raise ConfigError(msg, fix="declare another type, for example STRING") from error
+
+
+def _action(on_fault: FaultAction | None, name: str) -> FaultAction | None:
+    try:
+        return None if on_fault is None else FaultAction(on_fault)
+    except ValueError:
+        msg = f"map_records({name}, on_fault={on_fault!r})"
+        raise ConfigError(msg, fix="use one of FaultAction, or None for the asset's action") from None
+
+
+def _check_pickles(fn: Callable[..., Any], name: str) -> None:
+    try:
+        cloudpickle.dumps(fn)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        culprits = ", ".join(sorted(_unpicklable(fn))) or "something that it uses"
+        msg = f"map_records({name}): the function cannot be sent to Spark's workers because of {culprits}: {error}"
+        raise ConfigError(
+            msg,
+            fix="make it inside the function, or once a worker in a function under functools.cache; "
+            "and pass plain values in",
+        ) from error
+
+
+def _unpicklable(fn: Callable[..., Any], depth: int = 3) -> set[str]:
+    """Names of what the function captures that cannot be pickled; of a function that it calls, what that captures."""
+    found = set()
+    for name, value in _captured(fn).items():
+        try:
+            cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
+        except Exception:  # noqa: BLE001  # whatever it raises, it cannot be pickled
+            inside = _unpicklable(value, depth - 1) if depth and inspect.isroutine(value) else set()
+            found |= inside or {f"{name!r} ({type(value).__name__})"}
+    return found
+
+
+def _captured(fn: Callable[..., Any]) -> dict[str, Any]:
+    if isinstance(fn, functools.partial):
+        arguments = {f"argument {i}": value for i, value in enumerate(fn.args)}
+        return {**arguments, **fn.keywords, **_captured(fn.func)}
+    if inspect.ismethod(fn):
+        return {**getattr(fn.__self__, "__dict__", {}), **_captured(fn.__func__)}
+    try:
+        used = inspect.getclosurevars(fn)
+    except (TypeError, ValueError):
+        # An object that can be called, or a variable that is not set yet.
+        return dict(vars(fn)) if hasattr(fn, "__dict__") else {}
+    return {**used.globals, **used.nonlocals}

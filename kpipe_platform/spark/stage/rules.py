@@ -1,0 +1,186 @@
+"""Rules of a stage: conditions that each record must meet, several in one pass.
+
+A rule holds for a record only where its condition is true. Null is not true: a rule on a column that may be null says
+what null means, for example ``arr_delay is null or arr_delay > -1000``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import BooleanType
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.policies.faults import Component
+from kpipe_platform.spark.failures import root_cause
+from kpipe_platform.spark.stage.notes import current_notes
+
+RuleAction = Literal["warn", "skip", "dead_letter", "stop"]
+_ACTIONS = ("warn", "skip", "dead_letter", "stop")
+# Where several rules fail, the gravest action counts. "" is what the asset says, which may be to stop.
+_GRAVEST = ("stop", "", "dead_letter", "skip")
+_FAILED = "_kpipe_failed_rules"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One condition.
+
+    Args:
+        name: Names it in the metadata, in dead letters and in ``rule_checks``.
+        condition: SQL text, or a boolean Column.
+        action: What happens to a record that it does not hold for: ``warn`` (counted, and it goes on), ``skip``,
+            ``dead_letter`` or ``stop``; None: the asset's action for its stage.
+    """
+
+    name: str
+    condition: str | Column
+    action: RuleAction | None = None
+
+
+def expect(df: DataFrame, condition: str | Column, *, name: str, action: RuleAction | None = None) -> DataFrame:
+    """The records that a rule holds for; what happens to the others is the action's.
+
+    Args:
+        df: Records, with ``_kafka`` unless the action is ``warn``.
+        condition: SQL text, or a boolean Column. It holds only where it is true; null is not.
+        name: Names the rule.
+        action: See ``Rule``.
+
+    Returns:
+        The same columns. With ``warn``: all records.
+
+    Raises:
+        ConfigError: See ``expect_all``.
+    """
+    return expect_all(df, [Rule(name, condition, action)])
+
+
+def expect_all(df: DataFrame, rules: Sequence[Rule]) -> DataFrame:
+    """The records that all rules hold for, but those that only warn; every rule is looked at for every record.
+
+    A record that fails several rules is set aside once, names all of them, and the gravest of their actions counts:
+    stop, the asset's own, dead_letter, skip. Called outside of an asset, for example in a unit test, the records are
+    filtered and nothing is kept of the others.
+
+    Args:
+        df: Records, with ``_kafka`` unless all rules warn.
+        rules: The rules; their names are unique.
+
+    Returns:
+        The same columns.
+
+    Raises:
+        ConfigError: A name is empty or given twice, a condition cannot be read or is no boolean, an action is not
+            known, or ``_kafka`` is missing.
+    """
+    _check(df, rules)
+    failing = {rule.name: ~F.coalesce(_column(df, rule), F.lit(False)) for rule in rules}
+    grave = [rule for rule in rules if rule.action != "warn"]
+    names = F.array_compact(F.array(*[F.when(failing[r.name], F.lit(r.name)) for r in rules]))
+    # Read twice below, and a condition may be random: looked at once.
+    looked = df.withColumn(_FAILED, names).persist()
+    set_aside = reduce(Column.__or__, [F.array_contains(_FAILED, r.name) for r in grave], F.lit(False))
+    notes = current_notes()
+    if notes is not None:
+        notes.rules.update(rule.name for rule in rules)
+        notes.cached.append(looked)
+        notes.counts.append(_counts(looked, rules))
+        if grave:
+            place = [F.col(f"_kafka.{name}").alias(name) for name in ("topic", "partition", "offset")]
+            notes.faults.append(looked.where(set_aside).select(*place, _note(rules).alias("note")))
+    return looked.where(~set_aside).drop(_FAILED)
+
+
+def _check(df: DataFrame, rules: Sequence[Rule]) -> None:
+    names = [rule.name for rule in rules]
+    if not rules:
+        msg = "expect_all has no rules"
+        raise ConfigError(msg, fix='expect_all(df, [Rule("name", "condition")])')
+    for name in names:
+        if not isinstance(name, str) or not name.strip() or names.count(name) > 1:
+            msg = f"the rules are named {', '.join(map(repr, names))}"
+            raise ConfigError(msg, fix="give each rule a name of its own")
+    notes = current_notes()
+    known = sorted(notes.rules.intersection(names)) if notes is not None else []
+    if known:
+        msg = f"the stage has two rules named {known[0]!r}, and they would be counted as one"
+        raise ConfigError(msg, fix="give each rule of a stage a name of its own")
+    for rule in rules:
+        if rule.action is not None and rule.action not in _ACTIONS:
+            msg = f"rule {rule.name!r} has the action {rule.action!r}"
+            raise ConfigError(msg, fix=f"use one of {', '.join(_ACTIONS)}; or None for the asset's")
+        if rule.action != "warn" and "_kafka" not in df.columns:
+            msg = f"rule {rule.name!r} sets records aside, and the DataFrame has no _kafka to name them by"
+            raise ConfigError(msg, fix='call it before _kafka is dropped, or use action="warn"')
+
+
+def _column(df: DataFrame, rule: Rule) -> Column:
+    """The condition, read and typed now rather than in the middle of a run."""
+    try:
+        column = F.expr(rule.condition) if isinstance(rule.condition, str) else rule.condition
+        kind = df.select(column.alias("c")).schema["c"].dataType
+        if isinstance(kind, BooleanType):
+            # An aggregate or a generator can be selected alone, and cannot be asked of each record.
+            df.select("*", F.coalesce(column, F.lit(False)).alias(_FAILED)).schema  # noqa: B018  # analysed here
+    except Exception as error:
+        msg = f"rule {rule.name!r}: the condition {rule.condition!s} cannot be read: {root_cause(error)}"
+        raise ConfigError(msg, fix="write a condition of Spark SQL over the DataFrame's columns") from error
+    if not isinstance(kind, BooleanType):
+        msg = f"rule {rule.name!r}: the condition {rule.condition!s} is {kind.simpleString()}, not boolean"
+        raise ConfigError(msg, fix="compare it with something")
+    return column
+
+
+def _note(rules: Sequence[Rule]) -> Column:
+    """A ``RowFault`` as JSON, of the rules that a row fails."""
+
+    def failed(rule: Rule) -> Column:
+        return F.array_contains(_FAILED, rule.name)
+
+    texts = [F.when(failed(r), F.lit(_shown(r))) for r in rules]
+    action = F.lit(None).cast("string")
+    for gravity in reversed(_GRAVEST):
+        having = [failed(r) for r in rules if (r.action or "") == gravity]
+        if having:
+            chosen = F.lit(gravity or None).cast("string")
+            action = F.when(reduce(Column.__or__, having), chosen).otherwise(action)
+    fault = F.struct(
+        F.lit(Component.STAGE.value).alias("component"),
+        F.lit("rule").alias("kind"),
+        F.lit("RuleFailed").alias("exception_type"),
+        F.concat(F.lit("failed: "), F.concat_ws(", ", *texts)).alias("message"),
+        F.unix_millis(F.current_timestamp()).alias("at_ms"),
+    )
+    return F.to_json(F.struct(fault.alias("fault"), action.alias("action"), F.col(_FAILED).alias("rules")))
+
+
+def _shown(rule: Rule) -> str:
+    text = rule.condition if isinstance(rule.condition, str) else str(rule.condition).removeprefix("Column<")[1:-2]
+    # Of a Python function Spark shows its own objects and their addresses.
+    return rule.name if "Origin(" in text else f"{rule.name} ({text})"
+
+
+def _counts(looked: DataFrame, rules: Sequence[Rule]) -> DataFrame:
+    """A row a rule with the JSON of its ``RuleCount``, out of one aggregation."""
+    found = looked.agg(
+        F.count(F.lit(1)).alias("checked"),
+        *[F.count(F.when(F.array_contains(_FAILED, r.name), 1)).alias(f"failed_{i}") for i, r in enumerate(rules)],
+    )
+    each = [
+        F.to_json(
+            F.struct(
+                F.lit(rule.name).alias("rule"),
+                F.lit(rule.action or "asset").alias("action"),
+                F.col("checked"),
+                F.col(f"failed_{i}").alias("failed"),
+            )
+        )
+        for i, rule in enumerate(rules)
+    ]
+    return found.select(F.explode(F.array(*each)).alias("note"))

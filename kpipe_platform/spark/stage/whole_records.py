@@ -1,0 +1,70 @@
+"""A record is never both written and dead-lettered: of one with several rows, none is written if one was set aside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import reduce
+from itertools import compress
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F
+
+from kpipe_platform.kafka.model.records import KafkaRecord
+from kpipe_platform.spark.stage.notes import StageNotes
+
+_PLACE = ("topic", "partition", "offset")
+_ASIDE = "_kpipe_set_aside"
+
+
+def of_whole_records(output: Any, notes: StageNotes) -> Any:
+    """A stage's output without the rows of records of which it set another row aside.
+
+    For writers in parallel, and for other stores; one writer of a whole slice leaves them out by itself.
+
+    Args:
+        output: What the stage returned, in any form; as it is where it does not have ``_kafka``.
+        notes: What it set aside.
+    """
+    if not notes.faults:
+        return output
+    places = reduce(DataFrame.union, notes.faults).select(*_PLACE)
+    if isinstance(output, DataFrame):
+        return _without(output, places)
+    kafka = _kafka_of(output)
+    if kafka is None:
+        return output
+    gone = {tuple(row) for row in places.collect()}
+    keep = [_place(one) not in gone for one in kafka]
+    if isinstance(output, list):
+        return list(compress(output, keep))
+    if isinstance(output, pa.Table):
+        return output.filter(pa.array(keep, pa.bool_()))
+    # pandas and polars, which need not be installed.
+    return output.loc[keep] if hasattr(output, "loc") else output.filter(keep)
+
+
+def _without(output: DataFrame, places: DataFrame) -> DataFrame:
+    if "_kafka" not in output.columns or not set(_PLACE) <= set(output.select("_kafka.*").columns):
+        return output
+    aside = places.select(F.struct(*_PLACE).alias(_ASIDE))
+    same = [F.col(f"_kafka.{name}") == F.col(f"{_ASIDE}.{name}") for name in _PLACE]
+    # Broadcast: a shuffle would not keep the order of a partition's records.
+    return output.join(F.broadcast(aside), reduce(Column.__and__, same), "left_anti")
+
+
+def _kafka_of(output: Any) -> Iterable[Any] | None:
+    """The coordinates of each row; None where it has none."""
+    if isinstance(output, list):
+        return output
+    if isinstance(output, pa.Table):
+        return output.column("_kafka").to_pylist() if "_kafka" in output.column_names else None
+    return output["_kafka"] if "_kafka" in getattr(output, "columns", ()) else None
+
+
+def _place(one: Any) -> tuple[Any, ...] | None:
+    if isinstance(one, KafkaRecord):
+        return one.topic, one.partition, one.offset
+    fields = one.asDict() if isinstance(one, Row) else one
+    return tuple(map(fields.get, _PLACE)) if isinstance(fields, Mapping) else None

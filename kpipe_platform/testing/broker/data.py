@@ -1,0 +1,140 @@
+"""The embedded broker's folder: what is in it, and what may be deleted."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import tempfile
+import uuid
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from kpipe_platform.errors import ConfigError, EnvironmentSetupError
+from kpipe_platform.jvm.private_files import private_folder
+from kpipe_platform.testing.broker.config import NodePorts
+
+__all__ = ["BrokerData"]
+
+_MARKER = "kpipe-broker.json"
+
+
+@dataclass(frozen=True)
+class BrokerData:
+    """An opened folder.
+
+    Attributes:
+        root: The folder; each node has ``node-N`` in it.
+        cluster_id: Kafka's id of the cluster.
+        brokers: Number of nodes.
+        throw_away: Whether `remove` deletes the data. Data that was there before is never thrown away.
+        made: Whether the folder itself was made by opening it.
+        ports: Ports of the last run, or none; taken again when they are free, so that clients find it.
+    """
+
+    root: Path
+    cluster_id: str
+    brokers: int
+    throw_away: bool
+    made: bool
+    ports: tuple[NodePorts, ...] = ()
+
+    @classmethod
+    def open(cls, root: Path | None, *, brokers: int, keep: bool) -> BrokerData:
+        """Open a folder, or make one.
+
+        Args:
+            root: The folder; None for a new temporary one.
+            brokers: Number of nodes.
+            keep: Keep the data when the broker is stopped.
+
+        Raises:
+            ConfigError: The folder holds something else, or the data of another number of brokers.
+            EnvironmentSetupError: The folder cannot be made.
+        """
+        try:
+            if root is None:
+                root, made = Path(tempfile.mkdtemp(prefix="kpipe-broker-")), True
+            else:
+                root = root.expanduser().absolute()
+                made = not root.exists()
+                private_folder(root)
+        except OSError as error:
+            msg = f"The broker's folder cannot be made: {error}"
+            raise EnvironmentSetupError(msg, fix="choose a folder that can be written") from error
+        marker = root / _MARKER
+        if marker.exists():
+            return cls._reopen(marker, brokers)
+        if any(root.iterdir()):
+            msg = f"{root} is not empty and holds no data of an embedded broker."
+            raise ConfigError(msg, fix="choose an empty or a new folder")
+        data = cls(root, _new_cluster_id(), brokers, throw_away=not keep, made=made)
+        data.remember(())
+        return data
+
+    @classmethod
+    def _reopen(cls, marker: Path, brokers: int) -> BrokerData:
+        try:
+            fields = json.loads(marker.read_text(encoding="utf-8"))
+            ports = tuple(NodePorts(each["listeners"], each["controller"]) for each in fields["ports"])
+            cluster_id, found = fields["cluster_id"], fields["brokers"]
+        except (ValueError, KeyError, TypeError) as error:
+            msg = f"{marker} cannot be read: {error}"
+            raise ConfigError(msg, fix=f"delete the folder {marker.parent}, or choose another") from error
+        if found != brokers:
+            msg = f"{marker.parent} holds the data of {found} brokers, but {brokers} are asked for."
+            raise ConfigError(msg, fix=f"start {found}, or choose another folder")
+        return cls(marker.parent, cluster_id, brokers, throw_away=False, made=False, ports=ports)
+
+    def node_folder(self, node: int) -> Path:
+        """Folder of one node."""
+        return self.root / f"node-{node}"
+
+    def log_path(self, node: int) -> Path:
+        """Log file of one node."""
+        return self.node_folder(node) / "kafka.log"
+
+    def pid_file(self, node: int) -> Path:
+        """File that identifies one node's process while it runs."""
+        return self.node_folder(node) / "kafka.pid"
+
+    def orphan_folder(self, node: int) -> Path | None:
+        """What may be deleted once nobody is left to stop the node."""
+        if not self.throw_away:
+            return None
+        return self.root if self.made else self.node_folder(node)
+
+    def remember(self, ports: tuple[NodePorts, ...]) -> None:
+        """Write down the ports of this run."""
+        fields = {
+            "cluster_id": self.cluster_id,
+            "brokers": self.brokers,
+            "ports": [{"listeners": dict(each.listeners), "controller": each.controller} for each in ports],
+        }
+        (self.root / _MARKER).write_text(json.dumps(fields, indent=1), encoding="utf-8")
+
+    def remove(self, *, keep_logs: bool = False) -> None:
+        """Delete the data, when it may be thrown away.
+
+        Args:
+            keep_logs: Leave the nodes' logs and settings, to find out why a start failed.
+        """
+        if not self.throw_away:
+            return
+        for node in range(self.brokers):
+            folder = self.node_folder(node)
+            shutil.rmtree(folder / "data" if keep_logs else folder, ignore_errors=True)
+        (self.root / _MARKER).unlink(missing_ok=True)
+        if self.made:
+            with suppress(OSError):
+                self.root.rmdir()
+
+
+def _new_cluster_id() -> str:
+    # Kafka's form of a UUID: 22 characters of URL-safe base64, which its tools take for an option when they
+    # begin with a dash.
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
