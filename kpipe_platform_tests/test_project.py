@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib.metadata
 import re
 import subprocess
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Any
 
+import grimp
 import pytest
 import tomli
 from packaging.requirements import Requirement
@@ -145,3 +147,17 @@ def test_setup_script_has_every_stage_and_installs_every_extra() -> None:
     assert stages is not None
     assert sorted(extras.group(1).split(",")) == sorted(EXTRAS)
     assert set(re.findall(r"scripts/setup (\w+)", text_of("Makefile"))) <= set(stages.group(1).split(" | "))
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    """Imports for type checkers count too: a circle of them shows that two modules are one."""
+    graph = grimp.build_graph("kpipe_platform", exclude_type_checking_imports=False, cache_dir=None)
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    TopologicalSorter(imported).prepare()  # a CycleError names the circle
+
+
+def test_folders_are_small() -> None:
+    """About a dozen modules: a folder's listing says where a line belongs."""
+    folders = {path.parent for path in (ROOT / "kpipe_platform").rglob("*.py")}
+    large = {str(folder): count for folder in folders if (count := len(list(folder.glob("*.py")))) > 14}
+    assert large == {}

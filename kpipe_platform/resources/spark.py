@@ -10,7 +10,8 @@ from pydantic import Field, PrivateAttr
 
 from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.spark.engine.attach import detach, tasks_of
-from kpipe_platform.spark.engine.session import ASSUMED_TASKS, EngineSettings, get_session
+from kpipe_platform.spark.engine.session import get_session
+from kpipe_platform.spark.engine.settings import ASSUMED_TASKS, EngineSettings
 
 
 class SparkEngine(KnownNames, LazyPySparkResource):

@@ -299,7 +299,8 @@ def spark_remote(pytestconfig: pytest.Config) -> Iterator[str | None]:
 def spark(pytestconfig: pytest.Config, spark_remote: str | None) -> Iterator[SparkSession]:
     """A Spark session for the whole test session, with the Kafka connector."""
     from kpipe_platform.spark.engine.attach import detach
-    from kpipe_platform.spark.engine.session import EngineSettings, get_session
+    from kpipe_platform.spark.engine.session import get_session
+    from kpipe_platform.spark.engine.settings import EngineSettings
 
     if spark_remote is not None:
         holder = object()

@@ -13,7 +13,8 @@ from kpipe_platform.errors import EngineUnavailableError, EnvironmentSetupError
 from kpipe_platform.spark.connect.executors import Executors
 from kpipe_platform.spark.connect.server import ConnectServer
 from kpipe_platform.spark.engine.attach import detach
-from kpipe_platform.spark.engine.session import EngineSettings, get_session
+from kpipe_platform.spark.engine.session import get_session
+from kpipe_platform.spark.engine.settings import EngineSettings
 
 from .conftest import ENGINE
 from .standalone import StandaloneCluster

@@ -35,7 +35,8 @@ from kpipe_platform.jvm.ports import free_port
 from kpipe_platform.kafka.admin.topics import TopicLimits
 from kpipe_platform.spark.connect.server import ConnectServer
 from kpipe_platform.spark.engine.attach import detach
-from kpipe_platform.spark.engine.session import EngineSettings, get_session
+from kpipe_platform.spark.engine.session import get_session
+from kpipe_platform.spark.engine.settings import EngineSettings
 from kpipe_platform.spark.sink.single_pass import rows_per_record
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.processes import wait_until

@@ -23,7 +23,8 @@ from kpipe_platform.errors import (
 from kpipe_platform.jvm.ports import free_port
 from kpipe_platform.policies.faults import Fault
 from kpipe_platform.spark.causes import Cause, is_sparks
-from kpipe_platform.spark.engine.session import EngineSettings, get_session
+from kpipe_platform.spark.engine.session import get_session
+from kpipe_platform.spark.engine.settings import EngineSettings
 from kpipe_platform.spark.failures import classify, root_cause
 
 NO_ANSWER = """<_MultiThreadedRendezvous of RPC that terminated with:

@@ -30,8 +30,8 @@ from kpipe_platform.spark.connect.executor_check import check_executors
 from kpipe_platform.spark.connect.idle import IdleSweep
 from kpipe_platform.spark.connect.server import FAILED, OPTIONS, READY
 from kpipe_platform.spark.connect.warm_up import warm_up
-from kpipe_platform.spark.engine.attach import local_tasks
-from kpipe_platform.spark.engine.session import EngineSettings, get_session
+from kpipe_platform.spark.engine.session import get_session
+from kpipe_platform.spark.engine.settings import EngineSettings, local_tasks
 
 _POLL_S = 0.5
 _LOOK_S = 5.0

@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from pyspark import SparkContext
@@ -21,11 +21,9 @@ from pyspark.sql import SparkSession
 
 from kpipe_platform.errors import ConfigError, EngineUnavailableError
 from kpipe_platform.spark.connect.token import TOKEN_VARIABLE, USUAL_PORT, token_for, without_token
+from kpipe_platform.spark.engine.settings import EngineSettings, local_tasks
 
-if TYPE_CHECKING:
-    from kpipe_platform.spark.engine.session import EngineSettings
-
-__all__ = ["attach", "detach", "is_reachable", "local_tasks", "tasks_of"]
+__all__ = ["attach", "detach", "is_reachable", "tasks_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +33,6 @@ _TRUSTED_S = 1.0
 # Spark's own client goes on asking a server that is gone for ten minutes: here it is five seconds.
 _RETRIES = 5
 _BACKOFF_MAX_MS = 2_000
-_LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
 _SPLITS = re.compile(r"splits=(?:Some\()?(\d+)")
 _START = "start one: kpipe spark start; or correct SparkEngine(remote=...)"
 
@@ -202,20 +199,11 @@ def _reach(remote: str) -> OSError | None:
     return None
 
 
-def local_tasks(master: str) -> int | None:
-    """Tasks at once of a local master on this machine; None for another master."""
-    local = _LOCAL.match(master)
-    if local is None:
-        return None
-    cores = local.group(1) or "1"
-    return (os.cpu_count() or 1) if cores == "*" else int(cores)
-
-
 def _ask_tasks(session: SparkSession) -> int | None:
     try:
         master = session.conf.get("spark.master", None) or ""
-        if _LOCAL.match(master) and "*" not in master:
-            return local_tasks(master)
+        if "*" not in master and (tasks := local_tasks(master)) is not None:
+            return tasks
         # A plan's default number of parts: the cores of a local master, or of the executors that a cluster has now.
         plan = session.sql("EXPLAIN SELECT * FROM range(1000000)").collect()[0][0]
         splits = _SPLITS.search(plan)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import os
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import pyspark
 from pyspark.sql import SparkSession
@@ -15,53 +13,11 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.jvm.jars import spark_connector_jars
 from kpipe_platform.jvm.java import find_java
 from kpipe_platform.spark.causes import is_of_lost_java
-from kpipe_platform.spark.connect.token import without_token
-from kpipe_platform.spark.engine.attach import attach, local_tasks
+from kpipe_platform.spark.engine.attach import attach
+from kpipe_platform.spark.engine.settings import EngineSettings, local_tasks
 from kpipe_platform.spark.failures import java_lost
 
 logger = logging.getLogger(__name__)
-
-# Tasks at once that are assumed of an engine that does not say.
-ASSUMED_TASKS = 4
-
-
-@dataclass(frozen=True)
-class EngineSettings:
-    """Which Spark to use.
-
-    Args:
-        master: ``local[*]``, or a cluster's master; not with ``remote``.
-        remote: A Spark Connect server, ``sc://host:port``.
-        app_name: Name in Spark's UI.
-        config: Spark settings.
-        parallelism: Tasks that the engine runs at once; None: the cores of a local master, what a Connect server says,
-            else 4.
-    """
-
-    master: str | None = None
-    remote: str | None = None
-    app_name: str = "kpipe"
-    config: Mapping[str, str] = field(default_factory=dict)
-    parallelism: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.master and self.remote:
-            msg = f"SparkEngine has both master={self.master!r} and remote={without_token(self.remote)!r}"
-            raise ConfigError(msg, fix="keep one of them")
-        if self.remote and not self.remote.startswith("sc://"):
-            msg = f"remote is {without_token(self.remote)!r}"
-            raise ConfigError(msg, fix='a Spark Connect address looks like "sc://127.0.0.1:15002"')
-        if self.parallelism is not None and self.parallelism < 1:
-            msg = f"parallelism is {self.parallelism}"
-            raise ConfigError(msg, fix="set it to 1 or more, or leave it out")
-
-    @property
-    def known_tasks_at_once(self) -> int | None:
-        """How many tasks the engine runs at once, where that is known without asking it."""
-        if self.parallelism is not None:
-            return self.parallelism
-        return None if self.remote else local_tasks(self.master or "local[*]")
-
 
 # What a slice of a topic needs of Spark; a user's own settings go before.
 _DEFAULTS = {

@@ -1,0 +1,62 @@
+"""Which Spark to use."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.spark.connect.token import without_token
+
+_LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
+# Tasks at once that are assumed of an engine that does not say.
+ASSUMED_TASKS = 4
+
+
+@dataclass(frozen=True)
+class EngineSettings:
+    """Which Spark to use.
+
+    Args:
+        master: ``local[*]``, or a cluster's master; not with ``remote``.
+        remote: A Spark Connect server, ``sc://host:port``.
+        app_name: Name in Spark's UI.
+        config: Spark settings.
+        parallelism: Tasks that the engine runs at once; None: the cores of a local master, what a Connect server says,
+            else 4.
+    """
+
+    master: str | None = None
+    remote: str | None = None
+    app_name: str = "kpipe"
+    config: Mapping[str, str] = field(default_factory=dict)
+    parallelism: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.master and self.remote:
+            msg = f"SparkEngine has both master={self.master!r} and remote={without_token(self.remote)!r}"
+            raise ConfigError(msg, fix="keep one of them")
+        if self.remote and not self.remote.startswith("sc://"):
+            msg = f"remote is {without_token(self.remote)!r}"
+            raise ConfigError(msg, fix='a Spark Connect address looks like "sc://127.0.0.1:15002"')
+        if self.parallelism is not None and self.parallelism < 1:
+            msg = f"parallelism is {self.parallelism}"
+            raise ConfigError(msg, fix="set it to 1 or more, or leave it out")
+
+    @property
+    def known_tasks_at_once(self) -> int | None:
+        """How many tasks the engine runs at once, where that is known without asking it."""
+        if self.parallelism is not None:
+            return self.parallelism
+        return None if self.remote else local_tasks(self.master or "local[*]")
+
+
+def local_tasks(master: str) -> int | None:
+    """Tasks at once of a local master on this machine; None for another master."""
+    local = _LOCAL.match(master)
+    if local is None:
+        return None
+    cores = local.group(1) or "1"
+    return (os.cpu_count() or 1) if cores == "*" else int(cores)
