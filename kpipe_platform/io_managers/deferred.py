@@ -46,14 +46,9 @@ def emit_deferred(
     runner = SliceRunner(replace(stage, call=call), kafka_step.settings, topic, by_slice)
     _note_metadata(dg.AssetExecutionContext.get().op_execution_context)
     listener = _Listener(context, stage, kafka_step)
-    step = kafka_step.step
-    numbers = None if step.partition_keys is None else kafka_partitions_of(step, list)
-    units = [Unit()] if numbers is None else [Unit(number) for number in numbers]
     try:
-        yield from _emit(context, kafka_step, runner, units, listener)
+        yield from _emit(context, kafka_step, runner, listener)
     except BaseException as error:
-        for event in runner.undelivered():
-            listener.handle(event)
         listener.events.close("the run was terminated" if isinstance(error, _INTERRUPTIONS) else reason_of(error))
         raise
     listener.events.close()
@@ -122,12 +117,11 @@ def _note_metadata(context: dg.OpExecutionContext) -> None:
     context.add_output_metadata = note  # type: ignore[method-assign]  # of this step's own object
 
 
-def _emit(
-    context: dg.OutputContext, kafka_step: KafkaStep, runner: SliceRunner, units: list[Unit], listener: _Listener
-) -> Iterator[Any]:
-    provenance = kafka_step.settings.run.provenance
+def _emit(context: dg.OutputContext, kafka_step: KafkaStep, runner: SliceRunner, listener: _Listener) -> Iterator[Any]:
+    step, provenance = kafka_step.step, kafka_step.settings.run.provenance
+    units = [Unit()] if step.partition_keys is None else [Unit(number) for number in kafka_partitions_of(step, list)]
     try:
-        results = runner.run(units, listener.handle)
+        results = _run(runner, units, listener)
     except _INTERRUPTIONS:
         # A run that is terminated has committed slices all the same, one that lingers perhaps thousands.
         for result in runner.results.values():
@@ -139,15 +133,24 @@ def _emit(
     if failed:
         # What was committed stays, and Dagster's second copy of the offsets follows it.
         yield from _materializations(context, results, provenance)
-        raise failed[0] if kafka_step.step.partition_keys is None else partitions_failed(results)
+        raise failed[0] if step.partition_keys is None else partitions_failed(results)
     for result in results:
         metadata = materialization_metadata(result.summary, provenance)
         if len(units) == 1:
             context.add_output_metadata(metadata)
         else:
             context.step_context.add_asset_metadata(
-                metadata, asset_key=kafka_step.step.asset_key, partition_key=str(result.unit.partition)
+                metadata, asset_key=step.asset_key, partition_key=str(result.unit.partition)
             )
+
+
+def _run(runner: SliceRunner, units: list[Unit], listener: _Listener) -> list[PartitionResult]:
+    try:
+        return runner.run(units, listener.handle)
+    except BaseException:
+        for event in runner.undelivered():
+            listener.handle(event)
+        raise
 
 
 def _materializations(

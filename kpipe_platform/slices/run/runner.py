@@ -72,6 +72,7 @@ class SliceRunner:
         self._store = store
         self._clock = clock
         self._events: SimpleQueue[RunEvent | Future[Any]] = SimpleQueue()
+        self._waiting: list[UnitRun] = []
         self.results: dict[int | None, PartitionResult] = {}
         """What the run has done until now, by Kafka partition; under None where all are taken together."""
 
@@ -120,10 +121,21 @@ class SliceRunner:
         return list(self.results.values())
 
     def undelivered(self) -> Iterator[RunEvent]:
-        """The events of an interrupted run that were not handled."""
+        """The events of an interrupted run that were not handled.
+
+        A unit that only waited is finished; so is one whose slice was committed all the same, if it was the last.
+        """
         while (event := self._next_event(0)) is not None:
-            if not isinstance(event, Future):
-                yield event
+            answer: Any = event
+            if isinstance(event, Future):
+                answer = None if event.cancelled() or event.exception() else event.result()
+            if isinstance(answer, Taken):
+                if answer.error is None and self._after(answer) != "take":
+                    yield UnitFinished(answer.unit.result)
+            elif isinstance(answer, RunEvent):
+                yield answer
+        for unit in self._waiting:
+            yield UnitFinished(unit.result)
 
     @property
     def _lingers(self) -> bool:
@@ -156,7 +168,7 @@ class SliceRunner:
         poller: LogEndPoller,
         handle: Callable[[RunEvent], None],
     ) -> None:
-        ready, waiting = deque(units), list[UnitRun]()
+        ready, waiting = deque(units), self._waiting
         working, is_polling, poll_at = 0, False, self._clock()
 
         def put(unit: UnitRun, action: Action) -> None:
