@@ -99,7 +99,9 @@ def run(
     value = json.dumps({"id": 1, "note": "a" * 100}).encode()
     produce(servers, topic, ({"value": value} for _ in range(records * slices)))
     connection = kp.KafkaConnection(bootstrap_servers=servers)
-    source = kp.kafka_topic_asset(topic, name="orders", value=kp.JsonCodec("id BIGINT, note STRING"), partitions=1)
+    source = kp.kafka_topic_asset(
+        topic, name="orders", value_codec=kp.JsonCodec("id BIGINT, note STRING"), partitions=1
+    )
 
     @kp.kafka_asset(
         source=source,

@@ -127,7 +127,7 @@ class Kpipe:
 
     def _assets(self, out: str) -> tuple[dg.SourceAsset, dg.AssetsDefinition]:
         work = self._work
-        orders = kp.kafka_topic_asset(work.source, name="orders", value=work.codec, partitions=work.partitions)
+        orders = kp.kafka_topic_asset(work.source, name="orders", value_codec=work.codec, partitions=work.partitions)
         scaling = kp.PartitionScaling(max_records=self._max_records)
         if self._layout == "range":
             mode = kp.ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS

@@ -85,7 +85,7 @@ class JsonEnrich(Work):
         return kp.JsonCodec(FIELDS)
 
     def target(self, out: str) -> kp.KafkaTopic:
-        return kp.KafkaTopic(out, key="customer")
+        return kp.KafkaTopic(out, key_column="customer")
 
     def stage(self, rows: DataFrame) -> DataFrame:
         columns = ["order_id", "customer", "country", "gross", *(["_kafka"] if self.keeps_kafka else [])]
@@ -200,7 +200,7 @@ class RawCopy(Work):
         return kp.RawCodec()
 
     def target(self, out: str) -> kp.KafkaTopic:
-        return kp.KafkaTopic(out, value=kp.RawCodec())
+        return kp.KafkaTopic(out, value_codec=kp.RawCodec())
 
     def stage(self, rows: DataFrame) -> DataFrame:
         return rows.select("_kafka.key", "value", *(["_kafka.headers"] if self.headers else []))

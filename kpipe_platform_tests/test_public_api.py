@@ -74,7 +74,7 @@ def test_no_class_takes_a_name_that_it_does_not_know(name: str) -> None:
         (lambda: KafkaSource(strat="latest"), "start"),
         (lambda: KafkaSource(connection={"bootstrap_servers": "x:1"}, scaling={"max_record": 5}), "max_records"),
         (lambda: KafkaDestination(delivry="at_least_once"), "delivery"),
-        (lambda: KafkaDeadLetterDestination(max_ration=0.1), "max_ratio"),
+        (lambda: KafkaDeadLetterDestination(max_dead_leter_ratio=0.1), "max_dead_letter_ratio"),
         (lambda: KafkaIOManager(onfault="skip"), "on_fault"),
         (lambda: PartitionScaling(max_record=5), "max_records"),
         (lambda: PartitionOwnership(sesion_timeout_s=5), "session_timeout_s"),
@@ -87,8 +87,8 @@ def test_a_mistyped_setting_is_refused_with_the_one_that_was_meant(make: Callabl
         make()
 
 
-SOURCE = kafka_topic_asset("orders", value=JsonCodec("id BIGINT"), partitions=1)
-GROWING = kafka_topic_asset("growing", value=JsonCodec("id BIGINT"))
+SOURCE = kafka_topic_asset("orders", value_codec=JsonCodec("id BIGINT"), partitions=1)
+GROWING = kafka_topic_asset("growing", value_codec=JsonCodec("id BIGINT"))
 ASSET = kafka_asset(source=SOURCE, topic=KafkaTopic("priced"), name="priced")(lambda orders: orders)
 
 
@@ -105,7 +105,7 @@ SECONDS: dict[str, Callable[[float], object]] = {
     "linger_s": _asset(linger_s=..., max_slices=None),
     "max_duration_s": _asset(max_duration_s=...),
     "kafka_offset_sensor(deadline_s": lambda bad: kafka_offset_sensor(ASSET, deadline_s=bad),
-    "maximum_wait_s": lambda bad: kafka_offset_sensor(ASSET, maximum_wait_s=bad),
+    "max_wait_s": lambda bad: kafka_offset_sensor(ASSET, max_wait_s=bad),
     "retry_max_delay_s": lambda bad: kafka_offset_sensor(ASSET, retry_max_delay_s=bad),
     "kafka_partition_sensor(deadline_s": lambda bad: kafka_partition_sensor(GROWING, deadline_s=bad),
     "max_age_s": lambda bad: lag_check(ASSET, max_age_s=bad),
@@ -113,9 +113,9 @@ SECONDS: dict[str, Callable[[float], object]] = {
 }
 COUNTS: dict[str, Callable[[Any], object]] = {
     "max_slices": _asset(max_slices=...),
-    "max_records": lambda bad: lag_check(ASSET, max_records=bad),
-    "minimum_records": lambda bad: kafka_offset_sensor(ASSET, minimum_records=bad),
-    "failed records": _asset(max_dead_letter_ratio=0.5, minimum_dead_letters=...),
+    "max_lag": lambda bad: lag_check(ASSET, max_lag=bad),
+    "min_records": lambda bad: kafka_offset_sensor(ASSET, min_records=bad),
+    "failed records": _asset(max_dead_letter_ratio=0.5, min_dead_letters=...),
     "backpressure": lambda bad: Backpressure.of("priced", bad),
 }
 
@@ -137,11 +137,11 @@ def test_counts_are_whole_numbers(option: str, bad: float) -> None:
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: kafka_topic_asset("t", value=JsonCodec("id BIGINT"), readers="priced"), r"readers=\['priced'\]"),
-        (lambda: kafka_topic_asset("t", value=JsonCodec("id BIGINT"), groups="x"), r"groups=\['x'\]"),
-        (lambda: KafkaTopic("t", key=["a"]), "key is \\['a'\\]"),
-        (lambda: KafkaTopic("t", key=""), "key is ''"),
-        (lambda: KafkaTopic("t", timestamp=""), "timestamp is ''"),
+        (lambda: kafka_topic_asset("t", value_codec=JsonCodec("id BIGINT"), readers="priced"), r"readers=\['priced'\]"),
+        (lambda: kafka_topic_asset("t", value_codec=JsonCodec("id BIGINT"), groups="x"), r"groups=\['x'\]"),
+        (lambda: KafkaTopic("t", key_column=["a"]), "key_column is \\['a'\\]"),
+        (lambda: KafkaTopic("t", key_column=""), "key_column is ''"),
+        (lambda: KafkaTopic("t", timestamp_column=""), "timestamp_column is ''"),
         (lambda: _asset(check_specs=[dg.AssetCheckSpec("c", asset="o")])(0), "rule_checks"),
         (lambda: _asset(partitioned=False, partitions_def=dg.StaticPartitionsDefinition(["0"]))(0), "partitions_def"),
     ],

@@ -91,11 +91,11 @@ class Ticks:
             # Never started: a tick has no use for Spark.
             spark=kp.SparkEngine(),
         )
-        orders = kp.kafka_topic_asset(source, name="orders", value=kp.JsonCodec(FIELDS))
+        orders = kp.kafka_topic_asset(source, name="orders", value_codec=kp.JsonCodec(FIELDS))
 
         @kp.kafka_asset(
             source=orders,
-            topic=kp.KafkaTopic(f"{source}.out", key="customer"),
+            topic=kp.KafkaTopic(f"{source}.out", key_column="customer"),
             scaling=kp.PartitionScaling(execution_mode=kp.ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS),
             backfill_policy=dg.BackfillPolicy.single_run(),
         )

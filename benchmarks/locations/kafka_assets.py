@@ -27,11 +27,11 @@ def definitions(assets: int) -> dg.Definitions:
 def _topic(number: int) -> dg.SourceAsset:
     topic = f"orders_{number}"
     value = kp.JsonCodec(FIELDS)
-    return kp.kafka_topic_asset(topic, key_prefix=topic, name="orders", value=value, partitions=PARTITIONS)
+    return kp.kafka_topic_asset(topic, key_prefix=topic, name="orders", value_codec=value, partitions=PARTITIONS)
 
 
 def _copy(topic: dg.SourceAsset, name: str) -> dg.AssetsDefinition:
-    @kp.kafka_asset(source=topic, topic=kp.KafkaTopic(name, key="customer"), name=name)
+    @kp.kafka_asset(source=topic, topic=kp.KafkaTopic(name, key_column="customer"), name=name)
     def copied(orders: DataFrame) -> DataFrame:
         return orders
 

@@ -9,12 +9,14 @@ from kpipe_platform import FaultAction, JsonCodec, KafkaTopic, TextCodec, TopicS
 ORDER = "order_id STRING NOT NULL, customer STRING NOT NULL, quantity INT NOT NULL, unit_price DOUBLE NOT NULL"
 PRICED = f"{ORDER}, total DOUBLE"
 
-orders = kafka_topic_asset("orders", value=JsonCodec(ORDER), key=TextCodec(), partitions=2)
+orders = kafka_topic_asset("orders", value_codec=JsonCodec(ORDER), key_codec=TextCodec(), partitions=2)
 
 
 @kafka_asset(
     source=orders,
-    topic=KafkaTopic("orders.priced", key="customer", value=JsonCodec(PRICED), create=TopicSpec(partitions=2)),
+    topic=KafkaTopic(
+        "orders.priced", key_column="customer", value_codec=JsonCodec(PRICED), create=TopicSpec(partitions=2)
+    ),
     on_fault=FaultAction.DEAD_LETTER,
 )
 def orders_priced(orders: DataFrame) -> DataFrame:
@@ -25,7 +27,7 @@ def orders_priced(orders: DataFrame) -> DataFrame:
 @dg.asset(
     io_manager_key="kafka_io_manager",
     partitions_def=orders.partitions_def,
-    metadata=KafkaTopic("orders.large", value=JsonCodec(PRICED), create=TopicSpec(partitions=2)).as_metadata(),
+    metadata=KafkaTopic("orders.large", value_codec=JsonCodec(PRICED), create=TopicSpec(partitions=2)).as_metadata(),
 )
 def orders_large(orders_priced: DataFrame) -> DataFrame:
     """Orders of 1,000 and more. Its key and headers are those of orders.priced, because it keeps `_kafka`."""

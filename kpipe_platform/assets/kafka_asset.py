@@ -50,7 +50,7 @@ def kafka_asset(
     on_fault: FaultAction | FaultPolicies | None = None,
     isolate: bool | None = None,
     max_dead_letter_ratio: float | None = None,
-    minimum_dead_letters: int | None = None,
+    min_dead_letters: int | None = None,
     partitioned: bool = True,
     scaling: PartitionScaling | None = None,
     max_slices: int | None = 1,
@@ -82,7 +82,7 @@ def kafka_asset(
             whole, for example to aggregate it: it fails whole. None: True for one source, False for several.
         max_dead_letter_ratio: The largest share of a slice's records that may be dead-lettered or skipped, above 0
             and up to 1; past it the run fails before it commits. None: the dead-letter destination's.
-        minimum_dead_letters: Failed records below which that share does not count; None: likewise.
+        min_dead_letters: Failed records below which that share does not count; None: likewise.
         partitioned: False: one materialisation takes a slice of every Kafka partition, in one transaction.
         scaling: Bounds of a slice and of a range run; None: the source's.
         max_slices: Consecutive slices of one run at most; None: until caught up.
@@ -121,7 +121,7 @@ def kafka_asset(
         msg = "@kafka_asset(isolate=True) has several sources, and parts of them do not belong together"
         raise ConfigError(msg, fix="leave isolate out, or read one source")
     isolates = len(sources) == 1 if isolate is None else isolate
-    bounds = {"ratio": max_dead_letter_ratio, "minimum": minimum_dead_letters}
+    bounds = {"ratio": max_dead_letter_ratio, "minimum": min_dead_letters}
     bounds = {name: value for name, value in bounds.items() if value is not None}
     # Refused here, not in the first run.
     DeadLetterLimit(**bounds)  # type: ignore[arg-type]

@@ -20,8 +20,8 @@ from kpipe_platform.partitions import kafka_partitions, partition_number, regist
 def kafka_topic_asset(
     topic: str,
     *,
-    value: Codec,
-    key: Codec | None = None,
+    value_codec: Codec,
+    key_codec: Codec | None = None,
     partitions: int | None = None,
     name: str | None = None,
     key_prefix: str | Sequence[str] | None = None,
@@ -36,8 +36,8 @@ def kafka_topic_asset(
 
     Args:
         topic: Topic name.
-        value: Codec of the values.
-        key: Codec of the keys; None: RawCodec().
+        value_codec: Codec of the values.
+        key_codec: Codec of the keys; None: RawCodec().
         partitions: Fixed number of partitions; None: dynamic, registered when the asset is observed.
         name: Asset name; None: the topic's name with every character but letters, digits and _ replaced by _.
         key_prefix: Prefix of the asset key.
@@ -63,7 +63,7 @@ def kafka_topic_asset(
         if isinstance(given, str):
             msg = f"kafka_topic_asset({topic!r}, {what}={given!r}) is one text"
             raise ConfigError(msg, fix=f"{what}=[{given!r}]")
-    declared = KafkaTopic(topic, value=value, key_codec=key or RawCodec())
+    declared = KafkaTopic(topic, value_codec=value_codec, key_codec=key_codec or RawCodec())
     declared.require_readable()
     refuse_unknown(metadata, ASSET_METADATA, f"kafka_topic_asset({topic!r})")
     definition = kafka_partitions(topic, partitions)
@@ -113,8 +113,8 @@ def kafka_topic_asset(
             key=asset_key,
             metadata={
                 **declared.as_metadata(),
-                "value_codec": _shown(value),
-                "key_codec": (key or RawCodec()).name,
+                "value_codec": _shown(value_codec),
+                "key_codec": (key_codec or RawCodec()).name,
                 **(metadata or {}),
             },
             io_manager_key=io_manager_key,

@@ -1,4 +1,4 @@
-"""How large a share of the last materialisation's records failed."""
+"""How large a share of the last materialization's records failed."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from kpipe_platform.errors import ConfigError
 def dead_letter_ratio_check(
     asset: dg.AssetsDefinition,
     *,
-    max_ratio: float,
+    max_dead_letter_ratio: float,
     name: str | None = None,
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     blocking: bool = False,
     partitioned: bool = True,
 ) -> dg.AssetChecksDefinition:
-    """A check that fails where too many records of the last materialisation were dead-lettered or skipped.
+    """A check that fails where too many records of the last materialization were dead-lettered or skipped.
 
     The records are written and the offsets have moved by then; ``@kafka_asset(max_dead_letter_ratio=...)`` is what
     stops a run before that.
 
     Args:
         asset: The Kafka asset.
-        max_ratio: The largest share, 0 up to 1.
+        max_dead_letter_ratio: The largest share, 0 up to 1.
         name: Name of the check; None: dead_letter_ratio.
         severity: Severity of a failure. A result that cannot be known fails with severity WARN.
         blocking: Whether downstream assets wait for the check.
@@ -39,17 +39,19 @@ def dead_letter_ratio_check(
     Raises:
         ConfigError: The share is out of its bounds.
     """
-    if not 0 <= max_ratio <= 1:
-        msg = f"dead_letter_ratio_check(max_ratio={max_ratio:g})"
+    if not 0 <= max_dead_letter_ratio <= 1:
+        msg = f"dead_letter_ratio_check(max_dead_letter_ratio={max_dead_letter_ratio:g})"
         raise ConfigError(msg, fix="set it to 0 up to 1")
 
     def look(scope: Scope) -> list[Finding]:
         return [
-            _finding(asset.key.to_user_string() if key is None else f"partition {key}", found, max_ratio)
+            _finding(asset.key.to_user_string() if key is None else f"partition {key}", found, max_dead_letter_ratio)
             for key, found in scope.materialised()
         ]
 
-    description = f"At most {max_ratio:.4g} of the last materialisation's records were dead-lettered or skipped."
+    description = (
+        f"At most {max_dead_letter_ratio:.4g} of the last materialization's records were dead-lettered or skipped."
+    )
     return make_check(
         asset,
         "dead_letter_ratio",
@@ -60,20 +62,20 @@ def dead_letter_ratio_check(
     )
 
 
-def _finding(where: str, found: list[dg.AssetMaterialization], max_ratio: float) -> Finding:
+def _finding(where: str, found: list[dg.AssetMaterialization], max_dead_letter_ratio: float) -> Finding:
     if not found:
-        return Finding(where, "there is no materialisation yet")
+        return Finding(where, "there is no materialization yet")
     counts = [found[0].metadata[name] for name in ("records_read", "dead_letters", "skipped")]
     read, dead, skipped = (int(str(count.value)) for count in counts)
     failed = dead + skipped
     ratio = failed / read if read else None
-    text = "the last materialisation read no record"
+    text = "the last materialization read no record"
     if ratio is not None:
         text = f"{failed:,} of {read:,} records failed ({ratio:.2%}): {dead:,} dead-lettered, {skipped:,} skipped"
-    passed = ratio is None or ratio <= max_ratio
+    passed = ratio is None or ratio <= max_dead_letter_ratio
     return Finding(
         where=where,
-        text=text if passed else f"{text}; limit {max_ratio:.2%}",
+        text=text if passed else f"{text}; limit {max_dead_letter_ratio:.2%}",
         numbers={
             "records_read": read,
             "dead_letters": dead,

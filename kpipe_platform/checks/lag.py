@@ -19,7 +19,7 @@ from kpipe_platform.slices.plan.lag import Waiting
 def lag_check(
     asset: dg.AssetsDefinition,
     *,
-    max_records: int | None = None,
+    max_lag: int | None = None,
     max_age_s: float | None = None,
     name: str | None = None,
     source: Source | Sequence[Source] | None = None,
@@ -33,7 +33,7 @@ def lag_check(
 
     Args:
         asset: The Kafka asset.
-        max_records: Offsets of one partition that may wait; never fewer than the records. None: any number.
+        max_lag: Offsets of one partition that may wait; never fewer than the records. None: any number.
         max_age_s: How old the oldest record that waits may be, seconds, by the record's own timestamp; None: any age,
             and no record is read. A record without a timestamp has no age that could be known: the partition fails
             with severity WARN.
@@ -54,12 +54,12 @@ def lag_check(
     Raises:
         ConfigError: Neither bound is given, or one makes no sense.
     """
-    if max_records is None and max_age_s is None:
+    if max_lag is None and max_age_s is None:
         msg = f"lag_check({asset.key.to_user_string()}) has no bound"
-        raise ConfigError(msg, fix="set max_records, max_age_s or both")
-    if not (max_records is None or is_count(max_records, 0)) or not (max_age_s is None or is_positive(max_age_s)):
-        msg = f"lag_check(max_records={max_records}, max_age_s={max_age_s})"
-        raise ConfigError(msg, fix="set max_records to 0 or more, max_age_s to more than 0 seconds")
+        raise ConfigError(msg, fix="set max_lag, max_age_s or both")
+    if not (max_lag is None or is_count(max_lag, 0)) or not (max_age_s is None or is_positive(max_age_s)):
+        msg = f"lag_check(max_lag={max_lag}, max_age_s={max_age_s})"
+        raise ConfigError(msg, fix="set max_lag to 0 or more, max_age_s to more than 0 seconds")
 
     def look(scope: Scope) -> list[Finding]:
         source = scope.find_manager().source
@@ -70,9 +70,9 @@ def lag_check(
                 ranges = [standing.readable for standing in standings]
                 oldest = oldest_records(clients, scope.group, ranges, source.isolation)
         now_ms = int(clock() * 1000)
-        return [_finding(s, oldest.get((s.topic, s.partition)), now_ms, max_records, max_age_s) for s in standings]
+        return [_finding(s, oldest.get((s.topic, s.partition)), now_ms, max_lag, max_age_s) for s in standings]
 
-    bounds = [f"at most {max_records:,} offsets wait"] if max_records is not None else []
+    bounds = [f"at most {max_lag:,} offsets wait"] if max_lag is not None else []
     if max_age_s is not None:
         bounds.append(f"no record waits for more than {max_age_s:g} s")
     return make_check(
@@ -85,7 +85,7 @@ def lag_check(
 
 
 def _finding(
-    standing: Waiting, oldest: OldestRecord | None, now_ms: int, max_records: int | None, max_age_s: float | None
+    standing: Waiting, oldest: OldestRecord | None, now_ms: int, max_lag: int | None, max_age_s: float | None
 ) -> Finding:
     lag = standing.lag
     age_s = None
@@ -93,8 +93,8 @@ def _finding(
         # A producer whose clock is ahead makes no record younger than now.
         age_s = max((now_ms - oldest.timestamp_ms) / 1000, 0.0)
     problems = []
-    if max_records is not None and lag > max_records:
-        problems.append(f"{lag:,} offsets wait, {lag - max_records:,} more than {max_records:,}")
+    if max_lag is not None and lag > max_lag:
+        problems.append(f"{lag:,} offsets wait, {lag - max_lag:,} more than {max_lag:,}")
     if max_age_s is not None and age_s is not None and age_s > max_age_s:
         problems.append(
             f"the record at offset {oldest and oldest.offset} waits for {age_s:,.1f} s, limit {max_age_s:g} s"

@@ -24,43 +24,45 @@ class KafkaTopic:
 
     Args:
         name: Topic name.
-        key: Column of the stage's output that becomes the record key; None: the column ``key`` of a raw or text
-            output, else the source record's key where the stage keeps ``_kafka``, else no key. A tombstone, which has
+        key_column: Column of the stage's output that becomes the record key; None: the column ``key`` of a raw or
+            text output, else the source record's key if the stage keeps ``_kafka``, else no key. A tombstone, which has
             no columns, keeps its record's key.
-        value: Codec of the values.
+        value_codec: Codec of the values.
         key_codec: Codec of the keys when the topic is read: RawCodec or TextCodec.
-        timestamp: Column of the stage's output that becomes the record timestamp: a timestamp, a date, or a bigint
-            of milliseconds since 1970; a field as ``_kafka.timestamp`` too. None: the time of the write.
+        timestamp_column: Column of the stage's output that becomes the record timestamp: a timestamp, a date, or a
+            bigint of milliseconds since 1970; a field as ``_kafka.timestamp`` too. None: the time of the write.
         create: How to create the topic when it does not exist. None: a missing topic is an error.
 
     Raises:
-        ConfigError: The name is not a topic name, the key codec cannot be one, or key or timestamp is not the name of a
-            column.
+        ConfigError: The name is not a topic name, the key codec cannot be one, or ``key_column`` or
+            ``timestamp_column`` is not the name of a column.
     """
 
     name: str
-    key: str | None = None
-    value: Codec = field(default_factory=JsonCodec)
+    key_column: str | None = None
+    value_codec: Codec = field(default_factory=JsonCodec)
     key_codec: Codec = field(default_factory=RawCodec)
-    timestamp: str | None = None
+    timestamp_column: str | None = None
     create: TopicSpec | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not is_topic_name(self.name):
             msg = f"{self.name!r} is not a Kafka topic name"
             raise ConfigError(msg, fix="use 1 to 249 of the characters a-z A-Z 0-9 . _ -")
-        for what, codec in (("value", self.value), ("key_codec", self.key_codec)):
+        for what, codec in (("value_codec", self.value_codec), ("key_codec", self.key_codec)):
             if not isinstance(codec, Codec):
                 msg = f"topic {self.name!r}: {what} is {codec!r}, which is no codec"
                 raise ConfigError(msg, fix="use RawCodec(), TextCodec() or JsonCodec(...)")
         if not isinstance(self.key_codec, RawCodec | TextCodec):
             msg = f"topic {self.name!r}: keys cannot be read by codec {self.key_codec.name!r}"
             raise ConfigError(msg, fix="use RawCodec() or TextCodec() for keys; decode further in the stage")
-        for what, column in (("key", self.key), ("timestamp", self.timestamp)):
+        for what, column in (("key_column", self.key_column), ("timestamp_column", self.timestamp_column)):
             if column is not None and (not isinstance(column, str) or not column):
                 msg = f"topic {self.name!r}: {what} is {column!r}, which is not the name of a column"
                 raise ConfigError(msg, fix=f'{what}="column", or leave it out')
-        fields = self.value.fields if isinstance(self.value, JsonCodec) and self.value.has_schema else ()
+        fields = (
+            self.value_codec.fields if isinstance(self.value_codec, JsonCodec) and self.value_codec.has_schema else ()
+        )
         if any(f.name.lower() == "_kafka" for f in fields):
             msg = f"topic {self.name!r}: the schema has a field _kafka, which is the name of the record's coordinates"
             raise ConfigError(msg, fix="read the topic with RawCodec() and decode it in the stage")
@@ -69,10 +71,10 @@ class KafkaTopic:
         """The declaration as JSON values."""
         return {
             "name": self.name,
-            "key": self.key,
-            "value": codec_to_config(self.value),
+            "key_column": self.key_column,
+            "value_codec": codec_to_config(self.value_codec),
             "key_codec": codec_to_config(self.key_codec),
-            "timestamp": self.timestamp,
+            "timestamp_column": self.timestamp_column,
             "create": None if self.create is None else asdict(self.create),
         }
 
@@ -87,10 +89,10 @@ class KafkaTopic:
             create = config["create"]
             return cls(
                 name=config["name"],
-                key=config["key"],
-                value=codec_from_config(config["value"]),
+                key_column=config["key_column"],
+                value_codec=codec_from_config(config["value_codec"]),
                 key_codec=codec_from_config(config["key_codec"]),
-                timestamp=config["timestamp"],
+                timestamp_column=config["timestamp_column"],
                 create=None if create is None else TopicSpec(**create),
             )
         except (KeyError, TypeError) as error:
@@ -107,6 +109,6 @@ class KafkaTopic:
         Raises:
             ConfigError: JSON without a schema.
         """
-        if isinstance(self.value, JsonCodec) and not self.value.has_schema:
+        if isinstance(self.value_codec, JsonCodec) and not self.value_codec.has_schema:
             msg = f"topic {self.name!r} cannot be read: its JsonCodec() has no schema"
             raise ConfigError(msg, fix='declare the fields: JsonCodec("carrier STRING NOT NULL, distance INT")')

@@ -29,8 +29,8 @@ _VERY_LATE_MINUTES = 60
 
 flights = kafka_topic_asset(
     FLIGHTS,
-    value=JsonCodec(FLIGHT),
-    key=TextCodec(),
+    value_codec=JsonCodec(FLIGHT),
+    key_codec=TextCodec(),
     partitions=PARTITIONS,
     group_name=GROUP,
     description="Every flight that left New York City in 2013, keyed by tail number, in time order.",
@@ -53,11 +53,11 @@ def airlines(spark: SparkEngine) -> DataFrame:
     source=flights,
     topic=KafkaTopic(
         ENRICHED,
-        key="tailnum",
-        value=JsonCodec(ENRICHED_FLIGHT),
+        key_column="tailnum",
+        value_codec=JsonCodec(ENRICHED_FLIGHT),
         key_codec=TextCodec(),
         # The output's time is the flight's, not that of the work.
-        timestamp="_kafka.timestamp",
+        timestamp_column="_kafka.timestamp",
         create=KEPT_FOREVER,
     ),
     on_fault=FaultAction.DEAD_LETTER,

@@ -43,7 +43,7 @@ class DeadLetterTable:
     def as_metadata(self) -> dict[str, Any]:
         """Metadata of the asset: read as slices, its records are bytes."""
         declared = {"source_topic": self.source_topic, "topic": self.topic, "max_records": self.max_records}
-        return {**KafkaTopic(self.topic, value=RawCodec()).as_metadata(), DEAD_LETTERS: declared}
+        return {**KafkaTopic(self.topic, value_codec=RawCodec()).as_metadata(), DEAD_LETTERS: declared}
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any] | None) -> DeadLetterTable | None:

@@ -154,14 +154,14 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
             events.deliver()
             if slice_.is_empty:
                 note_read(step.id, OpenRead(kafka_step, slice_, topic, None, events, watch))
-                good = empty_slice(self.spark.spark_session, TopicCodecs(topic.key_codec, topic.value)).good
-                return to_form(good, form, topic.value)
+                good = empty_slice(self.spark.spark_session, TopicCodecs(topic.key_codec, topic.value_codec)).good
+                return to_form(good, form, topic.value_codec)
             with self.source.clients() as clients:
                 # The asset is called once, so what Spark's source fails on must be known before.
                 by_client = is_beyond_spark(clients, [p.range for p in slice_.ranges], self.source.isolation)
             ((_, frames),) = read_sources(slice_, {topic.name: topic}, settings, by_client=by_client).values()
             note_read(step.id, OpenRead(kafka_step, slice_, topic, frames, events, watch))
-            return to_form(frames.good, form, topic.value)
+            return to_form(frames.good, form, topic.value_codec)
         except BaseException as error:
             events.close(reason_of(error))
             raise
@@ -173,14 +173,14 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
                 self.spark.spark_session,
                 clients,
                 topic.name,
-                TopicCodecs(topic.key_codec, topic.value),
+                TopicCodecs(topic.key_codec, topic.value_codec),
                 isolation=self.source.isolation,
                 group=self.source.group(context.asset_key),
                 parallelism=self.spark.tasks_at_once,
                 hide_messages=self.dead_letter is not None and self.dead_letter.redact is not None,
             )
         note_table(context.step_context.run_id, table)
-        return to_form(table.good, form, topic.value)
+        return to_form(table.good, form, topic.value_codec)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> Iterator[Any]:  # type: ignore[override]
         """Write the output to the asset's topic and move the offsets of what the step read.

@@ -171,7 +171,7 @@ def topic_of(metadata: Mapping[str, Any] | None, asset_key: dg.AssetKey) -> Kafk
         return KafkaTopic(".".join(asset_key.path))
     if not isinstance(declared, Mapping):
         msg = f"metadata {TOPIC!r} of asset {asset_key.to_user_string()} is {declared!r}"
-        raise ConfigError(msg, fix='metadata=KafkaTopic("name", value=JsonCodec(...)).as_metadata()')
+        raise ConfigError(msg, fix='metadata=KafkaTopic("name", value_codec=JsonCodec(...)).as_metadata()')
     return KafkaTopic.from_config(declared)
 
 

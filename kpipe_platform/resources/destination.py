@@ -131,15 +131,17 @@ class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: 
         description="hook that takes out what a dead letter must not keep, package.module:function, importable where "
         "Spark's workers run; called with (record: KafkaRecord, fault: Fault), it returns the record, or both",
     )
-    max_ratio: float | None = Field(
+    max_dead_letter_ratio: float | None = Field(
         default=None,
         gt=0,
         le=1,
         description="the largest share of a slice's records that may be dead-lettered or skipped; above it the run "
         "fails and nothing of the slice is written. None: no limit",
     )
-    max_ratio_minimum: int = Field(
-        default=DEFAULT_MINIMUM, ge=1, description="dead letters and skipped records of a slice before max_ratio counts"
+    min_dead_letters: int = Field(
+        default=DEFAULT_MINIMUM,
+        ge=1,
+        description="dead letters and skipped records of a slice before max_dead_letter_ratio counts",
     )
 
     # Dagster's configuration knows no list of literals.
@@ -174,7 +176,7 @@ class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: 
     @property
     def limit(self) -> DeadLetterLimit:
         """The largest share of failed records in a slice."""
-        return DeadLetterLimit(self.max_ratio, self.max_ratio_minimum)
+        return DeadLetterLimit(self.max_dead_letter_ratio, self.min_dead_letters)
 
     def topic_for(self, source_topic: str) -> str:
         """Name of the dead-letter topic of a source topic."""

@@ -22,8 +22,8 @@ def kafka_offset_sensor(
     target: dg.AssetsDefinition,
     *,
     name: str | None = None,
-    minimum_records: int = 1,
-    maximum_wait_s: float | None = None,
+    min_records: int = 1,
+    max_wait_s: float | None = None,
     max_runs_per_tick: int | None = None,
     backpressure: Backpressure | tuple[dg.AssetsDefinition | dg.AssetKey | str, int] | None = None,
     partitions_per_run: int = 1,
@@ -46,8 +46,8 @@ def kafka_offset_sensor(
     Args:
         target: A ``@kafka_asset``, or a plain asset over a topic asset.
         name: Sensor name; None: the asset's with ``_offsets`` behind it.
-        minimum_records: Offsets that must wait in a partition before it is asked for. Transaction markers count.
-        maximum_wait_s: Ask for fewer once the oldest was first seen that long ago, seconds; None: never.
+        min_records: Offsets that must wait in a partition before it is asked for. Transaction markers count.
+        max_wait_s: Ask for fewer once the oldest was first seen that long ago, seconds; None: never.
         max_runs_per_tick: Runs that a tick asks for at most; None: as many as the scaling allows.
         backpressure: ``(asset, max_lag)``: ask for nothing while more than ``max_lag`` offsets wait for an asset
             that reads what the target writes.
@@ -75,8 +75,8 @@ def kafka_offset_sensor(
         raise ConfigError(msg, fix="set it to more than 0 seconds")
     rules = partial(
         _rules,
-        minimum_records=minimum_records,
-        maximum_wait_s=maximum_wait_s,
+        min_records=min_records,
+        max_wait_s=max_wait_s,
         max_runs_per_tick=max_runs_per_tick,
         partitions_per_run=partitions_per_run,
         max_attempts=max_attempts,
@@ -118,8 +118,8 @@ def kafka_offset_sensor(
 def _rules(
     partitions_at_once: int,
     *,
-    minimum_records: int,
-    maximum_wait_s: float | None,
+    min_records: int,
+    max_wait_s: float | None,
     max_runs_per_tick: int | None,
     partitions_per_run: int,
     max_attempts: int,
@@ -127,8 +127,8 @@ def _rules(
     retry_max_delay_s: float,
 ) -> Rules:
     return Rules(
-        minimum_records=minimum_records,
-        maximum_wait_s=maximum_wait_s,
+        min_records=min_records,
+        max_wait_s=max_wait_s,
         max_runs_per_tick=max_runs_per_tick,
         partitions_per_run=partitions_per_run,
         partitions_at_once=partitions_at_once,

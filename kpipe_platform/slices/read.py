@@ -40,7 +40,7 @@ def _read_topic(slice_: Slice, topic: KafkaTopic, settings: SliceSettings, by_cl
             settings.engine.spark_session,
             settings.source,
             slice_,
-            TopicCodecs(topic.key_codec, topic.value),
+            TopicCodecs(topic.key_codec, topic.value_codec),
             topic=topic.name,
             isolation=settings.policy.isolation,
             parallelism=max(tasks // slice_.lanes, 1),

@@ -62,7 +62,7 @@ def with_dead_letter(orders: Orders, **changes: Any) -> KafkaIOManager:
 
 
 class TestDeclaration:
-    FLIGHTS = kafka_topic_asset("flights", value=JsonCodec(ORDER), partitions=2, key_prefix=["air"])
+    FLIGHTS = kafka_topic_asset("flights", value_codec=JsonCodec(ORDER), partitions=2, key_prefix=["air"])
 
     def test_names_and_dependencies(self) -> None:
         asset = dead_letter_asset(self.FLIGHTS, group_name="air")
@@ -263,7 +263,7 @@ class TestOnABroker:
         dead = dead_letter_asset(orders.topic_asset)
         fill(orders, f"{orders.source}.dlq", {"key": "k", "value": b"v"})
 
-        @kafka_asset(source=dead, topic=KafkaTopic(orders.target, value=RawCodec()), partitioned=False)
+        @kafka_asset(source=dead, topic=KafkaTopic(orders.target, value_codec=RawCodec()), partitioned=False)
         def copied(orders_dead_letters: DataFrame) -> DataFrame:
             return orders_dead_letters
 

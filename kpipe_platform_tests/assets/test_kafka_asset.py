@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def source(key: str) -> Any:
     *prefix, name = key.split("/")
-    return kafka_topic_asset("t", value=JsonCodec("id BIGINT"), partitions=1, name=name, key_prefix=prefix)
+    return kafka_topic_asset("t", value_codec=JsonCodec("id BIGINT"), partitions=1, name=name, key_prefix=prefix)
 
 
 def stage_with(*parameters: str) -> Any:
@@ -106,7 +106,7 @@ def test_metadata_of_kpipes_that_there_is_not(name: str) -> None:
     with pytest.raises(ConfigError, match=f"@kafka_asset has the metadata '{name}'.*\n.*use one of kpipe/topic"):
         declared(["orders"], "orders", metadata={name: "skip"})
     with pytest.raises(ConfigError, match=f"has the metadata '{name}'"):
-        kafka_topic_asset("t", value=JsonCodec("id BIGINT"), metadata={name: "skip"})
+        kafka_topic_asset("t", value_codec=JsonCodec("id BIGINT"), metadata={name: "skip"})
     declared(["orders"], "orders", metadata={"kpipe/on_fault": "skip", "team": "kpipe"})
 
 

@@ -41,7 +41,7 @@ def move(admin: AdminClient) -> Callable[..., None]:
 
 
 def topic_of(orders: Orders, **how: Any) -> Any:
-    return kafka_topic_asset(orders.source, value=JsonCodec(ORDER), name="orders", **how)
+    return kafka_topic_asset(orders.source, value_codec=JsonCodec(ORDER), name="orders", **how)
 
 
 def look(

@@ -40,12 +40,14 @@ ENGINE_GONE = 3
 NO_MORE_RUNS = "no-more-runs"
 """File in the folder of the Dagster instance."""
 
-orders = kafka_topic_asset(SOURCE, value=JsonCodec(ORDER), key=TextCodec(), partitions=PARTITIONS, name="orders")
+orders = kafka_topic_asset(
+    SOURCE, value_codec=JsonCodec(ORDER), key_codec=TextCodec(), partitions=PARTITIONS, name="orders"
+)
 
 
 @kafka_asset(
     source=orders,
-    topic=KafkaTopic(TARGET, value=JsonCodec()),
+    topic=KafkaTopic(TARGET, value_codec=JsonCodec()),
     on_fault=FaultAction.DEAD_LETTER,
     max_slices=3,
 )

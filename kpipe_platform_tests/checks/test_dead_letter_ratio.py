@@ -21,7 +21,7 @@ RunCheck = Callable[..., dg.AssetCheckEvaluation]
 
 def test_at_and_above_the_bound_and_the_last_materialisation_only(orders: Orders) -> None:
     asset = orders.asset()
-    check = dead_letter_ratio_check(asset, max_ratio=0.25)
+    check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.25)
     orders.send(*(order(n) for n in range(3)), BAD)
     (found,) = orders.run(asset, others=[check]).get_asset_check_evaluations()
     assert found.passed
@@ -50,7 +50,7 @@ def test_a_check_of_one_partition_does_not_read_another(
     """Skipped records count; partition 2 was never materialised."""
     orders = make_orders(3)
     asset = orders.asset(on_fault=FaultAction.SKIP)
-    check = dead_letter_ratio_check(asset, max_ratio=0.1)
+    check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.1)
     orders.send({**BAD, "partition": 0}, order(1, partition=0), order(2, partition=1))
     failed = orders.run(asset, "0", others=[check]).get_asset_check_evaluations()[0]
     passed = orders.run(asset, "1", others=[check]).get_asset_check_evaluations()[0]
@@ -60,7 +60,7 @@ def test_a_check_of_one_partition_does_not_read_another(
     ]
     missing = run_check(orders, asset, check, "2")
     assert (missing.passed, missing.description) == (True, "partition 2: there is no materialisation yet")
-    whole = dead_letter_ratio_check(asset, max_ratio=0.1, partitioned=False)
+    whole = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.1, partitioned=False)
     found = run_check(orders, asset, whole, None)
     assert not found.passed
     assert {n: row["passed"] for n, row in rows(found).items()} == {"partition 0": False, "partition 1": True}
@@ -69,7 +69,7 @@ def test_a_check_of_one_partition_does_not_read_another(
 def test_an_unpartitioned_asset(make_orders: Callable[..., Orders]) -> None:
     orders = make_orders(2)
     asset = orders.asset(partitioned=False)
-    check = dead_letter_ratio_check(asset, max_ratio=0.1)
+    check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.1)
     orders.send({**BAD, "partition": 0}, order(1, partition=1))
     (found,) = orders.run(asset, None, others=[check]).get_asset_check_evaluations()
     assert (found.passed, numbers(found)["ratio"]) == (False, 0.5)
@@ -78,7 +78,7 @@ def test_an_unpartitioned_asset(make_orders: Callable[..., Orders]) -> None:
 
 def test_a_materialisation_that_was_reported_by_hand_counts_for_nothing(orders: Orders, run_check: RunCheck) -> None:
     asset = orders.asset()
-    check = dead_letter_ratio_check(asset, max_ratio=0.1)
+    check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.1)
     by_hand = dg.AssetMaterialization("enriched", partition="0")
     orders.instance.report_runless_asset_event(by_hand)
     assert "no materialisation yet" in (run_check(orders, asset, check).description or "")
@@ -91,5 +91,5 @@ def test_a_materialisation_that_was_reported_by_hand_counts_for_nothing(orders: 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1])
 def test_bounds(orders: Orders, ratio: Any) -> None:
-    with pytest.raises(ConfigError, match="max_ratio"):
-        dead_letter_ratio_check(orders.asset(), max_ratio=ratio)
+    with pytest.raises(ConfigError, match="max_dead_letter_ratio"):
+        dead_letter_ratio_check(orders.asset(), max_dead_letter_ratio=ratio)

@@ -29,7 +29,7 @@ def now_ms() -> int:
 class TestRecords:
     def test_below_at_and_above_the_bound(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
-        check = lag_check(asset, max_records=5, source=orders.topic_asset)
+        check = lag_check(asset, max_lag=5, source=orders.topic_asset)
         orders.send(*(order(n) for n in range(5)))
         found = run_check(orders, asset, check)
         assert found.passed
@@ -51,7 +51,7 @@ class TestRecords:
 
     def test_with_its_asset_it_sees_what_is_left(self, orders: Orders) -> None:
         asset = orders.asset()
-        check = lag_check(asset, max_records=0, max_age_s=60)
+        check = lag_check(asset, max_lag=0, max_age_s=60)
         orders.send(*(order(n) for n in range(3)))
         for _ in range(2):
             (found,) = orders.run(asset, others=[check]).get_asset_check_evaluations()
@@ -67,7 +67,7 @@ class TestPartitions:
         """One of three partitions grows; the others' checks do not see it."""
         orders = make_orders(3)
         asset = orders.asset()
-        check = lag_check(asset, max_records=10, source=orders.topic_asset)
+        check = lag_check(asset, max_lag=10, source=orders.topic_asset)
         orders.send(*(order(n, partition=1) for n in range(50)), order(50, partition=2))
         found = {key: run_check(orders, asset, check, key) for key in "012"}
         assert {key: (e.partition, e.passed, numbers(e)["lag"]) for key, e in found.items()} == {
@@ -86,7 +86,7 @@ class TestPartitions:
             "partitioned": False,
             "severity": dg.AssetCheckSeverity.WARN,
         }
-        check = lag_check(asset, max_records=10, **options)
+        check = lag_check(asset, max_lag=10, **options)
         orders.send(*(order(n, partition=1) for n in range(50)), order(50, partition=2))
         found = run_check(orders, asset, check, None)
         assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
@@ -100,7 +100,7 @@ class TestPartitions:
     def test_an_unpartitioned_check_of_a_partitioned_run(self, make_orders: Callable[..., Orders]) -> None:
         orders = make_orders(2)
         asset = orders.asset()
-        check = lag_check(asset, max_records=10, partitioned=False)
+        check = lag_check(asset, max_lag=10, partitioned=False)
         orders.send(*(order(n, partition=1) for n in range(50)), order(50, partition=0))
         (found,) = orders.run(asset, "0", others=[check]).get_asset_check_evaluations()
         assert found.passed
@@ -109,7 +109,7 @@ class TestPartitions:
     def test_a_range_run_reports_its_range(self, make_orders: Callable[..., Orders]) -> None:
         orders = make_orders(3)
         asset = orders.asset(backfill_policy=dg.BackfillPolicy.single_run())
-        check = lag_check(asset, max_records=0, partitioned=False)
+        check = lag_check(asset, max_lag=0, partitioned=False)
         orders.send(*(order(n, partition=n % 3) for n in range(6)))
         tags = {"dagster/asset_partition_range_start": "0", "dagster/asset_partition_range_end": "1"}
         (found,) = orders.run(asset, None, others=[check], tags=tags).get_asset_check_evaluations()
@@ -119,7 +119,7 @@ class TestPartitions:
     def test_an_unpartitioned_asset(self, make_orders: Callable[..., Orders]) -> None:
         orders = make_orders(2)
         asset = orders.asset(partitioned=False)
-        check = lag_check(asset, max_records=0)
+        check = lag_check(asset, max_lag=0)
         orders.send(*(order(n, partition=n % 2) for n in range(6)))
         (found,) = orders.run(asset, None, others=[check]).get_asset_check_evaluations()
         assert found.passed
@@ -179,7 +179,7 @@ class TestAge:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize("bounds", [{}, {"max_records": -1}, {"max_age_s": 0}])
+    @pytest.mark.parametrize("bounds", [{}, {"max_lag": -1}, {"max_age_s": 0}])
     def test_bounds(self, orders: Orders, bounds: dict[str, float]) -> None:
         with pytest.raises(ConfigError, match="lag_check"):
             lag_check(orders.asset(), **bounds)
@@ -188,20 +188,20 @@ class TestRefusals:
         self, orders: Orders, run_check: RunCheck, unreachable: KafkaIOManager
     ) -> None:
         asset = orders.asset()
-        check = lag_check(asset, max_records=1, source=orders.topic_asset)
+        check = lag_check(asset, max_lag=1, source=orders.topic_asset)
         with pytest.raises(BrokerUnavailableError, match=r"127\.0\.0\.1:1"):
             run_check(orders, asset, check, manager=unreachable)
 
     def test_a_topic_that_is_gone(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
-        check = lag_check(asset, max_records=1, source=orders.topic_asset)
+        check = lag_check(asset, max_lag=1, source=orders.topic_asset)
         delete_topic(orders.manager.source.connection.bootstrap_servers, orders.source)
         with pytest.raises(TopicNotFoundError):
             run_check(orders, asset, check)
 
     def test_alone_it_finds_the_topic_in_the_last_materialisation(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
-        check = lag_check(asset, max_records=0)
+        check = lag_check(asset, max_lag=0)
         with pytest.raises(ConfigError, match=r"never materialized(.|\n)*source=\.\.\."):
             run_check(orders, asset, check)
         orders.send(order(1))
@@ -211,6 +211,6 @@ class TestRefusals:
 
     def test_another_io_manager(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
-        check = lag_check(asset, max_records=1, source=orders.topic_asset)
+        check = lag_check(asset, max_lag=1, source=orders.topic_asset)
         with pytest.raises(ConfigError, match="needs a KafkaIOManager"):
             run_check(orders, asset, check, manager=dg.InMemoryIOManager())

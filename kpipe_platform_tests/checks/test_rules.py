@@ -20,10 +20,10 @@ from kpipe_platform import (
     rule_checks,
 )
 
-ORDERS = kafka_topic_asset("orders", value=JsonCodec("id BIGINT NOT NULL"), partitions=2)
+ORDERS = kafka_topic_asset("orders", value_codec=JsonCodec("id BIGINT NOT NULL"), partitions=2)
 
 
-@kafka_asset(source=ORDERS, topic=KafkaTopic("checked", value=JsonCodec()))
+@kafka_asset(source=ORDERS, topic=KafkaTopic("checked", value_codec=JsonCodec()))
 def checked(orders):  # type: ignore[no-untyped-def]
     return orders
 

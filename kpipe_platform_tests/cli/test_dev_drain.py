@@ -36,12 +36,12 @@ from kpipe_platform import (
 )
 
 connection = KafkaConnection(bootstrap_servers=dg.EnvVar("KAFKA_BOOTSTRAP_SERVERS"))
-orders = kafka_topic_asset("orders", value=JsonCodec("id BIGINT NOT NULL"))
+orders = kafka_topic_asset("orders", value_codec=JsonCodec("id BIGINT NOT NULL"))
 here = pathlib.Path(__file__).parent
 remote = os.environ.get("KPIPE_SPARK_REMOTE")
 own = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
-@kafka_asset(source=orders, topic=KafkaTopic("enriched", value=JsonCodec()))
+@kafka_asset(source=orders, topic=KafkaTopic("enriched", value_codec=JsonCodec()))
 def enriched(orders):
     (here / "at_work").touch()
     while not (here / "go").exists():

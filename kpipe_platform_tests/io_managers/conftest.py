@@ -74,7 +74,7 @@ class Orders:
 
     def asset(self, stage: Callable[..., Any] | None = None, **how: Any) -> dg.AssetsDefinition:
         """A ``@kafka_asset`` named enriched, over this topic; the default stage keeps every row."""
-        how.setdefault("topic", KafkaTopic(self.target, value=JsonCodec()))
+        how.setdefault("topic", KafkaTopic(self.target, value_codec=JsonCodec()))
         how.setdefault("on_fault", FaultAction.DEAD_LETTER)
 
         def keep(orders):  # type: ignore[no-untyped-def]
@@ -193,7 +193,9 @@ def make_orders(
         partitions: int = 1, *, config: dict[str, str] | None = None, target: dict[str, Any] | None = None
     ) -> Orders:
         source = kafka_topic("orders", partitions=partitions, config=config)
-        asset = kafka_topic_asset(source, value=JsonCodec(ORDER), key=TextCodec(), partitions=partitions, name="orders")
+        asset = kafka_topic_asset(
+            source, value_codec=JsonCodec(ORDER), key_codec=TextCodec(), partitions=partitions, name="orders"
+        )
         return Orders(
             source, kafka_topic("enriched", **(target or {})), asset, kafka_io_manager, instance, produce, consume
         )

@@ -31,10 +31,10 @@ setup_interrupt_handlers()
 logging.basicConfig(level=logging.INFO)
 servers, source, target, prefix, folder = sys.argv[1:]
 connection = KafkaConnection(bootstrap_servers=servers)
-orders = kafka_topic_asset(source, value=JsonCodec(ORDER), key=TextCodec(), partitions=1, name="orders")
+orders = kafka_topic_asset(source, value_codec=JsonCodec(ORDER), key_codec=TextCodec(), partitions=1, name="orders")
 
 
-@kafka_asset(source=orders, topic=KafkaTopic(target, value=JsonCodec()), max_slices=None, linger_s=600)
+@kafka_asset(source=orders, topic=KafkaTopic(target, value_codec=JsonCodec()), max_slices=None, linger_s=600)
 def enriched(orders):  # type: ignore[no-untyped-def]
     return orders
 

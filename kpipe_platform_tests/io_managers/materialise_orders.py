@@ -37,12 +37,12 @@ relaxed = PartitionScaling(
     execution_mode=ExecutionMode.RELAX_ORDERING_WITHIN_PARTITION, max_in_flight_per_partition=int(parts)
 )
 connection = KafkaConnection(bootstrap_servers=servers)
-orders = kafka_topic_asset(source, value=JsonCodec(ORDER), key=TextCodec(), partitions=1, name="orders")
+orders = kafka_topic_asset(source, value_codec=JsonCodec(ORDER), key_codec=TextCodec(), partitions=1, name="orders")
 
 
 @kafka_asset(
     source=orders,
-    topic=KafkaTopic(target, value=JsonCodec()),
+    topic=KafkaTopic(target, value_codec=JsonCodec()),
     on_fault=FaultAction.DEAD_LETTER,
     scaling=relaxed if int(parts) > 1 else None,
 )

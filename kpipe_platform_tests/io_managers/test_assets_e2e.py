@@ -62,7 +62,7 @@ class FolderIOManager(dg.ConfigurableIOManager):
 
 def plain(orders: Orders, function: Callable[..., Any], **how: Any) -> dg.AssetsDefinition:
     """A plain ``@dg.asset`` over the orders topic."""
-    how.setdefault("metadata", KafkaTopic(orders.target, value=JsonCodec()).as_metadata())
+    how.setdefault("metadata", KafkaTopic(orders.target, value_codec=JsonCodec()).as_metadata())
     how.setdefault("io_manager_key", "kafka_io_manager")
     how.setdefault("partitions_def", orders.topic_asset.partitions_def)
     return dg.asset(name="enriched", **how)(function)
@@ -97,7 +97,7 @@ class TestPlainAssets:
         def enriched(orders: DataFrame) -> DataFrame:
             return orders
 
-        topic = KafkaTopic(orders.target, value=JsonCodec()).as_metadata()
+        topic = KafkaTopic(orders.target, value_codec=JsonCodec()).as_metadata()
         asset = plain(orders, enriched, metadata={**topic, "kpipe/on_fault": "dead_letter"})
         orders.send(order(1), BAD)
         assert orders.metadata(orders.run(asset))["dead_letters"] == 1
@@ -259,7 +259,7 @@ class TestForms:
             return [replace(record, value={"id": record.value["id"] * 10}) for record in orders]
 
         orders.send(order(1, headers=[("h", b"1")], timestamp=1_700_000_000_000), BAD)
-        asset = orders.asset(stage, topic=KafkaTopic(orders.target, key="id", value=JsonCodec()))
+        asset = orders.asset(stage, topic=KafkaTopic(orders.target, key_column="id", value_codec=JsonCodec()))
         assert orders.metadata(orders.run(asset))["dead_letters"] == 1
         orders.send(order(3))
         orders.run(asset)
@@ -441,11 +441,11 @@ class TestOtherStores:
     def test_two_sources_whose_keys_end_alike(self, make_orders: Callable[..., Orders]) -> None:
         orders, other = make_orders(), make_orders()
         eu, us = (
-            kafka_topic_asset(topic, value=JsonCodec(ORDER), partitions=1, name="orders", key_prefix=prefix)
+            kafka_topic_asset(topic, value_codec=JsonCodec(ORDER), partitions=1, name="orders", key_prefix=prefix)
             for topic, prefix in ((orders.source, "eu"), (other.source, "us"))
         )
 
-        @kafka_asset(source=[eu, us], topic=KafkaTopic(orders.target, value=JsonCodec()))
+        @kafka_asset(source=[eu, us], topic=KafkaTopic(orders.target, value_codec=JsonCodec()))
         def enriched(eu_orders: DataFrame, us_orders: DataFrame) -> DataFrame:
             return eu_orders.unionByName(us_orders)
 
@@ -580,7 +580,7 @@ class TestPartitions:
 
     def test_dynamic_partitions_are_registered_by_observing_the_topic(self, make_orders: Callable[..., Orders]) -> None:
         orders = make_orders(2)
-        topic = kafka_topic_asset(orders.source, value=JsonCodec("id BIGINT"), name="orders")
+        topic = kafka_topic_asset(orders.source, value_codec=JsonCodec("id BIGINT"), name="orders")
         orders.send(order(1, partition=0), order(2, partition=1), order(3, partition=1))
         result = observe([topic], resources={"kafka_io_manager": orders.manager}, instance=orders.instance)
         observed = {
@@ -594,14 +594,14 @@ class TestPartitions:
         assert orders.metadata(orders.run(orders.asset(), "1"))["records_read"] == 2
 
     def test_a_partition_key_that_is_no_number(self, orders: Orders) -> None:
-        orders.topic_asset = kafka_topic_asset(orders.source, value=JsonCodec("id BIGINT"), name="orders")
+        orders.topic_asset = kafka_topic_asset(orders.source, value_codec=JsonCodec("id BIGINT"), name="orders")
         asset = orders.asset(partitions_def=dg.StaticPartitionsDefinition(["eu"]), ins={})
         with pytest.raises((ConfigError, dg.DagsterInvariantViolationError)):
             orders.run(asset, "eu")
 
     def test_a_destination_topic_is_created_where_declared(self, orders: Orders) -> None:
         topic = KafkaTopic(
-            f"{orders.target}.made", value=JsonCodec(), create=TopicSpec(2, config={"retention.ms": "-1"})
+            f"{orders.target}.made", value_codec=JsonCodec(), create=TopicSpec(2, config={"retention.ms": "-1"})
         )
         orders.send(order(1))
         orders.run(orders.asset(topic=topic))
@@ -616,7 +616,7 @@ class TestPartitions:
             return orders
 
         def run(spec: TopicSpec) -> None:
-            topic = KafkaTopic(orders.target, value=JsonCodec(), create=spec)
+            topic = KafkaTopic(orders.target, value_codec=JsonCodec(), create=spec)
             made = plain(orders, enriched, metadata=topic.as_metadata()) if of == "plain" else orders.asset(topic=topic)
             orders.run(made)
 
@@ -639,9 +639,9 @@ class TestPartitions:
     @pytest.mark.parametrize("partitioned", [True, False])
     def test_a_mistyped_source_leaves_no_destination_behind(self, orders: Orders, partitioned: bool) -> None:
         orders.topic_asset = kafka_topic_asset(
-            f"{orders.source}.mistyped", value=JsonCodec("id BIGINT"), name="orders", partitions=1
+            f"{orders.source}.mistyped", value_codec=JsonCodec("id BIGINT"), name="orders", partitions=1
         )
-        topic = KafkaTopic(f"{orders.target}.made", value=JsonCodec(), create=TopicSpec())
+        topic = KafkaTopic(f"{orders.target}.made", value_codec=JsonCodec(), create=TopicSpec())
         with pytest.raises(TopicNotFoundError, match="mistyped' does not exist"):
             orders.run(orders.asset(topic=topic, partitioned=partitioned), "0" if partitioned else None)
         with pytest.raises(TopicNotFoundError, match="made' does not exist"):
@@ -668,7 +668,7 @@ class TestDefinitions:
 
     def test_a_json_topic_without_a_schema_cannot_be_read(self) -> None:
         with pytest.raises(ConfigError, match="has no schema"):
-            kafka_topic_asset("orders", value=JsonCodec())
+            kafka_topic_asset("orders", value_codec=JsonCodec())
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "x" * 250])
     def test_topic_names(self, name: str) -> None:

@@ -43,11 +43,13 @@ class Chain:
     def __init__(self, orders: Orders, partitions: int | None, **how: Any) -> None:
         self.orders = orders
         self.between = f"{orders.target}.between"
-        self.source = kafka_topic_asset(orders.source, value=JsonCodec(ORDER), partitions=partitions, name="orders")
+        self.source = kafka_topic_asset(
+            orders.source, value_codec=JsonCodec(ORDER), partitions=partitions, name="orders"
+        )
 
         @kafka_asset(
             source=self.source,
-            topic=KafkaTopic(self.between, value=JsonCodec(ORDER), create=TopicSpec(partitions=3)),
+            topic=KafkaTopic(self.between, value_codec=JsonCodec(ORDER), create=TopicSpec(partitions=3)),
         )
         def middle(orders: DataFrame) -> DataFrame:
             return orders
@@ -130,7 +132,7 @@ def test_no_sensor_registers_partitions_of_another_topic(
 ) -> None:
     """A plain asset may be given those: its sensor leaves them alone and says what is not read."""
     orders, other = make_orders(2), make_orders(3)
-    topic = kafka_topic_asset(other.source, value=JsonCodec(ORDER), name="other")
+    topic = kafka_topic_asset(other.source, value_codec=JsonCodec(ORDER), name="other")
 
     @dg.asset(
         io_manager_key="kafka_io_manager",
@@ -149,7 +151,7 @@ def test_no_sensor_registers_partitions_of_another_topic(
 @pytest.mark.parametrize("plain", [False, True])
 def test_a_run_names_the_partitions_that_nobody_reads(make_orders: Callable[..., Orders], plain: bool) -> None:
     orders = make_orders(3)
-    orders.topic_asset = kafka_topic_asset(orders.source, value=JsonCodec(ORDER), partitions=2, name="orders")
+    orders.topic_asset = kafka_topic_asset(orders.source, value_codec=JsonCodec(ORDER), partitions=2, name="orders")
 
     def enriched(orders: DataFrame) -> DataFrame:
         return orders
@@ -181,7 +183,7 @@ class TestSources:
     @staticmethod
     def topics(first: Orders, second: Orders, *counts: int | None) -> list[Any]:
         return [
-            kafka_topic_asset(orders.source, value=JsonCodec(ORDER), partitions=count, name=name)
+            kafka_topic_asset(orders.source, value_codec=JsonCodec(ORDER), partitions=count, name=name)
             for orders, count, name in zip((first, second), counts, ("one", "two"), strict=True)
         ]
 

@@ -38,7 +38,7 @@ def make_raw(make_orders: MakeOrders) -> MakeOrders:
 
     def make(partitions: int = 1, **how: Any) -> Orders:
         orders = make_orders(partitions, **how)
-        raw = kafka_topic_asset(orders.source, value=RawCodec(), partitions=partitions, name="orders")
+        raw = kafka_topic_asset(orders.source, value_codec=RawCodec(), partitions=partitions, name="orders")
         return replace(orders, topic_asset=raw)
 
     return make
@@ -57,7 +57,7 @@ def sent(orders: Orders, partitions: int = 1, count: int = CACHED) -> list[dict[
 
 
 def raw(orders: Orders, **how: Any) -> dict[str, Any]:
-    return {"topic": KafkaTopic(orders.target, value=RawCodec()), **how}
+    return {"topic": KafkaTopic(orders.target, value_codec=RawCodec()), **how}
 
 
 def of(records: list[ConsumedRecord], partition: int) -> list[Any]:

@@ -249,7 +249,7 @@ def test_an_output_for_a_partition_that_the_topic_does_not_have(
 ) -> None:
     orders.send(*(order(n) for n in range(5)))
     manager = with_destination(orders.manager, delivery=delivery)
-    topic = KafkaTopic(orders.target, value=TextCodec())
+    topic = KafkaTopic(orders.target, value_codec=TextCodec())
     with pytest.raises(DestinationRejectedError, match=r"partition (9|10|-1|\d{10,}) of") as caught:
         orders.run(orders.asset(stage, topic=topic, on_fault=None), manager=manager)
     assert caught.value.reasons == {"partition": 3}
@@ -272,7 +272,7 @@ def test_a_missing_partition_beside_what_only_the_brokers_refuse(
     )
     orders.send(*(order(n) for n in range(4)), {"key": None, "value": order(3)["value"]}, order(1))
     manager = with_destination(orders.manager, delivery="at_least_once")
-    topic = KafkaTopic(orders.target, value=TextCodec())
+    topic = KafkaTopic(orders.target, value_codec=TextCodec())
     found = orders.metadata(orders.run(orders.asset(to_partitions, topic=topic), manager=manager))
     assert (found["dead_letters"], orders.committed()) == (4, 6)
     assert {letter.json()["fault"]["kind"] for letter in orders.letters()} == {"partition", "refused"}
@@ -299,7 +299,7 @@ def with_headers_as_new_records(orders: list[KafkaRecord]) -> list[KafkaRecord]:
 def test_a_header_without_a_name(orders: Orders, stage: Callable[..., Any], delivery: str) -> None:
     orders.send(*(order(n) for n in range(3)))
     manager = with_destination(orders.manager, delivery=delivery)
-    topic = KafkaTopic(orders.target, value=TextCodec())
+    topic = KafkaTopic(orders.target, value_codec=TextCodec())
     found = orders.metadata(orders.run(orders.asset(stage, topic=topic), manager=manager))
     assert (found["records_written"], found["dead_letters"], orders.committed()) == (1, 2, 3)
     [record] = orders.outputs()
@@ -313,7 +313,7 @@ def test_a_header_without_a_name(orders: Orders, stage: Callable[..., Any], deli
 def test_a_timestamp_out_of_the_topics_bounds(make_orders: Callable[..., Orders]) -> None:
     orders = make_orders(target={"config": {"message.timestamp.before.max.ms": "3600000"}})
     orders.send(order(1), order(2, timestamp=1_357_034_400_000))
-    topic = KafkaTopic(orders.target, value=JsonCodec(), timestamp="_kafka.timestamp")
+    topic = KafkaTopic(orders.target, value_codec=JsonCodec(), timestamp_column="_kafka.timestamp")
     orders.run(orders.asset(topic=topic))
     assert orders.ids() == [1]
     [letter] = orders.letters()

@@ -71,7 +71,7 @@ SENT = [
 def test_bytes_that_are_no_text_stay_what_they_are(orders: Orders) -> None:
     """In key, header and value, of records that fail in each part."""
     orders.topic_asset = kafka_topic_asset(
-        orders.source, value=JsonCodec(ORDER), key=RawCodec(), partitions=1, name="orders"
+        orders.source, value_codec=JsonCodec(ORDER), key_codec=RawCodec(), partitions=1, name="orders"
     )
     odd = {"key": b"\xff\x00", "headers": [("h", b"\xfe\xff"), ("h", None), ("\u00e4", b"")]}
     sent = [

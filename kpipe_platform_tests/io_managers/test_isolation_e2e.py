@@ -321,7 +321,9 @@ def test_sixty_percent_that_do_not_decode(orders: Orders, delivery: Any) -> None
     manager = orders.manager.model_copy(
         update={
             "destination": KafkaDestination(connection=connection, delivery=delivery),
-            "dead_letter": KafkaDeadLetterDestination(connection=connection, create_topic=True, max_ratio=0.1),
+            "dead_letter": KafkaDeadLetterDestination(
+                connection=connection, create_topic=True, max_dead_letter_ratio=0.1
+            ),
         }
     )
     with pytest.raises(DeadLetterLimitError, match=r"60 of 100 records"):

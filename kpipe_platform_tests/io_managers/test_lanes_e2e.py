@@ -184,7 +184,7 @@ def test_what_cannot_be_taken_in_parts_is_refused_before_any_work(orders: Orders
         io_manager_key="kafka_io_manager",
         partitions_def=orders.topic_asset.partitions_def,
         ins={"orders": dg.AssetIn(orders.topic_asset.key)},
-        metadata=KafkaTopic(orders.target, value=JsonCodec()).as_metadata(),
+        metadata=KafkaTopic(orders.target, value_codec=JsonCodec()).as_metadata(),
     )
     def plain(orders: DataFrame) -> DataFrame:
         return orders

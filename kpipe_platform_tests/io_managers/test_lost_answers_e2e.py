@@ -46,7 +46,7 @@ def plain_asset(orders: Orders) -> dg.AssetsDefinition:
     def enriched(orders: DataFrame) -> DataFrame:
         return orders.select("id")
 
-    topic = KafkaTopic(orders.target, value=JsonCodec()).as_metadata()
+    topic = KafkaTopic(orders.target, value_codec=JsonCodec()).as_metadata()
     return plain(orders, enriched, metadata={**topic, "kpipe/on_fault": "dead_letter"})
 
 

@@ -31,7 +31,7 @@ MISFITS: list[tuple[dict[str, Any], str]] = [
 
 
 def typed(orders: Orders, schema: str = SOURCE) -> Orders:
-    orders.topic_asset = kafka_topic_asset(orders.source, value=JsonCodec(schema), partitions=1, name="orders")
+    orders.topic_asset = kafka_topic_asset(orders.source, value_codec=JsonCodec(schema), partitions=1, name="orders")
     return orders
 
 
@@ -68,7 +68,7 @@ def test_what_does_not_fit_is_a_fault_of_its_record(orders: Orders, stage: Calla
     values = [*FIT, *(value for value, _ in MISFITS)]
     typed(orders).send(*({"key": "k", "value": value} for value in written(*values)), {"key": "gone", "value": None})
     manager = at_least_once(orders) if delivery == "at_least_once" else None
-    asset = orders.asset(stage, topic=KafkaTopic(orders.target, value=TARGET))
+    asset = orders.asset(stage, topic=KafkaTopic(orders.target, value_codec=TARGET))
     found = orders.metadata(orders.run(asset, manager=manager))
     left = [*written(*FIT), *([] if stage is dropped else [None])]
     outputs = sorted(orders.outputs(), key=lambda record: record.offset)
@@ -86,7 +86,7 @@ def test_what_does_not_fit_is_a_fault_of_its_record(orders: Orders, stage: Calla
 @pytest.mark.parametrize("stage", [as_spark, as_records])
 def test_stop_names_the_record_and_writes_nothing(orders: Orders, stage: Callable[..., Any]) -> None:
     typed(orders).send(*({"value": value} for value in written(FIT[0], MISFITS[0][0])))
-    asset = orders.asset(stage, topic=KafkaTopic(orders.target, value=TARGET), on_fault=FaultAction.STOP)
+    asset = orders.asset(stage, topic=KafkaTopic(orders.target, value_codec=TARGET), on_fault=FaultAction.STOP)
     with pytest.raises(DestinationRejectedError, match="offset 1"):
         orders.run(asset)
     assert orders.outputs() == []
@@ -112,7 +112,7 @@ def test_records_of_every_kind_that_do_not_fit(orders: Orders) -> None:
     def stage(orders: list[KafkaRecord]) -> list[KafkaRecord]:
         return [*orders, KafkaRecord(key=b"new", value={"id": 9}), *(record for record, _ in new)]
 
-    found = orders.metadata(orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, value=TARGET))))
+    found = orders.metadata(orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, value_codec=TARGET))))
     outputs = {record.key: record for record in orders.outputs()}
     assert {key: record.value for key, record in outputs.items()} == {b"k": written(FIT[0])[0], b"new": b'{"id":9}'}
     assert [key for key, record in outputs.items() if "kpipe.source" in dict(record.headers)] == [b"k"]
@@ -129,19 +129,19 @@ def test_a_record_that_has_no_bytes_is_a_fault(orders: Orders, codec: Any) -> No
     def stage(orders: list[KafkaRecord]) -> list[KafkaRecord]:
         return [KafkaRecord(value=object()), KafkaRecord(value=b"good")]
 
-    found = orders.metadata(orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, value=codec))))
+    found = orders.metadata(orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, value_codec=codec))))
     assert (found["records_written"], found["dead_letters"]) == (1, 1)
     assert [record.value for record in orders.outputs()] == [b"good"]
 
 
 def test_new_records_do_not_move_those_that_were_read(make_orders: Callable[..., Orders]) -> None:
     orders = make_orders(partitions=2)
-    orders.topic_asset = kafka_topic_asset(orders.source, value=JsonCodec(SOURCE), partitions=2, name="orders")
+    orders.topic_asset = kafka_topic_asset(orders.source, value_codec=JsonCodec(SOURCE), partitions=2, name="orders")
     orders.send({"key": "k", "value": written(FIT[0])[0], "partition": 1})
 
     def stage(orders: list[KafkaRecord]) -> list[KafkaRecord]:
         return [KafkaRecord(key=b"new", value={"id": 9}, partition=0), *orders]
 
-    orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, value=TARGET)), "1")
+    orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, value_codec=TARGET)), "1")
     found = {record.key: dict(record.headers).get("kpipe.source") for record in orders.outputs()}
     assert found == {b"new": None, b"k": f"{orders.source}/1/0".encode()}

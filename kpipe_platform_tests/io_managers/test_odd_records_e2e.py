@@ -97,9 +97,9 @@ def manager(orders: Orders, **how: Any) -> KafkaIOManager:
 )
 def test_what_is_sent_arrives(make_orders: Callable[..., Orders], stage: Callable[..., Any], delivery: str) -> None:
     orders = make_orders(config={"retention.ms": "-1"}, target={"config": {"retention.ms": "-1"}})
-    orders.topic_asset = kafka_topic_asset(orders.source, value=RawCodec(), partitions=1, name="orders")
+    orders.topic_asset = kafka_topic_asset(orders.source, value_codec=RawCodec(), partitions=1, name="orders")
     orders.send(*SENT)
-    topic = KafkaTopic(orders.target, value=RawCodec(), timestamp="_kafka.timestamp")
+    topic = KafkaTopic(orders.target, value_codec=RawCodec(), timestamp_column="_kafka.timestamp")
     orders.run(orders.asset(stage, topic=topic), manager=manager(orders, delivery=delivery))
     assert [parts(record) for record in orders.outputs()] == [parts(record) for record in SENT]
 
@@ -107,7 +107,7 @@ def test_what_is_sent_arrives(make_orders: Callable[..., Orders], stage: Callabl
 @pytest.mark.parametrize("form", ["envelope", "raw"])
 def test_what_is_dead_lettered_comes_back(make_orders: Callable[..., Orders], form: str) -> None:
     orders = make_orders(config={"retention.ms": "-1"})
-    orders.topic_asset = kafka_topic_asset(orders.source, value=JsonCodec("id INT"), partitions=1, name="orders")
+    orders.topic_asset = kafka_topic_asset(orders.source, value_codec=JsonCodec("id INT"), partitions=1, name="orders")
     orders.send(*SENT)
     orders.run(orders.asset(topic=KafkaTopic(orders.target)), manager=manager(orders, form=form))
     bad = [parts(record) for record in SENT if record["value"] not in (None, b'{"version":1}')]

@@ -111,7 +111,7 @@ def test_a_stage_that_fails_is_told_with_what_was_committed_before(
 
 
 def test_a_refused_plan_fails_without_a_start(orders: Orders, caplog: pytest.LogCaptureFixture) -> None:
-    asset = orders.asset(scaling=ON, topic=KafkaTopic("no.such.topic", value=JsonCodec()))
+    asset = orders.asset(scaling=ON, topic=KafkaTopic("no.such.topic", value_codec=JsonCodec()))
     with pytest.raises(KpipeError):
         orders.run(asset)
     assert short(logged(caplog)) == [("failed", 0, None, None)]
@@ -183,7 +183,7 @@ def plain(orders: Orders, *, fails: bool = False, retry: dg.RetryPolicy | None =
         partitions_def=orders.topic_asset.partitions_def,
         io_manager_key="kafka_io_manager",
         metadata={
-            **KafkaTopic(orders.target, value=JsonCodec()).as_metadata(),
+            **KafkaTopic(orders.target, value_codec=JsonCodec()).as_metadata(),
             "kpipe/scaling": ON.model_dump(mode="json"),
         },
         retry_policy=retry,

@@ -184,8 +184,8 @@ class TestRecordParts:
     """Headers in order with duplicates, keys, tombstones and timestamps arrive as they were."""
 
     def raw(self, orders: Orders, **topic: Any) -> tuple[Any, Any]:
-        orders.topic_asset = kafka_topic_asset(orders.source, value=RawCodec(), partitions=1, name="orders")
-        return orders.asset(topic=KafkaTopic(orders.target, value=RawCodec(), **topic)), orders
+        orders.topic_asset = kafka_topic_asset(orders.source, value_codec=RawCodec(), partitions=1, name="orders")
+        return orders.asset(topic=KafkaTopic(orders.target, value_codec=RawCodec(), **topic)), orders
 
     def test_a_raw_copy_keeps_key_value_and_headers(self, orders: Orders) -> None:
         asset, _ = self.raw(orders)
@@ -217,7 +217,9 @@ class TestRecordParts:
 
     def test_timestamps_can_be_set(self, orders: Orders) -> None:
         orders.send(order(1, timestamp=1_357_034_400_000))
-        orders.run(orders.asset(topic=KafkaTopic(orders.target, value=JsonCodec(), timestamp="_kafka.timestamp")))
+        orders.run(
+            orders.asset(topic=KafkaTopic(orders.target, value_codec=JsonCodec(), timestamp_column="_kafka.timestamp"))
+        )
         [record] = orders.outputs()
         assert record.timestamp_ms == 1_357_034_400_000
 
@@ -234,18 +236,18 @@ class TestRecordParts:
                 F.lit(1_357_034_400_000).cast("bigint").alias("timestamp"),
             )
 
-        orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, value=RawCodec())))
+        orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, value_codec=RawCodec())))
         [record] = orders.outputs()
         assert (record.partition, record.key, record.value) == (2, b"key", b"value")
         assert (record.headers, record.timestamp_ms) == ((("h", b"1"),), 1_357_034_400_000)
 
     def test_text(self, orders: Orders) -> None:
         orders.topic_asset = kafka_topic_asset(
-            orders.source, value=TextCodec(), key=TextCodec(), partitions=1, name="orders"
+            orders.source, value_codec=TextCodec(), key_codec=TextCodec(), partitions=1, name="orders"
         )
         orders.send({"key": "k", "value": "grüße".encode()}, {"key": "k", "value": b"\xff"})
         stage = lambda orders: orders.withColumn("value", F.upper("value"))  # noqa: E731
-        orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, value=TextCodec())))
+        orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, value_codec=TextCodec())))
         [record] = orders.outputs()
         assert record.value == "GRÜSSE".encode() or record.value == "GRÜßE".encode()
         [letter] = orders.letters()
@@ -270,7 +272,7 @@ class TestRecordParts:
 def test_values_of_a_stage_are_checked_against_the_declared_schema(orders: Orders) -> None:
     from kpipe_platform.errors import ConfigError
 
-    declared = KafkaTopic(orders.target, value=JsonCodec("id STRING, amount DOUBLE, note STRING, more INT"))
+    declared = KafkaTopic(orders.target, value_codec=JsonCodec("id STRING, amount DOUBLE, note STRING, more INT"))
     orders.send(order(1))
     with pytest.raises(ConfigError, match=r"'more' is declared and not returned; 'id' is bigint, declared as string"):
         orders.run(orders.asset(topic=declared))

@@ -192,7 +192,7 @@ class TestRefusals:
             ins={"orders": dg.AssetIn(orders.topic_asset.key)},
             partitions_def=orders.topic_asset.partitions_def,
             io_manager_key="kafka_io_manager",
-            metadata=KafkaTopic(orders.target, value=JsonCodec()).as_metadata(),
+            metadata=KafkaTopic(orders.target, value_codec=JsonCodec()).as_metadata(),
         )
         def plain(orders: DataFrame) -> DataFrame:
             return orders.select("id")
@@ -265,7 +265,7 @@ class TestStart:
     ) -> None:
         """One that was there when the group began still begins where the start policy says."""
         orders = make_orders(2)
-        orders.topic_asset = kafka_topic_asset(orders.source, value=JsonCodec(ORDER), partitions=3, name="orders")
+        orders.topic_asset = kafka_topic_asset(orders.source, value_codec=JsonCodec(ORDER), partitions=3, name="orders")
         manager = with_source(orders.manager, start=start)
         asset = orders.asset(partitioned=partitioned)
         orders.send(*({**order(n), "partition": n % 2} for n in range(4)))

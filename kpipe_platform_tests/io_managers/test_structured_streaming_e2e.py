@@ -43,10 +43,12 @@ def through_both(
     spark: SparkSession, orders: Orders, target: str, codec: JsonCodec, sent: list[bytes | None], folder: Path
 ) -> list[tuple[bytes | None, bytes | str | None]]:
     """What Structured Streaming and kpipe write of each value; of a fault its kind."""
-    orders.topic_asset = kafka_topic_asset(orders.source, value=codec, key=TextCodec(), partitions=1, name="orders")
+    orders.topic_asset = kafka_topic_asset(
+        orders.source, value_codec=codec, key_codec=TextCodec(), partitions=1, name="orders"
+    )
     headers = [("trace", b"\xff"), ("trace", b""), ("none", None)]
     orders.send(*({"key": str(n), "value": value, "headers": headers} for n, value in enumerate(sent)))
-    orders.run(orders.asset(topic=KafkaTopic(orders.target, value=JsonCodec())))
+    orders.run(orders.asset(topic=KafkaTopic(orders.target, value_codec=JsonCodec())))
     stream(spark, orders, target, codec, folder)
     streamed, ours = orders.consume(target), orders.outputs()
     found: dict[int, bytes | str | None] = {int(record.key or b""): record.value for record in ours}

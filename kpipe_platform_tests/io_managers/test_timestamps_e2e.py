@@ -91,10 +91,10 @@ class TestBeyondSpark:
 
     def test_of_a_raw_copy(self, any_times: Orders) -> None:
         orders = any_times
-        source = kafka_topic_asset(orders.source, value=RawCodec(), partitions=1, name="orders")
+        source = kafka_topic_asset(orders.source, value_codec=RawCodec(), partitions=1, name="orders")
         orders.topic_asset = source
         orders.send(order(0), order(1, timestamp=FAR), order(2), order(3, timestamp=-FAR), order(4, timestamp=-1))
-        orders.run(orders.asset(topic=KafkaTopic(orders.target, value=RawCodec())))
+        orders.run(orders.asset(topic=KafkaTopic(orders.target, value_codec=RawCodec())))
         assert orders.ids() == [0, 2, 4]
         assert timestamps_of(orders.letters()) == {(1, FAR), (3, -FAR)}
 
@@ -102,7 +102,7 @@ class TestBeyondSpark:
     def test_before_1970(self, any_times: Orders, stage: Callable[..., Any]) -> None:
         orders = any_times
         orders.send(order(0), order(1, timestamp=-1), order(2, timestamp=-5), order(3, timestamp=-FAR))
-        topic = KafkaTopic(orders.target, value=JsonCodec(), timestamp="_kafka.timestamp")
+        topic = KafkaTopic(orders.target, value_codec=JsonCodec(), timestamp_column="_kafka.timestamp")
         orders.run(orders.asset(stage, topic=topic))
         assert orders.ids() == [0]
         faults = {letter.json()["original"]["offset"]: letter.json()["fault"] for letter in orders.letters()}
@@ -197,7 +197,7 @@ class TestBeyondSpark:
     def test_the_last_one_that_spark_can_count(self, any_times: Orders) -> None:
         orders = any_times
         orders.send(order(0, timestamp=LAST), order(1))
-        topic = KafkaTopic(orders.target, value=JsonCodec(), timestamp="_kafka.timestamp")
+        topic = KafkaTopic(orders.target, value_codec=JsonCodec(), timestamp_column="_kafka.timestamp")
         orders.run(orders.asset(topic=topic))
         assert orders.outputs()[0].timestamp_ms == LAST
 
@@ -213,7 +213,7 @@ class TestZero:
 
         orders = any_times
         orders.send(order(0), order(1), order(2))
-        topic = KafkaTopic(orders.target, value=JsonCodec(), timestamp="at")
+        topic = KafkaTopic(orders.target, value_codec=JsonCodec(), timestamp_column="at")
         manager = with_destination(orders.manager, delivery=delivery)
         with pytest.raises(DestinationRejectedError, match=f"timestamp {zero} ms"):
             orders.run(orders.asset(stage, topic=topic, on_fault=FaultAction.STOP), manager=manager)
@@ -238,7 +238,7 @@ class TestZero:
     def test_where_the_broker_sets_the_time_any_goes(self, make_orders: Callable[..., Orders]) -> None:
         orders = make_orders(target={"config": {"message.timestamp.type": "LogAppendTime"}})
         orders.send(order(0))
-        topic = KafkaTopic(orders.target, value=JsonCodec(), timestamp="amount_ms")
+        topic = KafkaTopic(orders.target, value_codec=JsonCodec(), timestamp_column="amount_ms")
         orders.run(orders.asset(lambda orders: orders.withColumn("amount_ms", F.lit(0)), topic=topic))
         assert orders.ids() == [0]
 

@@ -53,7 +53,7 @@ def in_order(orders: DataFrame) -> DataFrame:
 
 def typed(orders: Orders, schema: str = SCHEMA) -> Orders:
     """The same topic with another schema."""
-    orders.topic_asset = kafka_topic_asset(orders.source, value=JsonCodec(schema), partitions=1, name="orders")
+    orders.topic_asset = kafka_topic_asset(orders.source, value_codec=JsonCodec(schema), partitions=1, name="orders")
     return orders
 
 
@@ -69,7 +69,7 @@ def test_values_leave_as_they_came_and_those_that_would_change_are_faults(
         dead_letter=orders.manager.dead_letter,
         spark=orders.manager.spark,
     )
-    topic = KafkaTopic(orders.target, value=JsonCodec(SCHEMA) if delivery == "exactly_once" else JsonCodec())
+    topic = KafkaTopic(orders.target, value_codec=JsonCodec(SCHEMA) if delivery == "exactly_once" else JsonCodec())
     found = orders.metadata(orders.run(orders.asset(stage, topic=topic), manager=manager))
     assert (found["records_written"], found["dead_letters"]) == (len(GOOD), len(CHANGED))
     assert sorted(record.value for record in orders.outputs()) == sorted(GOOD)
@@ -96,7 +96,7 @@ def test_a_key_column_with_a_dot_in_its_name(orders: Orders, key: str, expected:
         own = F.lit(7).alias("a.b"), F.struct(F.lit(8).alias("x")).alias("st"), F.lit(9).alias("odd`name")
         return orders.select("*", *own)
 
-    orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, key=key, value=JsonCodec())))
+    orders.run(orders.asset(stage, topic=KafkaTopic(orders.target, key_column=key, value_codec=JsonCodec())))
     assert [record.key for record in orders.outputs()] == [expected]
 
 
@@ -107,10 +107,10 @@ def test_a_tombstone_keeps_its_records_key(
 ) -> None:
     orders = make_orders(target={"config": {"cleanup.policy": "compact"}})
     orders.topic_asset = kafka_topic_asset(
-        orders.source, value=JsonCodec(ORDER), key=source_key, partitions=1, name="orders"
+        orders.source, value_codec=JsonCodec(ORDER), key_codec=source_key, partitions=1, name="orders"
     )
     orders.send(order(1), {"key": "k1", "value": None})
-    topic = KafkaTopic(orders.target, key="id", value=JsonCodec())
+    topic = KafkaTopic(orders.target, key_column="id", value_codec=JsonCodec())
     orders.run(orders.asset(stage, topic=topic, on_fault=FaultAction.STOP))
     assert {(record.key, record.value is None) for record in orders.outputs()} == {(b"1", False), (b"k1", True)}
 
@@ -121,7 +121,7 @@ def test_an_output_of_another_nested_type_is_refused(orders: Orders) -> None:
     def stage(orders: DataFrame) -> DataFrame:
         return orders.select(F.lit("text").alias("legs"), "_kafka")
 
-    topic = KafkaTopic(orders.target, value=JsonCodec("legs ARRAY<STRUCT<code: STRING>>"))
+    topic = KafkaTopic(orders.target, value_codec=JsonCodec("legs ARRAY<STRUCT<code: STRING>>"))
     with pytest.raises(ConfigError, match="'legs' is string, declared as array<struct<code:string>>"):
         orders.run(orders.asset(stage, topic=topic))
     assert orders.committed() is None

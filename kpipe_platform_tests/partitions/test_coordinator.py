@@ -18,7 +18,7 @@ from kpipe_platform.cli.dev.command import dagster_yaml
 from kpipe_platform.partitions.coordinator import SLOT, slot_of
 
 PAGE = Path(__file__).parents[2] / "docs/guides/concurrency.md"
-ORDERS = kafka_topic_asset("orders", value=JsonCodec("id BIGINT NOT NULL"))
+ORDERS = kafka_topic_asset("orders", value_codec=JsonCodec("id BIGINT NOT NULL"))
 
 
 def run_of(pools: set[str], **tags: str) -> dg.DagsterRun:
@@ -71,7 +71,7 @@ def test_an_asset_has_a_pool_of_its_own(how: dict[str, Any], pool: str) -> None:
     def priced(orders):  # type: ignore[no-untyped-def]
         return orders
 
-    made = kafka_asset(source=ORDERS, topic=KafkaTopic("priced", value=JsonCodec()), **how)(priced)
+    made = kafka_asset(source=ORDERS, topic=KafkaTopic("priced", value_codec=JsonCodec()), **how)(priced)
 
     assert made.op.pool == pool
     assert "pool" in how or kafka_pool(made.key) == pool

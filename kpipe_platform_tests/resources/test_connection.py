@@ -164,9 +164,9 @@ class TestSasl:
     ) -> None:
         """One connection object for both clients, and the password in neither log nor metadata."""
         connection = sasl(broker.listener("SASL_PLAINTEXT"), "SCRAM-SHA-512", password)
-        topic = kafka_topic_asset("source", value=JsonCodec("id BIGINT NOT NULL"), partitions=1)
+        topic = kafka_topic_asset("source", value_codec=JsonCodec("id BIGINT NOT NULL"), partitions=1)
 
-        @kafka_asset(source=topic, topic=KafkaTopic("target", value=JsonCodec()))
+        @kafka_asset(source=topic, topic=KafkaTopic("target", value_codec=JsonCodec()))
         def copy(source: DataFrame) -> DataFrame:
             return source
 

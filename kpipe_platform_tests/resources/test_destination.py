@@ -86,7 +86,7 @@ def test_defaults() -> None:
         "reference",
         "correlation-id",
     )
-    assert (plain.redact, plain.max_ratio, plain.max_ratio_minimum) == (None, None, DEFAULT_MINIMUM)
+    assert (plain.redact, plain.max_dead_letter_ratio, plain.min_dead_letters) == (None, None, DEFAULT_MINIMUM)
     assert plain.limit == DeadLetterLimit(None, DEFAULT_MINIMUM)
     assert KafkaDestination(connection=CONNECTION).correlation_header == "correlation-id"
     assert KafkaDestination(connection=CONNECTION, correlation_header=None).correlation_header is None
@@ -104,9 +104,9 @@ def test_families_keep_their_order_and_may_be_none() -> None:
         {"headers": ["spring", "spring"]},
         {"oversized": "cut"},
         {"correlation_header": ""},
-        {"max_ratio": 0},
-        {"max_ratio": 1.1},
-        {"max_ratio_minimum": 0},
+        {"max_dead_letter_ratio": 0},
+        {"max_dead_letter_ratio": 1.1},
+        {"min_dead_letters": 0},
     ],
 )
 def test_what_is_refused_at_once(options: dict[str, Any]) -> None:
@@ -137,6 +137,6 @@ def test_options_come_through_dagsters_configuration(monkeypatch: pytest.MonkeyP
     def looks() -> None:
         look()
 
-    given = dead_letter(headers=["connect", "spring"], redact=dg.EnvVar("TEST_REDACT"), max_ratio=0.1)
+    given = dead_letter(headers=["connect", "spring"], redact=dg.EnvVar("TEST_REDACT"), max_dead_letter_ratio=0.1)
     looks.execute_in_process(resources={"dead_letter": given})
     assert seen == [("connect", "spring"), "json:dumps", DeadLetterLimit(0.1, DEFAULT_MINIMUM)]

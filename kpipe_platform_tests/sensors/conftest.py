@@ -63,11 +63,11 @@ class Sensing:
 
     def __post_init__(self) -> None:
         self.topic_asset = kafka_topic_asset(
-            self.source, value=JsonCodec(SCHEMA), key=TextCodec(), partitions=self.fixed, name="orders"
+            self.source, value_codec=JsonCodec(SCHEMA), key_codec=TextCodec(), partitions=self.fixed, name="orders"
         )
         self.asset = kafka_asset(
             source=self.topic_asset,
-            topic=KafkaTopic(self.target, value=JsonCodec()),
+            topic=KafkaTopic(self.target, value_codec=JsonCodec()),
             name="enriched",
             **self.asset_options,
         )(self.stage)

@@ -44,16 +44,16 @@ from kpipe_platform import (
 from kpipe_platform.sensors import kafka_offset_sensor
 
 connection = KafkaConnection(bootstrap_servers=dg.EnvVar("BROKERS"))
-orders = kafka_topic_asset(os.environ["SOURCE"], value=JsonCodec("id BIGINT NOT NULL"), name="orders")
-many = kafka_topic_asset(os.environ["MANY"], value=JsonCodec("id BIGINT NOT NULL"), name="many")
+orders = kafka_topic_asset(os.environ["SOURCE"], value_codec=JsonCodec("id BIGINT NOT NULL"), name="orders")
+many = kafka_topic_asset(os.environ["MANY"], value_codec=JsonCodec("id BIGINT NOT NULL"), name="many")
 
-@kafka_asset(source=orders, topic=KafkaTopic(os.environ["TARGET"], value=JsonCodec()))
+@kafka_asset(source=orders, topic=KafkaTopic(os.environ["TARGET"], value_codec=JsonCodec()))
 def enriched(orders):
     return orders
 
 @kafka_asset(
     source=many,
-    topic=KafkaTopic(os.environ["COPIED"], value=JsonCodec()),
+    topic=KafkaTopic(os.environ["COPIED"], value_codec=JsonCodec()),
     scaling=PartitionScaling(execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS),
 )
 def copied(many):

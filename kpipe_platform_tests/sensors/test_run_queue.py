@@ -60,18 +60,18 @@ from kpipe_platform import (
 )
 
 connection = KafkaConnection(bootstrap_servers=os.environ["QUEUE_BROKERS"])
-orders = kafka_topic_asset(os.environ["QUEUE_SOURCE"], value=JsonCodec("id BIGINT NOT NULL"), name="orders")
+orders = kafka_topic_asset(os.environ["QUEUE_SOURCE"], value_codec=JsonCodec("id BIGINT NOT NULL"), name="orders")
 
 def scaling(at_once):
     return PartitionScaling(
         execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS, max_concurrent_partitions=at_once
     )
 
-@kafka_asset(source=orders, topic=KafkaTopic("enriched", value=JsonCodec()), scaling=scaling(1_000))
+@kafka_asset(source=orders, topic=KafkaTopic("enriched", value_codec=JsonCodec()), scaling=scaling(1_000))
 def enriched(orders):
     return orders
 
-@kafka_asset(source=orders, topic=KafkaTopic("limited", value=JsonCodec()), scaling=scaling(3))
+@kafka_asset(source=orders, topic=KafkaTopic("limited", value_codec=JsonCodec()), scaling=scaling(3))
 def limited(orders):
     return orders
 

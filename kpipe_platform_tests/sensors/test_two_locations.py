@@ -51,11 +51,11 @@ from kpipe_platform import (
 NAME = Path(__file__).stem
 logging.basicConfig(level=logging.INFO, format=NAME + " %(created).3f %(message)s")
 connection = KafkaConnection(bootstrap_servers=dg.EnvVar("BROKERS"))
-orders = kafka_topic_asset(os.environ["SOURCE"], value=JsonCodec("id BIGINT NOT NULL"), name="orders")
+orders = kafka_topic_asset(os.environ["SOURCE"], value_codec=JsonCodec("id BIGINT NOT NULL"), name="orders")
 
 @kafka_asset(
     source=orders,
-    topic=KafkaTopic(os.environ["TARGET"], value=JsonCodec()),
+    topic=KafkaTopic(os.environ["TARGET"], value_codec=JsonCodec()),
     name="enriched",
     backfill_policy=dg.BackfillPolicy.single_run(),
 )

@@ -92,8 +92,8 @@ class Rules:
     """Bounds of what a tick asks for.
 
     Args:
-        minimum_records: Offsets that must wait before a partition is asked for.
-        maximum_wait_s: After this long fewer are enough; None: never.
+        min_records: Offsets that must wait before a partition is asked for.
+        max_wait_s: After this long fewer are enough; None: never.
         max_runs_per_tick: Runs that one tick asks for at most; None: as many as the other bounds allow.
         partitions_per_run: Neighbouring partitions that one run may take.
         partitions_at_once: Partitions that may be worked on at the same time.
@@ -102,8 +102,8 @@ class Rules:
         retry_max_delay_s: The longest wait.
     """
 
-    minimum_records: int = 1
-    maximum_wait_s: float | None = None
+    min_records: int = 1
+    max_wait_s: float | None = None
     max_runs_per_tick: int | None = None
     partitions_per_run: int = 1
     partitions_at_once: int = 1
@@ -113,7 +113,7 @@ class Rules:
 
     def __post_init__(self) -> None:
         least = {
-            "minimum_records": self.minimum_records,
+            "min_records": self.min_records,
             "partitions_per_run": self.partitions_per_run,
             "max_attempts": self.max_attempts,
             "max_runs_per_tick": 1 if self.max_runs_per_tick is None else self.max_runs_per_tick,
@@ -125,8 +125,8 @@ class Rules:
         if self.partitions_per_run > MAX_PARTITIONS_PER_RUN:
             msg = f"kafka_offset_sensor(partitions_per_run={self.partitions_per_run})"
             raise ConfigError(msg, fix=f"set it to {MAX_PARTITIONS_PER_RUN:,} at most: a run's tags hold each range")
-        if self.maximum_wait_s is not None and not is_positive(self.maximum_wait_s):
-            msg = f"kafka_offset_sensor(maximum_wait_s={self.maximum_wait_s})"
+        if self.max_wait_s is not None and not is_positive(self.max_wait_s):
+            msg = f"kafka_offset_sensor(max_wait_s={self.max_wait_s})"
             raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
         if not (is_positive(self.retry_max_delay_s) and 0 < self.retry_delay_s <= self.retry_max_delay_s):
             msg = f"kafka_offset_sensor(retry_delay_s={self.retry_delay_s}, retry_max_delay_s={self.retry_max_delay_s})"
@@ -176,9 +176,9 @@ def state_of(candidate: Candidate, rules: Rules, now_s: float) -> State:
         return State.EXHAUSTED
     if failures.count and now_s < rules.retry_at_s(failures):
         return State.BACKING_OFF
-    if waiting < rules.minimum_records and not candidate.must_move:
+    if waiting < rules.min_records and not candidate.must_move:
         waited_s = now_s - candidate.first_seen_s
-        if rules.maximum_wait_s is None or waited_s < rules.maximum_wait_s:
+        if rules.max_wait_s is None or waited_s < rules.max_wait_s:
             return State.WAITING
     return State.DUE
 

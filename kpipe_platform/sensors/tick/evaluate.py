@@ -235,7 +235,7 @@ def _remembered(
     seen = {
         WHOLE if c.number is None else c.number: Seen(place_of(c.ranges), c.first_seen_s)
         for c in candidates
-        if rules.maximum_wait_s is not None and 0 < c.waiting_offsets < rules.minimum_records
+        if rules.max_wait_s is not None and 0 < c.waiting_offsets < rules.min_records
     }
     return Cursor(
         seen=seen,

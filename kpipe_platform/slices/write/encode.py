@@ -45,11 +45,11 @@ def encode_output(
     Raises:
         ConfigError: The output does not fit the topic.
     """
-    values = [source.value for source, _ in staged.sources.values()]
+    values = [source.value_codec for source, _ in staged.sources.values()]
     read = [field for value in values if isinstance(value, JsonCodec) for field in value.fields]
-    frame = to_frame(session, staged.output, topic.value, read)
-    codec: Codec = topic.value
-    key, timestamp = topic.key, topic.timestamp
+    frame = to_frame(session, staged.output, topic.value_codec, read)
+    codec: Codec = topic.value_codec
+    key, timestamp = topic.key_column, topic.timestamp_column
     if is_records(staged.output):
         # Records carry their own key, timestamp and encoded value.
         codec, key, timestamp = RawCodec(), None, None

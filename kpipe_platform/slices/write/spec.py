@@ -32,7 +32,7 @@ def writer_spec(
     codecs: list[tuple[Codec, Codec]] = []
     for planned in staged.slice.ranges:
         topic = topics.get(planned.range.topic)
-        codecs.append((topic.key_codec, topic.value) if topic else (RawCodec(), RawCodec()))
+        codecs.append((topic.key_codec, topic.value_codec) if topic else (RawCodec(), RawCodec()))
     spec = WriterSpec(
         settings=where.connection if where else settings.source,
         source_settings=settings.source,

@@ -38,7 +38,7 @@ def check_output_schema(output: object, codec: Codec, topic: str) -> None:
     ]
     if problems:
         msg = f"the stage's output does not fit the schema of topic {topic!r}: {'; '.join(problems)}"
-        raise ConfigError(msg, fix="cast or select the columns, or correct KafkaTopic(value=JsonCodec(...))")
+        raise ConfigError(msg, fix="cast or select the columns, or correct KafkaTopic(value_codec=JsonCodec(...))")
 
 
 def _is(found: T.DataType, declared: T.DataType) -> bool:

@@ -383,7 +383,7 @@ def _column(name: str, series: pd.Series[Any], kind: T.DataType | None) -> pa.Ar
             check_exact(series, array.type, name, from_pandas=True, zoned=True)
     except MISFITS as error:
         msg = f"column {name!r} of the pandas.DataFrame has no type of its own: {error}"
-        fix = "return one type a column; what else there is may be declared: KafkaTopic(value=JsonCodec(...))"
+        fix = "return one type a column; what else there is may be declared: KafkaTopic(value_codec=JsonCodec(...))"
         raise ConfigError(msg, fix=fix, column=name) from error
     return array
 

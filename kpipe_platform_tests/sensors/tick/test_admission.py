@@ -34,18 +34,18 @@ REFUSED = LostRangeError("lost", fix="accept it")
     [
         (candidate(new=0), Rules(), State.IDLE),
         (candidate(new=1), Rules(), State.DUE),
-        (candidate(new=9), Rules(minimum_records=10), State.WAITING),
-        (candidate(new=10), Rules(minimum_records=10), State.DUE),
+        (candidate(new=9), Rules(min_records=10), State.WAITING),
+        (candidate(new=10), Rules(min_records=10), State.DUE),
         # A slice may be smaller than the minimum: what waits counts, not what one run takes of it.
-        (candidate(ranges=(planned(0, 0, 100, cut=5),)), Rules(minimum_records=50), State.DUE),
+        (candidate(ranges=(planned(0, 0, 100, cut=5),)), Rules(min_records=50), State.DUE),
         # Over several topics it is what waits in all of them.
-        (candidate(ranges=(planned(0, 0, 6), planned(0, 4, 8))), Rules(minimum_records=10), State.DUE),
-        (candidate(new=9, first_seen_s=NOW - 59), Rules(minimum_records=10, maximum_wait_s=60), State.WAITING),
-        (candidate(new=9, first_seen_s=NOW - 60), Rules(minimum_records=10, maximum_wait_s=60), State.DUE),
-        (candidate(new=0, first_seen_s=0), Rules(minimum_records=10, maximum_wait_s=60), State.IDLE),
+        (candidate(ranges=(planned(0, 0, 6), planned(0, 4, 8))), Rules(min_records=10), State.DUE),
+        (candidate(new=9, first_seen_s=NOW - 59), Rules(min_records=10, max_wait_s=60), State.WAITING),
+        (candidate(new=9, first_seen_s=NOW - 60), Rules(min_records=10, max_wait_s=60), State.DUE),
+        (candidate(new=0, first_seen_s=0), Rules(min_records=10, max_wait_s=60), State.IDLE),
         # A run that only stores a start, or only records a loss, does not wait for records.
-        (candidate(new=0, new_group=True), Rules(minimum_records=10), State.DUE),
-        (candidate(ranges=(LOST,)), Rules(minimum_records=10), State.DUE),
+        (candidate(new=0, new_group=True), Rules(min_records=10), State.DUE),
+        (candidate(ranges=(LOST,)), Rules(min_records=10), State.DUE),
         (candidate(new=5, in_flight=True), Rules(), State.IN_FLIGHT),
         (candidate(new=5, paused=True), Rules(), State.PAUSED),
         (candidate(new=5, owned=False), Rules(), State.NOT_OWNED),
@@ -157,12 +157,12 @@ def test_an_unpartitioned_asset_is_one_candidate() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"minimum_records": 0},
+        {"min_records": 0},
         {"partitions_per_run": 0},
         {"partitions_per_run": 1_001},
         {"max_attempts": 0},
         {"max_runs_per_tick": 0},
-        {"maximum_wait_s": 0},
+        {"max_wait_s": 0},
         {"retry_delay_s": 0},
         {"retry_delay_s": 10, "retry_max_delay_s": 5},
     ],

@@ -45,7 +45,7 @@ RANGES = {"scaling": SEVERAL, "backfill_policy": dg.BackfillPolicy.single_run()}
 
 
 def test_only_partitions_with_enough_records_are_asked_for(make_sensing: Callable[..., Sensing]) -> None:
-    sensing = make_sensing(4, asset_options={"scaling": SEVERAL}, options={"minimum_records": 3, "maximum_wait_s": 60})
+    sensing = make_sensing(4, asset_options={"scaling": SEVERAL}, options={"min_records": 3, "max_wait_s": 60})
     sensing.send(1, 2, partition=1)
     sensing.send(1, 2, 3, partition=2)
 
@@ -103,7 +103,7 @@ def test_a_log_start_that_moves_is_no_progress(
 
 
 def test_a_wait_for_more_records_goes_on_when_the_log_start_moves(make_sensing: Callable[..., Sensing]) -> None:
-    sensing = make_sensing(1, options={"minimum_records": 5, "maximum_wait_s": 60})
+    sensing = make_sensing(1, options={"min_records": 5, "max_wait_s": 60})
     sensing.send(1, 2, 3)
     assert sensing.asked() == []
     sensing.now_s += 50
@@ -123,7 +123,7 @@ def test_a_run_over_many_partitions_has_tags_that_can_be_indexed(make_sensing: C
 
 
 def test_a_wiped_or_broken_cursor_changes_nothing_but_the_wait(make_sensing: Callable[..., Sensing]) -> None:
-    sensing = make_sensing(2, asset_options={"scaling": SEVERAL}, options={"minimum_records": 2, "maximum_wait_s": 60})
+    sensing = make_sensing(2, asset_options={"scaling": SEVERAL}, options={"min_records": 2, "max_wait_s": 60})
     sensing.send(1, partition=0)
     sensing.send(1, 2, partition=1)
     assert sensing.asked() == ["1"]
@@ -389,7 +389,7 @@ def test_a_downstream_asset_that_is_behind_holds_it_back(
     make_sensing: Callable[..., Sensing], manager: KafkaIOManager
 ) -> None:
     sensing = make_sensing(1)
-    middle = kafka_topic_asset(sensing.target, value=JsonCodec(SCHEMA), name="middle", partitions=1)
+    middle = kafka_topic_asset(sensing.target, value_codec=JsonCodec(SCHEMA), name="middle", partitions=1)
 
     @kafka_asset(source=middle, topic=KafkaTopic("nowhere"))
     def last(middle):  # type: ignore[no-untyped-def]
@@ -431,7 +431,7 @@ def test_a_new_group_over_old_records(
 ) -> None:
     source = KafkaSource(connection=manager.source.connection, group_prefix=manager.source.group_prefix, start=start)
     whole = KafkaIOManager(source=source, spark=manager.spark, destination=manager.destination)
-    sensing = make_sensing(2, manager=whole, asset_options={"scaling": SEVERAL}, options={"minimum_records": 2})
+    sensing = make_sensing(2, manager=whole, asset_options={"scaling": SEVERAL}, options={"min_records": 2})
     sensing.send(1, 2)
     # From the latest on, a run stores the start of each partition; what comes before it has run would else be lost.
     assert sensing.asked() == {"latest": ["0", "1"], "earliest": ["0"], "2999-01-01": []}[start]
@@ -554,7 +554,7 @@ def test_the_partition_sensor_registers_and_asks_for_nothing(make_sensing: Calla
 
 def test_the_partition_sensor_wants_a_topic_that_it_can_follow() -> None:
     with pytest.raises(ConfigError, match="do not follow"):
-        kafka_partition_sensor(kafka_topic_asset("orders", value=JsonCodec(SCHEMA), partitions=2))
+        kafka_partition_sensor(kafka_topic_asset("orders", value_codec=JsonCodec(SCHEMA), partitions=2))
 
 
 # ------------------------------------------------------------------------------------- brokers that are away
@@ -695,7 +695,7 @@ def test_the_resource_must_be_a_kafka_io_manager(make_sensing: Callable[..., Sen
         sensing.tick()
 
 
-@pytest.mark.parametrize("wrong", [{"deadline_s": 0}, {"minimum_records": 0}, {"backpressure": ("x", -1)}], ids=str)
+@pytest.mark.parametrize("wrong", [{"deadline_s": 0}, {"min_records": 0}, {"backpressure": ("x", -1)}], ids=str)
 def test_arguments_that_make_no_sense_are_refused(make_sensing: Callable[..., Sensing], wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         make_sensing(1, options=wrong)
