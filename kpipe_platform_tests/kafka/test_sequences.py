@@ -27,7 +27,6 @@ from kpipe_platform.errors import (
 )
 from kpipe_platform.kafka.admin.groups import CommittedOffset, Offsets
 from kpipe_platform.kafka.admin.topics import TopicDescription
-from kpipe_platform.kafka.model import slices as slices_module
 from kpipe_platform.kafka.model.commit_metadata import CommitMetadata, SliceCounts
 from kpipe_platform.kafka.model.offsets import Partition, Watermarks
 from kpipe_platform.kafka.model.slices import Slice
@@ -35,6 +34,7 @@ from kpipe_platform.kafka.transactions import slice as transactions_module
 from kpipe_platform.kafka.transactions.lanes import LaneTransaction, lanes_read_back, split
 from kpipe_platform.kafka.transactions.slice import SliceTransaction, read_back
 from kpipe_platform.resources.scaling import ExecutionMode
+from kpipe_platform.slices.plan import facts as facts_module
 from kpipe_platform.slices.plan.ranges import LastMaterialization
 
 Fate = Literal["answered", "unanswered", "unsent", "killed"]
@@ -177,10 +177,10 @@ def brokers(broker: Broker) -> Iterator[None]:
         return dict.fromkeys(places, Watermarks(broker.log_start, end))
 
     replaced: list[tuple[Any, str, Any]] = [
-        (slices_module, "describe_topics", describe),
-        (slices_module, "group_members", lambda *_: []),
-        (slices_module, "committed_offsets", offsets),
-        (slices_module, "watermarks", marks),
+        (facts_module, "describe_topics", describe),
+        (facts_module, "group_members", lambda *_: []),
+        (facts_module, "committed_offsets", offsets),
+        (facts_module, "watermarks", marks),
         (transactions_module, "fetch_offsets", offsets),
         (transactions_module, "initialised", lambda _, transactional_id, **__: broker.init(transactional_id)),
         (transactions_module, "Clients", FakeClients),
