@@ -24,10 +24,10 @@ class FaultAction(str, Enum):
     """Fail the run with `RecordFaultError`, which names the record. Offsets do not move. The default."""
 
     DEAD_LETTER = "dead_letter"
-    """Write the record and its fault to the dead-letter topic. Once acknowledged, the record is not read again."""
+    """Write the record and its fault to the dead-letter topic. Once that is acknowledged, the record is finished."""
 
     SKIP = "skip"
-    """Count the record and continue without it: no output, no dead letter, not read again. Its data is lost."""
+    """Count the record and continue without it: finished, with no output and no dead letter. Its data is lost."""
 
     RETHROW = "rethrow"
     """Fail the run with the exception that the user's code raised, so that Dagster's retry policies and hooks

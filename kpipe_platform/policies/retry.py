@@ -64,7 +64,7 @@ class RecordRetryPolicy:
             less.
         max_duration_s: No attempt starts later than this after the first one started, seconds; None (the default) for
             no limit.
-        retry_on: Exceptions to retry, with their subclasses; all by default.
+        retry_on: Exceptions to retry, with their subclasses; every ``Exception`` by default.
         give_up_on: Exceptions never to retry; takes precedence over ``retry_on``.
 
     Raises:
