@@ -28,7 +28,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 class OffsetRange:
     """The offsets ``[start, end)`` of one Kafka partition.
 
-    The number of offsets in a range is not the number of records: transaction markers and compaction leave gaps.
+    The number of offsets is not the number of records, because transaction markers and compaction leave gaps.
     """
 
     topic: str
@@ -209,8 +209,8 @@ def parse_time(text: str, what: str, *, or_else: str = "") -> int:
         or_else: Other values that the option accepts, for the error.
 
     Raises:
-        ConfigError: The text is neither, or the time is before 1970. Kafka reads negative timestamps as log start or
-            log end.
+        ConfigError: The text is neither, or the time is before 1970, because Kafka uses negative timestamps for log
+            start and log end.
     """
     if re.fullmatch("[0-9]{13}", text):
         return int(text)
