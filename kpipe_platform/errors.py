@@ -2,37 +2,37 @@
 
 KpipeError
 ├── PartitionsFailedError             some partitions of a range run failed; the others are committed and reported
-├── TerminalError                     asking again changes nothing: somebody has to act
-│   ├── ConfigError                   a setting or a definition is wrong; found before any work
-│   │   └── OffsetsNotStoredError     a Kafka-reading asset whose offsets nothing would store
+├── TerminalError                     a retry does not help: operator action needed
+│   ├── ConfigError                   a setting or a definition is wrong; raised before any work starts
+│   │   └── OffsetsNotStoredError     an asset reads from Kafka, but nothing would store its offsets
 │   ├── EnvironmentSetupError         Java, a jar, a port, disk or an optional package is missing
 │   ├── TopicNotFoundError            the topic or the partition does not exist
-│   ├── AuthenticationFailedError     credentials or TLS refused
+│   ├── AuthenticationFailedError     the broker refused the credentials, or TLS failed
 │   ├── AuthorizationFailedError      an ACL denies the call
 │   ├── LostRangeError                retention passed the group's offset
-│   ├── TopicRecreatedError           the topic is another one than the offset was stored for
-│   ├── OffsetsVanishedError          no offset in the group: it was renamed, or its offset deleted during the run
+│   ├── TopicRecreatedError           the topic was recreated after the offset was stored
+│   ├── OffsetsVanishedError          the group has no offset: it was renamed, or the offset was deleted during the run
 │   ├── NoStartOffsetError            a new group and `start="error"`
-│   ├── DecodeFault, EncodeFault      a codec cannot read or write a value (`kpipe_platform.codecs`)
+│   ├── DecodeFault, EncodeFault      a codec cannot decode or encode a value (`kpipe_platform.codecs`)
 │   ├── RecordFaultError              a record failed and its action is to stop the run
 │   ├── DeadLetterLimitError          more records failed than the limit allows
-│   ├── StageFailedError              the user's stage raised
-│   ├── DestinationRejectedError      records the destination will not take, and their action is to stop
+│   ├── StageFailedError              the user's stage raised an exception
+│   ├── DestinationRejectedError      the destination refused records, and their action is to stop the run
 │   └── DeadLetterError               a dead letter cannot be written
-└── TransientError                    nothing moved; the same run may succeed later
+└── TransientError                    offsets did not move; the same run may succeed later
     ├── BrokerUnavailableError        no answer within the deadline
-    │   └── CommitUnknownError        no answer to a commit: whether it took place is not known
+    │   └── CommitUnknownError        no answer to a commit: its outcome is unknown
     ├── BrokerStartError              the embedded broker did not become ready
-    ├── ForeignMemberError            somebody else consumes with the asset's group
-    ├── OffsetsPendingError           an undecided transaction holds the group's offset
-    ├── OffsetConflictError           another run moved the group's offset: the compare failed
+    ├── ForeignMemberError            another consumer uses the asset's group
+    ├── OffsetsPendingError           an open transaction holds the group's offset
+    ├── OffsetConflictError           another run moved the group's offset between plan and commit
     │   └── FencedError               a newer owner of the transactional id took over
     ├── TransactionTimedOutError      the transaction was open for longer than its timeout
     ├── DeliveryError                 outputs were not acknowledged
-    └── EngineUnavailableError        the Spark session cannot be had, or died
+    └── EngineUnavailableError        the Spark session cannot be created, or died
 
-Every error takes a message and keyword attributes. The message says what happened, where (topic, partition,
-offset) and how to mend it; the attributes hold the same facts for programs. All of them pickle, because they
+Every error takes a message and keyword attributes. The message contains what happened, where (topic, partition,
+offset) and how to fix it; the attributes contain the same facts for programs. All errors pickle, because they
 cross Spark workers and Dagster's step processes.
 """
 
@@ -41,20 +41,20 @@ from __future__ import annotations
 from typing import Any, Literal
 
 Part = Literal["source", "stage", "destination", "dead_letter"]
-"""Parts of the pipeline that have a retry policy of their own."""
+"""Parts of the pipeline that have their own retry policy."""
 
 
 class KpipeError(Exception):
-    """Base of all errors of kpipe.
+    """Base class of all kpipe errors.
 
     Args:
         message: What happened and where, in one or two sentences.
-        fix: How to mend it; shown after the message.
+        fix: How to fix it; shown after the message.
         **attributes: Facts for programs, for example ``topic="flights"``, ``partition=3``.
     """
 
     part: Part | None = None
-    """The part of the pipeline that failed, whose retry policy applies; None where that is not known."""
+    """The part of the pipeline that failed, whose retry policy applies; None if unknown."""
 
     def __init__(self, message: str, *, fix: str | None = None, **attributes: Any) -> None:
         self.message = message
@@ -63,8 +63,8 @@ class KpipeError(Exception):
         super().__init__(message if fix is None else f"{message}\n  How to fix: {fix}")
 
     def __getattr__(self, name: str) -> Any:
-        # Only reached for names that are not real attributes. `attributes` itself is looked up through
-        # __dict__, so that unpickling, which asks before __init__ ran, does not recurse.
+        # Called only for names that are not real attributes. `attributes` is read through __dict__, because
+        # unpickling gets attributes before __init__ has run and would recurse.
         attributes = self.__dict__.get("attributes", {})
         if name in attributes:
             return attributes[name]
@@ -84,23 +84,23 @@ def _rebuild(
 
 
 class TerminalError(KpipeError):
-    """Asking again changes nothing: somebody has to act first."""
+    """A retry does not help: operator action is needed first."""
 
 
 class TransientError(KpipeError):
-    """Nothing moved; the same run may succeed later."""
+    """Offsets did not move; the same run may succeed later."""
 
 
 class PartitionsFailedError(KpipeError):
-    """Some partitions of a range run failed; the others are committed and reported. ``errors`` holds each error."""
+    """Some partitions of a range run failed; the others are committed and reported. ``errors`` contains each error."""
 
 
 class ConfigError(TerminalError):
-    """A setting or a definition is wrong; found before any work starts."""
+    """A setting or a definition is wrong; raised before any work starts."""
 
 
 class OffsetsNotStoredError(ConfigError):
-    """A Kafka-reading asset whose offsets nothing would store."""
+    """An asset reads from Kafka, but nothing would store its offsets."""
 
 
 class EnvironmentSetupError(TerminalError):
@@ -124,11 +124,11 @@ class LostRangeError(TerminalError):
 
 
 class TopicRecreatedError(TerminalError):
-    """The topic's id differs from the one that was stored beside the group's offset."""
+    """The topic's id differs from the one stored with the group's offset."""
 
 
 class OffsetsVanishedError(TerminalError):
-    """The group has no offset, though this run has stored one, or Dagster holds a materialisation of another group."""
+    """The group has no offset, although this run stored one or Dagster has a materialization of another group."""
 
 
 class NoStartOffsetError(TerminalError):
@@ -144,15 +144,15 @@ class DeadLetterLimitError(TerminalError):
 
 
 class StageFailedError(TerminalError):
-    """The user's stage raised; offsets are unmoved."""
+    """The user's stage raised an exception; offsets did not move."""
 
 
 class DestinationRejectedError(TerminalError):
-    """The destination will not take some records, and the action for them is to stop the run."""
+    """The destination refused some records, and the action for them is to stop the run."""
 
 
 class DeadLetterError(TerminalError):
-    """A dead letter cannot be written; offsets are unmoved."""
+    """A dead letter cannot be written; offsets did not move."""
 
 
 class BrokerUnavailableError(TransientError):
@@ -160,7 +160,7 @@ class BrokerUnavailableError(TransientError):
 
 
 class CommitUnknownError(BrokerUnavailableError):
-    """A commit got no answer within its deadline; whether it took place is not known."""
+    """A commit got no answer within its deadline; its outcome is unknown."""
 
 
 class BrokerStartError(TransientError):
@@ -168,11 +168,11 @@ class BrokerStartError(TransientError):
 
 
 class ForeignMemberError(TransientError):
-    """Somebody else consumes with the asset's group."""
+    """Another consumer uses the asset's group."""
 
 
 class OffsetsPendingError(TransientError):
-    """A transaction that is neither committed nor aborted holds the group's offset."""
+    """An open transaction, neither committed nor aborted, holds the group's offset."""
 
 
 class OffsetConflictError(TransientError):
@@ -192,4 +192,4 @@ class DeliveryError(TransientError):
 
 
 class EngineUnavailableError(TransientError):
-    """The Spark session cannot be had, or died during the work."""
+    """The Spark session cannot be created, or died during the run."""

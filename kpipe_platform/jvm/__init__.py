@@ -1,4 +1,4 @@
-"""Java, jars and child processes: what the embedded broker and local Spark servers stand on.
+"""Java, jars and child processes for the embedded broker and local Spark servers.
 
-No Dagster and no pyspark import here: pyspark's folder is only looked up, for the jars that it ships.
+This package imports neither Dagster nor pyspark. It only locates pyspark's folder, for the jars that pyspark ships.
 """

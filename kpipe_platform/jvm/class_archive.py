@@ -1,8 +1,8 @@
-"""Archives of loaded classes: a JVM that finds one starts in a third of the time.
+"""Class archives: a JVM with an archive starts in a third of the time.
 
-Java can write the classes that a program loaded into a file when it ends, and map that file at the next start
-(application class-data sharing, JEP 350). The JVM checks that the jars are the same, and does without the
-archive when they are not; so an archive can make nothing wrong.
+At exit, Java can write the classes that a program loaded to a file, and map that file at the next start (application
+class-data sharing, JEP 350). The JVM checks that the jars are unchanged and ignores the archive if they are not, so an
+outdated archive does no harm.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ __all__ = ["archive_options"]
 
 logger = logging.getLogger(__name__)
 
-# The JVM would name every class that it cannot archive.
+# Without these options, the JVM logs every class that it cannot archive.
 _QUIET = ["-Xlog:cds=off", "-Xlog:cds+dynamic=off"]
 
 
 def archive_options(
     name: str, java: JavaInstall, jars: Sequence[Path], train: Callable[[Sequence[str]], None]
 ) -> list[str]:
-    """JVM options that use the archive of a program; the archive is made first when there is none.
+    """Return JVM options that use a program's class archive; create the archive first if there is none.
 
     Args:
         name: Name of the program.
-        java: The Java that runs it. Archives belong to one Java.
-        jars: Its class path; the archive is kept beside the first of them.
-        train: Runs the program once with the JVM options it is given, and ends it cleanly.
+        java: The Java that runs the program. An archive works with one Java installation only.
+        jars: Class path of the program; the archive is stored in the folder of the first jar.
+        train: Runs the program once with the given JVM options, and ends it cleanly.
 
     Returns:
-        The options; none where an archive cannot be made, which costs time and nothing else.
+        The options; empty if no archive can be created, which only makes the start slower.
     """
     key = f"{java.path.resolve()} {java.version}"
     digest = hashlib.sha256(key.encode()).hexdigest()[:8]

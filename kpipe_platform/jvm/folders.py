@@ -1,4 +1,4 @@
-"""Where kpipe keeps what it downloads and what it remembers between commands."""
+"""Folders for downloads and for state that kpipe keeps between commands."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ STATE_DIR_VARIABLE = "KPIPE_STATE_DIR"
 
 
 def cache_dir() -> Path:
-    """Folder of downloads that can be fetched again: jars and class archives.
+    """Return the cache folder, for files that can be downloaded or created again: jars and class archives.
 
     Returns:
-        ``KPIPE_CACHE_DIR`` when set, else the platform's cache folder: ``$XDG_CACHE_HOME/kpipe``,
+        ``KPIPE_CACHE_DIR`` if set, else the platform's cache folder: ``$XDG_CACHE_HOME/kpipe``,
         ``~/.cache/kpipe``, or ``~/Library/Caches/kpipe`` on macOS. It may not exist yet.
     """
     return _own(CACHE_DIR_VARIABLE) or platformdirs.user_cache_path("kpipe")
 
 
 def state_dir() -> Path:
-    """Folder of what commands leave for later commands: pid files and a kept broker's data.
+    """Return the state folder, for files that later commands need: pid files and the data of a persistent broker.
 
     Returns:
-        ``KPIPE_STATE_DIR`` when set, else the platform's state folder: ``$XDG_STATE_HOME/kpipe``,
+        ``KPIPE_STATE_DIR`` if set, else the platform's state folder: ``$XDG_STATE_HOME/kpipe``,
         ``~/.local/state/kpipe``, or ``~/Library/Application Support/kpipe`` on macOS. It may not exist yet.
     """
     return _own(STATE_DIR_VARIABLE) or platformdirs.user_state_path("kpipe")

@@ -1,4 +1,4 @@
-"""Telling a process from a later one that was given the same pid."""
+"""Process identities that distinguish a process from a later one with the same pid."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _POLL_S = 0.02
 
 @dataclass(frozen=True)
 class ProcessIdentity:
-    """A pid together with when its process started, so that a recycled pid is another identity.
+    """A pid and the start time of its process, so that a reused pid is a different identity.
 
     Attributes:
         pid: Process id.
-        started: Opaque start time. On Linux the boot's id and clock ticks since boot.
+        started: Opaque start time. On Linux, the boot id and the clock ticks since boot.
     """
 
     pid: int
@@ -36,26 +36,26 @@ class ProcessIdentity:
 
     @classmethod
     def of(cls, pid: int) -> ProcessIdentity | None:
-        """Identify a running process; None when there is none, or only a zombie without threads."""
+        """Identify a running process; None if there is none, or only a zombie without other threads."""
         started = _start_time(pid)
         return None if started is None else cls(pid, started)
 
     def is_running(self) -> bool:
-        """Tell whether this very process is still there. A zombie counts as gone."""
+        """Return whether this process is still running. A zombie counts as ended."""
         return _start_time(self.pid) == self.started
 
     def send(self, signum: signal.Signals) -> bool:
-        """Send a signal to this very process.
+        """Send a signal to this process, never to a later one with the same pid.
 
         Returns:
-            False when the process is gone, or its pid belongs to another one by now.
+            False if the process has ended or its pid now belongs to another process.
 
         Raises:
             EnvironmentSetupError: The process belongs to another user.
         """
         try:
             if sys.platform == "linux":
-                # The descriptor pins the process, so that the pid cannot change hands after the check.
+                # The descriptor refers to one process, even if the pid is reused after the check.
                 descriptor = os.pidfd_open(self.pid)
                 try:
                     if not self.is_running():
@@ -75,13 +75,13 @@ class ProcessIdentity:
         return True
 
     def wait(self, deadline_s: float) -> bool:
-        """Wait until the process is gone.
+        """Wait until the process has ended.
 
         Args:
-            deadline_s: Seconds to wait at most.
+            deadline_s: Maximum wait, seconds.
 
         Returns:
-            Whether it is gone.
+            Whether the process has ended.
         """
         end = time.monotonic() + deadline_s
         while self.is_running():
@@ -91,13 +91,13 @@ class ProcessIdentity:
         return True
 
     def stop(self, deadline_s: float) -> bool:
-        """End the process: SIGTERM, and SIGKILL once the deadline passed.
+        """End the process with SIGTERM, and with SIGKILL after the deadline.
 
         Args:
-            deadline_s: Seconds to wait between the two signals.
+            deadline_s: Seconds to wait after each signal.
 
         Returns:
-            Whether there was a process to end.
+            Whether the process was running.
         """
         if not self.send(signal.SIGTERM):
             return False
@@ -110,23 +110,23 @@ class ProcessIdentity:
 
 @dataclass(frozen=True)
 class PidFile:
-    """A file that holds one process identity.
+    """A file that contains one process identity.
 
     Attributes:
-        path: Where it is.
+        path: Path of the file.
     """
 
     path: Path
 
     def write(self, identity: ProcessIdentity) -> None:
-        """Write the identity; a reader sees the old file or the new one, never half of it."""
+        """Write the identity atomically: a reader gets either the old file or the new one."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
         temporary.write_text(json.dumps(asdict(identity)), encoding="utf-8")
         temporary.replace(self.path)
 
     def read(self) -> ProcessIdentity | None:
-        """Read the identity; None when there is no file, or no sense in it."""
+        """Read the identity; None if the file is missing or unreadable."""
         try:
             fields = json.loads(self.path.read_text(encoding="utf-8"))
             return ProcessIdentity(int(fields["pid"]), str(fields["started"]))
@@ -137,12 +137,12 @@ class PidFile:
             return None
 
     def running(self) -> ProcessIdentity | None:
-        """The identity in the file when its process is still running, else None."""
+        """Return the identity in the file if its process is still running, else None."""
         identity = self.read()
         return identity if identity is not None and identity.is_running() else None
 
     def remove(self) -> None:
-        """Remove the file if it is there."""
+        """Remove the file if it exists."""
         with suppress(FileNotFoundError):
             self.path.unlink()
 
@@ -154,10 +154,10 @@ def _start_time(pid: int) -> str | None:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The second field is the command in parentheses and may hold anything: count from its last one.
+    # The second field is the command in parentheses and may contain any character, so split after the last ")".
     fields = stat.rpartition(")")[2].split()
     state, threads, start_ticks = fields[0], int(fields[17]), fields[19]
-    # A killed process is a zombie at once, but its files and ports are free only after its last thread.
+    # A killed process becomes a zombie at once, but its files and ports are released only when its last thread ends.
     if state in "ZX" and threads <= 1:
         return None
     return f"{_boot_id()}:{start_ticks}"

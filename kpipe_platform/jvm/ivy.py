@@ -1,4 +1,4 @@
-"""Running Apache Ivy and telling apart why it failed."""
+"""Run Apache Ivy, and classify its failures."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 IVY_SETTINGS_VARIABLE = "KPIPE_IVY_SETTINGS"
 
 _QUOTED_LINES = 12
-# Lines of a long explanation that start with dots, bars or colons only draw its frame.
+# Lines of dots, bars and colons are only the frame of Ivy's messages.
 _FRAME = re.compile(r"^[\s.:|\-=]*$")
 _NO_NETWORK = re.compile(
     r"UnknownHost|unknown host|Connection refused|Connect to .* failed|timed out|unreachable|"
@@ -36,12 +36,12 @@ _NO_SPACE = "No space left on device"
 
 @dataclass(frozen=True)
 class Coordinate:
-    """Name of an artifact in a Maven repository.
+    """Coordinate of an artifact in a Maven repository.
 
     Attributes:
-        group: For example ``org.apache.kafka``.
-        artifact: For example ``kafka_2.13``.
-        version: For example ``4.2.0``.
+        group: Group id, for example ``org.apache.kafka``.
+        artifact: Artifact id, for example ``kafka_2.13``.
+        version: Version, for example ``4.2.0``.
     """
 
     group: str
@@ -50,10 +50,10 @@ class Coordinate:
 
     @classmethod
     def parse(cls, text: str) -> Coordinate:
-        """Read ``group:artifact:version``.
+        """Parse ``group:artifact:version``.
 
         Raises:
-            ConfigError: The text has another form.
+            ConfigError: The text does not have this form.
         """
         parts = text.split(":")
         if len(parts) != 3 or not all(re.fullmatch(r"[\w.\-]+", part) for part in parts):
@@ -75,19 +75,20 @@ def run_ivy(
     into: Path,
     progress: Callable[[str], None],
 ) -> None:
-    """Resolve artifacts, with what they depend on or without, and copy their jars into a folder.
+    """Resolve artifacts, with or without their dependencies, and copy their jars to a folder.
 
     Args:
-        coordinates: What to resolve, together.
-        exclude: Groups to leave out.
-        dependencies: Whether to resolve what they depend on.
-        jars_dir: Folder whose jars contain Ivy.
-        ivy_cache: Folder that Ivy downloads into.
-        into: Folder that the jars are copied to.
-        progress: Called with a line for each artifact.
+        coordinates: Artifacts to resolve together.
+        exclude: Groups to exclude.
+        dependencies: Whether to resolve the artifacts' dependencies.
+        jars_dir: Folder that contains the Ivy jar.
+        ivy_cache: Folder for Ivy's downloads.
+        into: Folder to copy the jars to.
+        progress: Called with a line of text for each artifact.
 
     Raises:
-        EnvironmentSetupError: No Java, or Ivy failed; says for want of what: network, space or artifact.
+        EnvironmentSetupError: No Java, or Ivy failed. The error contains the reason, such as no network, no disk
+            space, or an unknown artifact.
     """
     with tempfile.NamedTemporaryFile("w", suffix=".xml", encoding="utf-8") as ivy_file:
         ivy_file.write(_ivy_xml(coordinates, exclude, dependencies))
@@ -118,7 +119,7 @@ def _run(command: Sequence[str | Path], progress: Callable[[str], None]) -> tupl
         text=True,
         errors="replace",
     ) as ivy:
-        assert ivy.stdout is not None  # noqa: S101  # it was asked for above
+        assert ivy.stdout is not None  # noqa: S101  # set by stdout=PIPE
         for line in ivy.stdout:
             text = line.strip()
             lines.append(text)
@@ -159,7 +160,7 @@ def _failure(coordinates: Sequence[Coordinate], folder: Path, lines: Sequence[st
 
 def _ivy_xml(coordinates: Sequence[Coordinate], exclude: Sequence[str], dependencies: bool) -> str:
     transitive = "" if dependencies else ' transitive="false"'
-    # "default" is the artifact itself together with what it needs at run time.
+    # "default" is the artifact with its runtime dependencies.
     wanted = "\n".join(
         f"<dependency org={quoteattr(each.group)} name={quoteattr(each.artifact)} "
         f'rev={quoteattr(each.version)} conf="default->default"{transitive}/>'

@@ -1,8 +1,8 @@
-"""Jars from Maven repositories, fetched once into a cache folder by the Ivy that pyspark ships.
+"""Jars from Maven repositories, downloaded once to a cache folder with the Ivy that pyspark ships.
 
-A set of jars lives in ``{cache_dir()}/jars/{name}/`` beside a marker that lists them. The folder appears by
-one rename after everything in it was written, so a download that was interrupted is never taken for complete.
-A second call finds the marker, reads nothing but it and the jars' sizes, and needs neither network nor lock.
+A set of jars is stored in ``{cache_dir()}/jars/{name}/``, with a marker file that lists them. The folder is created by
+a rename after all its files are written, so an interrupted download is never mistaken for a complete one. Later calls
+only read the marker and the sizes of the jars, and need neither network nor lock.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 KAFKA_VERSION = "4.2.0"
 _SCALA = "2.13"
-# The distribution of Kafka adds a logging backend that the broker's own Maven dependencies leave out. Its
-# version is that of the log4j-core which kafka_2.13 4.2.0 depends on.
+# The Kafka distribution adds a logging backend that the broker's Maven dependencies do not include. This is the version
+# of log4j-core that kafka_2.13 4.2.0 depends on.
 _KAFKA_LOGGING = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.3"
 
-# The broker's jars take 42 MB, once in Ivy's cache and once here; a Spark package less.
+# The broker's jars take 42 MB twice, in Ivy's cache and in the target folder; a Spark package takes less.
 _NEEDED_BYTES = 300 * 1024 * 1024
 _MARKER = "complete.json"
 
@@ -51,7 +51,7 @@ Progress = Callable[[str], None]
 
 
 def kafka_broker_jars(*, progress: Progress | None = None) -> list[Path]:
-    """Jars of the Apache Kafka broker and its tools; see `fetch_jars`."""
+    """Return the jars of the Apache Kafka broker and its tools; see `fetch_jars`."""
     return fetch_jars(f"org.apache.kafka:kafka_{_SCALA}:{KAFKA_VERSION}", _KAFKA_LOGGING, progress=progress)
 
 
@@ -61,7 +61,7 @@ def spark_connector_jars(
     *,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Jars that a Spark session needs beside those that pyspark ships; see `fetch_jars`.
+    """Return the jars that a Spark session needs in addition to pyspark's own; see `fetch_jars`.
 
     Args:
         spark_version: Version of the installed pyspark, for example ``4.2.0``.
@@ -69,10 +69,10 @@ def spark_connector_jars(
         progress: Called with a line of text for each step; details are indented.
 
     Returns:
-        Paths for ``spark.jars``, without jars that pyspark has already in some version.
+        Paths for ``spark.jars``, without jars that pyspark already ships in some version.
     """
     coordinates = [f"org.apache.spark:{artifact}:{spark_version}" for artifact in artifacts]
-    # Hadoop and Scala are in every pyspark: 60 MB that need not be downloaded only to be left out.
+    # pyspark always ships Hadoop and Scala, so excluding them saves a download of 60 MB.
     jars = fetch_jars(*coordinates, exclude=("org.apache.hadoop", "org.scala-lang"), progress=progress)
     shipped = {artifact_name(path.name) for path in pyspark_jars_dir().glob("*.jar")}
     return [path for path in jars if artifact_name(path.name) not in shipped]
@@ -85,24 +85,24 @@ def fetch_jars(
     dependencies: bool = True,
     progress: Progress | None = None,
 ) -> list[Path]:
-    """Get an artifact and all it depends on, from the cache or else from the network.
+    """Return the jars of an artifact and its dependencies, from the cache or from the network.
 
-    Processes that ask at the same time download once: the others wait for it.
+    If several processes need the same jars at the same time, one downloads them and the others wait.
 
     Args:
         coordinate: ``group:artifact:version``.
         *more: Further coordinates, resolved together with the first.
-        exclude: Groups that are left out among the dependencies.
-        dependencies: Whether to get what the artifacts depend on; False where other jars have it already.
+        exclude: Groups to exclude from the dependencies.
+        dependencies: Whether to include dependencies, True by default; False if other jars already provide them.
         progress: Called with a line of text for each step; details are indented.
 
     Returns:
-        The jars, sorted by name.
+        Paths of the jars, sorted by name.
 
     Raises:
-        ConfigError: A coordinate is not of that form.
-        EnvironmentSetupError: No Java, no network, no such artifact, no disk space, or a cache folder that
-            cannot be written.
+        ConfigError: A coordinate does not have this form.
+        EnvironmentSetupError: No Java, no network, no such artifact, no disk space, or a cache folder that cannot be
+            written.
     """
     coordinates = [Coordinate.parse(text) for text in (coordinate, *more)]
     folder = cache_dir() / "jars" / _folder_name(coordinates, exclude, dependencies)
@@ -110,7 +110,7 @@ def fetch_jars(
     if jars is not None:
         return jars
     _make_room(folder.parent)
-    # One lock and one Ivy cache a set, so that different sets download side by side.
+    # One lock and one Ivy cache per set, so that different sets can be downloaded in parallel.
     with FileLock(folder.parent / f".{folder.name}.lock"):
         jars = _cached(folder)
         if jars is None:
@@ -123,10 +123,10 @@ def fetch_jars(
 
 
 def pyspark_jars_dir() -> Path:
-    """Folder of the jars that the installed pyspark ships, found without importing pyspark.
+    """Return the folder of the jars that the installed pyspark ships, without importing pyspark.
 
     Raises:
-        EnvironmentSetupError: pyspark is not installed, or without its jars.
+        EnvironmentSetupError: pyspark is not installed, or is installed without jars.
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
@@ -145,13 +145,13 @@ def class_path(jars: Iterable[Path]) -> str:
 
 
 def artifact_name(file_name: str) -> str:
-    """Take the version off a jar's name: ``slf4j-api-2.0.17.jar`` becomes ``slf4j-api``."""
+    """Remove version and extension from a jar's file name: ``slf4j-api-2.0.17.jar`` becomes ``slf4j-api``."""
     return re.sub(r"-\d+\.[^-]*(-[^-]+)?\.jar$", "", file_name)
 
 
 def _folder_name(coordinates: Sequence[Coordinate], exclude: Sequence[str], dependencies: bool) -> str:
     first = coordinates[0]
-    # With dependencies the name is what it was before there was a choice: caches that are filled stay of use.
+    # Keep the name of sets with dependencies as it was before this option existed, so that existing caches stay valid.
     whole = [[str(each) for each in coordinates], sorted(exclude), *([] if dependencies else ["alone"])]
     digest = hashlib.sha256(json.dumps(whole).encode()).hexdigest()[:8]
     return f"{first.artifact}-{first.version}-{digest}"
@@ -204,7 +204,7 @@ def _download(
         sizes = {path.name: path.stat().st_size for path in temporary.glob("*.jar")}
         (temporary / _MARKER).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
         temporary.chmod(0o755)
-        # Without its marker, or with other jars than the marker lists, it is not what anybody can be using.
+        # The existing folder has no marker or does not match it, so no process can be using it.
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
     except OSError as error:
@@ -215,7 +215,7 @@ def _download(
         raise EnvironmentSetupError(msg, fix=fix) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    # Kept after a failure, so that the next try goes on where this one ended; of no use after a success.
+    # After a failure the Ivy cache is kept, so that the next attempt continues from it.
     shutil.rmtree(ivy_cache, ignore_errors=True)
 
 

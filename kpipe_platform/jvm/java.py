@@ -1,4 +1,4 @@
-"""Finding a Java that is new enough."""
+"""Find a Java installation that is new enough."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ __all__ = ["MINIMUM_JAVA", "JavaInstall", "find_java"]
 
 logger = logging.getLogger(__name__)
 
-# Spark 4 and Kafka 4 brokers are compiled for Java 17.
+# Spark 4 and Kafka 4 brokers require Java 17.
 MINIMUM_JAVA = 17
 
-# A cold JVM on a busy small machine needs about a second to print its version; a minute means it hangs.
+# A cold JVM on a small, busy machine prints its version within about a second; after a minute, it hangs.
 _VERSION_DEADLINE_S = 60.0
 
 _REMEDY = (
@@ -32,10 +32,10 @@ _REMEDY = (
 
 @dataclass(frozen=True)
 class JavaInstall:
-    """A Java that kpipe can start.
+    """A Java installation.
 
     Attributes:
-        path: The ``java`` executable.
+        path: Path of the ``java`` executable.
         version: Full version, for example ``17.0.15``.
     """
 
@@ -44,20 +44,20 @@ class JavaInstall:
 
     @property
     def major(self) -> int:
-        """Feature release, for example 17; Java 8 and older count as what follows ``1.``."""
+        """Feature release, for example 17; for Java 8 and older, the number after ``1.``."""
         return _major(self.version)
 
 
 def find_java() -> JavaInstall:
-    """Find the ``java`` that child processes are started with.
+    """Find the ``java`` executable for child processes.
 
-    ``JAVA_HOME`` goes before ``PATH``, as it does for Spark: when it is set, nothing else is looked at.
+    ``JAVA_HOME`` takes precedence over ``PATH``, as in Spark. If it is set, ``PATH`` is ignored.
 
     Returns:
         The executable and its version, 17 or newer.
 
     Raises:
-        EnvironmentSetupError: No Java, or an older one.
+        EnvironmentSetupError: No Java was found, or it is too old.
     """
     home = os.environ.get("JAVA_HOME")
     if home:
@@ -82,7 +82,7 @@ def find_java() -> JavaInstall:
 
 
 def _version_of(path: Path) -> str:
-    # A JDK's and JRE's `release` file holds the version, which saves starting a JVM.
+    # The `release` file of a JDK or JRE contains the version, so no JVM has to be started.
     try:
         release = (path.resolve().parent.parent / "release").read_text(encoding="utf-8")
     except OSError:
@@ -109,7 +109,7 @@ def _ask_version(path: Path) -> str:
     text = answer.stderr + answer.stdout
     match = re.search(r'version "([^"]+)"', text)
     if answer.returncode != 0 or match is None:
-        # macOS ships a /usr/bin/java that only says that there is no Java.
+        # macOS ships a /usr/bin/java that only reports that no Java is installed.
         msg = f"{path} -version gave no version: {' '.join(text.split())[:300] or 'no output'}"
         raise EnvironmentSetupError(msg, fix=_REMEDY)
     return match.group(1)

@@ -1,4 +1,4 @@
-"""A service of this machine that outlives the command which started it, and is found again by later ones."""
+"""A local service that outlives the command that started it, and that later commands can find."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ Progress = Callable[[str], None]
 
 
 class ServiceStatus(Protocol):
-    """What is known about a service."""
+    """Status of a service."""
 
     @property
     def state(self) -> str:
-        """``running``, or what else."""
+        """``running``, or another state."""
 
     @property
     def address(self) -> str | None:
-        """Where clients find it; None until they can."""
+        """Address for clients; None until clients can connect."""
 
 
 class Server(Protocol):
-    """What a service runs."""
+    """Server process of a service."""
 
     def stop(self) -> None:
-        """Stop it."""
+        """Stop the server."""
 
 
 OptionsT = TypeVar("OptionsT")
@@ -41,13 +41,13 @@ ServerT = TypeVar("ServerT", bound=Server)
 
 
 class LocalService(ABC, Generic[OptionsT, StatusT, ServerT]):
-    """Starts, finds again and stops the service of one state folder.
+    """Starts, finds and stops the service of one state folder.
 
     Args:
-        folder: Where it is remembered.
+        folder: The state folder of the service.
         what: Name of the service in messages, for example ``broker``.
-        command: The command that stops it.
-        busy_error: Class of the error that says that another command starts or stops it.
+        command: The command that stops the service, for messages.
+        busy_error: Class of the error that is raised if another command is starting or stopping the service.
     """
 
     def __init__(
@@ -60,21 +60,21 @@ class LocalService(ABC, Generic[OptionsT, StatusT, ServerT]):
 
     @abstractmethod
     def status(self) -> StatusT:
-        """Look whether it runs."""
+        """Return the current status of the service."""
 
     def start(self, options: OptionsT, *, progress: Progress | None = None) -> tuple[StatusT, bool]:
-        """Start it and leave it running.
+        """Start the service and leave it running.
 
         Args:
-            options: How to start it.
+            options: Options of the service.
             progress: Called with a line of text for each step; details are indented.
 
         Returns:
-            The status, and whether this call started it; False when it was running already.
+            The status, and whether this call started the service; False if it was already running.
 
         Raises:
-            ConfigError: It runs already, otherwise than asked for.
-            KpipeError: It did not become ready, or something that it needs is missing.
+            ConfigError: The service is already running with different options.
+            KpipeError: The service did not become ready, or a requirement is missing.
         """
         with self._state.locked():
             status = self.status()
@@ -88,14 +88,14 @@ class LocalService(ABC, Generic[OptionsT, StatusT, ServerT]):
 
     @contextmanager
     def running(self, options: OptionsT, *, progress: Progress | None = None) -> Iterator[ServerT]:
-        """Run it for as long as the block; `status` and `stop` of other processes see it too.
+        """Run the service for the duration of the ``with`` block; other processes can use `status` and `stop` on it.
 
         Args:
-            options: How to start it.
+            options: Options of the service.
             progress: Called with a line of text for each step; details are indented.
 
         Raises:
-            ConfigError: It runs already.
+            ConfigError: The service is already running.
             KpipeError: As for `start`.
         """
         with self._state.locked():
@@ -111,15 +111,15 @@ class LocalService(ABC, Generic[OptionsT, StatusT, ServerT]):
             self._state.clear()
 
     def is_wanted(self) -> bool:
-        """Tell whether it was started and nobody has asked to stop it."""
+        """Return whether the service was started and no stop was requested."""
         state = self._state.read()
         return state is not None and not state["stopping"]
 
     def stop(self) -> bool:
-        """Stop it.
+        """Stop the service.
 
         Returns:
-            Whether there was one.
+            Whether there was a service to stop.
         """
         with self._state.locked():
             found = self._state.read() is not None
@@ -132,15 +132,15 @@ class LocalService(ABC, Generic[OptionsT, StatusT, ServerT]):
 
     @abstractmethod
     def _differences(self, status: StatusT, options: OptionsT) -> list[str]:
-        """How what runs differs from what is asked for, a phrase each."""
+        """Return the differences between the running service and the requested options, one phrase each."""
 
     @abstractmethod
     def _launch(self, options: OptionsT, *, detached: bool, progress: Progress | None) -> ServerT:
-        """Start it, and write the state."""
+        """Start the service, and write its state."""
 
     @abstractmethod
     def _clear(self) -> None:
-        """Stop what runs, and forget it; also what is left of one that crashed or whose start was broken off."""
+        """Stop the service and clear its state, also after a crash or an interrupted start."""
 
     def _ended(self) -> None:
-        """After the end of one in the foreground, before it is forgotten."""
+        """Hook that runs after a foreground service has ended, before its state is cleared."""

@@ -1,4 +1,4 @@
-"""The end of a child's log file, for error messages."""
+"""Read the end of a child process's log file, for error messages."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ _TAIL_BYTES = 64 * 1024
 
 
 def tail(path: Path, lines: int, *, start: int = 0) -> str:
-    """The last lines of a text file.
+    """Return the last lines of a text file.
 
     Args:
         path: The file.
-        lines: How many lines at most; no more than the last 64 KiB are looked at.
-        start: Byte that nothing before is taken of.
+        lines: Maximum number of lines; only the last 64 KiB are read.
+        start: Byte offset at which to start; earlier bytes are ignored. 0 by default.
 
     Returns:
-        The lines, or an empty text when there is no such file.
+        The lines, or an empty string if the file cannot be read.
     """
     try:
         with path.open("rb") as file:

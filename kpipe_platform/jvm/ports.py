@@ -14,30 +14,29 @@ __all__ = ["LOOPBACK", "established", "free_port", "free_ports", "is_free"]
 LOOPBACK = "127.0.0.1"
 
 _LOWEST = 15_000
-# Linux hands out 32768 and up, macOS 49152 and up, for outgoing connections unless told otherwise.
+# By default, Linux assigns ports from 32768 and macOS from 49152 to outgoing connections.
 _DEFAULT_EPHEMERAL_START = 32_768
-# State of a connection in the kernel's tables.
+# Code of the ESTABLISHED state in the kernel's connection tables.
 _ESTABLISHED = "01"
 
 
 def free_ports(count: int, *, rng: random.Random | None = None) -> list[int]:
-    """Find different ports that nothing listens on at this moment.
+    """Find different ports that are free at this moment.
 
-    They come from below the system's range for outgoing connections. A server that is restarted on its port
-    would otherwise sometimes find that a client, which kept trying to reconnect, had been given that very
-    port as its own.
+    The ports are below the system's range for outgoing connections. Otherwise, while a server restarts, the system
+    could assign its port to a client that is trying to reconnect.
 
-    Nothing reserves the ports: a server must be ready to find one taken, and then ask again.
+    The ports are not reserved: if a port is taken when the server starts, the caller must request another one.
 
     Args:
-        count: How many.
-        rng: Source of the choice; by default the system's.
+        count: Number of ports.
+        rng: Random number generator for the choice; the system's generator by default.
 
     Returns:
         The ports, all different.
 
     Raises:
-        EnvironmentSetupError: There are not that many free ports.
+        EnvironmentSetupError: Not enough ports are free.
     """
     rng = rng or random.SystemRandom()
     candidates = list(range(_LOWEST, max(_ephemeral_start(), _LOWEST + 5_000)))
@@ -58,12 +57,12 @@ def free_ports(count: int, *, rng: random.Random | None = None) -> list[int]:
 
 
 def free_port() -> int:
-    """Find one port that nothing listens on at this moment; see `free_ports`."""
+    """Find one port that is free at this moment; see `free_ports`."""
     return free_ports(1)[0]
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on the port now."""
+    """Return whether a server could listen on the port now."""
     listener = _bind(port)
     if listener is None:
         return False
@@ -72,7 +71,7 @@ def is_free(port: int) -> bool:
 
 
 def established(port: int) -> int | None:
-    """Count the connections that a server on this machine has on its port; None where only Linux would say."""
+    """Count the established connections on a local server's port; None on systems without ``/proc/net/tcp``."""
     found, end = 0, f":{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
@@ -87,7 +86,7 @@ def established(port: int) -> int | None:
 
 def _bind(port: int) -> socket.socket | None:
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    # As the JVM does: ports in TIME_WAIT are free, ports that somebody listens on are not.
+    # Same option as the JVM: ports in TIME_WAIT count as free, ports with a listener do not.
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((LOOPBACK, port))

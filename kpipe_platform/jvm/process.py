@@ -1,4 +1,4 @@
-"""Child processes that end when they should: with their parent, or only when told to."""
+"""Child processes that end with their parent, or that keep running until they are stopped."""
 
 from __future__ import annotations
 
@@ -24,26 +24,27 @@ logger = logging.getLogger(__name__)
 
 _SUPERVISOR = Path(__file__).with_name("supervisor.py")
 _TERMINATE, _KILL = b"T", b"K"
-# SIGKILL takes effect at once; a process that is still there after this long hangs in the kernel.
+# SIGKILL takes effect at once; a process that still exists after this time hangs in the kernel.
 _KILL_DEADLINE_S = 10.0
 
 
 class ManagedProcess:
-    """One child process in a session of its own, with a log file.
+    """One child process in its own session, with a log file.
 
-    An attached child (the default) ends when its parent does, even when the parent is killed by SIGKILL: see
-    `kpipe_platform.jvm.supervisor`. A detached child outlives its parent; it is found again by its pid file,
-    which tells it from a later process with the same pid.
+    An attached child (the default) ends when its parent ends, even if the parent is killed with SIGKILL; see
+    `kpipe_platform.jvm.supervisor`. A detached child outlives its parent. Its pid file identifies it later, and
+    distinguishes it from a later process with the same pid.
 
     Args:
         command: Program and arguments.
-        log_path: File that its output is appended to.
+        log_path: File to append the child's output to.
         cwd: Working folder; the parent's by default.
-        env: Whole environment; the parent's by default.
-        detached: Outlive the parent.
-        pid_file: Where its identity is kept while it runs; needed to find a detached child again.
-        orphan_grace_s: Seconds between SIGTERM and SIGKILL once the parent is gone. Attached children only.
-        remove_if_orphaned: Folder that is deleted once the parent is gone. Attached children only.
+        env: Complete environment; the parent's by default.
+        detached: Whether the child outlives its parent, False by default.
+        pid_file: File for the child's identity while it runs; needed to find a detached child later.
+        orphan_grace_s: Seconds between SIGTERM and SIGKILL after the parent has ended, 5 by default. Attached children
+            only.
+        remove_if_orphaned: Folder to delete after the parent has ended. Attached children only.
     """
 
     def __init__(
@@ -72,20 +73,20 @@ class ManagedProcess:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the child; None before it was started and once it is gone."""
+        """Process id of the child; None before it has started and after it has ended."""
         return self._identity.pid if self._identity is not None and self.is_running() else None
 
     @property
     def returncode(self) -> int | None:
-        """Exit code, 128 + n after signal n; None while it runs, and always for a detached child."""
+        """Exit code, 128 + n after signal n; None while the child runs, and always for a detached child."""
         return None if self._supervisor is None else self._supervisor.poll()
 
     def start(self) -> None:
-        """Start the child; it runs when this returns, which says nothing about it being ready.
+        """Start the child. It is running when this returns, but it may not be ready yet.
 
         Raises:
             EnvironmentSetupError: The program cannot be started, or its log file cannot be written.
-            RuntimeError: It is running already.
+            RuntimeError: The child is already running.
         """
         if self.is_running():
             msg = f"{self.command[0]} is running already, as process {self.pid}"
@@ -106,19 +107,19 @@ class ManagedProcess:
         logger.debug("started process %s: %s", pid, self.command[0])
 
     def is_running(self) -> bool:
-        """Tell whether the child is still there."""
+        """Return whether the child is running."""
         if self.detached:
             return self._identity is not None and self._identity.is_running()
         return self._supervisor is not None and self._supervisor.poll() is None
 
     def wait(self, deadline_s: float) -> bool:
-        """Wait until the child is gone.
+        """Wait until the child has ended.
 
         Args:
-            deadline_s: Seconds to wait at most.
+            deadline_s: Maximum wait, seconds.
 
         Returns:
-            Whether it is gone.
+            Whether the child has ended.
         """
         if self.detached:
             return self._identity is None or self._identity.wait(deadline_s)
@@ -130,20 +131,20 @@ class ManagedProcess:
         return True
 
     def terminate(self) -> None:
-        """Ask the child to end (SIGTERM), without waiting for it."""
+        """Send SIGTERM to the child, without waiting for its end."""
         self._signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End the child by SIGKILL and wait until it is gone."""
+        """Send SIGKILL to the child, and wait until it has ended."""
         self._signal(signal.SIGKILL)
         self.wait(_KILL_DEADLINE_S)
         self._forget()
 
     def stop(self, deadline_s: float = 10.0) -> None:
-        """End the child: SIGTERM, and SIGKILL once the deadline passed. Nothing happens when it is gone.
+        """End the child with SIGTERM, and with SIGKILL after the deadline. Does nothing if the child has ended.
 
         Args:
-            deadline_s: Seconds to wait between the two signals.
+            deadline_s: Seconds to wait between the two signals, 10 by default.
         """
         self.terminate()
         if not self.wait(deadline_s):
@@ -153,7 +154,7 @@ class ManagedProcess:
         self._forget()
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines that the child logged since its last start."""
+        """Return the last lines that the child has logged since its last start, 30 by default."""
         return tail(self.log_path, lines, start=self._log_start)
 
     def _start_attached(self, log: IO[bytes]) -> int:
@@ -171,7 +172,7 @@ class ManagedProcess:
             env=self._env,
             start_new_session=True,
         )
-        assert supervisor.stdout is not None  # noqa: S101  # it was asked for above
+        assert supervisor.stdout is not None  # noqa: S101  # set by stdout=PIPE
         with supervisor.stdout as report:
             answer = report.readline().decode(errors="replace").strip()
         if not answer.isdigit():
@@ -185,7 +186,7 @@ class ManagedProcess:
         if shutil.which(self.command[0]) is None:
             msg = f"no such program: {self.command[0]}"
             raise FileNotFoundError(msg)
-        # The shell ends at once, so that the child belongs to init from its first moment.
+        # The shell exits at once, so init becomes the child's parent immediately.
         answer = subprocess.run(
             ["/bin/sh", "-c", '"$@" </dev/null >&2 & echo $!', "sh", *self.command],
             stdin=subprocess.DEVNULL,
@@ -203,7 +204,7 @@ class ManagedProcess:
             if self._identity is not None:
                 self._identity.send(signum)
         elif self._supervisor is not None and self._supervisor.stdin is not None:
-            # Closed, or nobody at its other end: the child is gone, and so is the need.
+            # A closed or broken pipe means that the child has already ended.
             with suppress(OSError, ValueError):
                 self._supervisor.stdin.write(_KILL if signum == signal.SIGKILL else _TERMINATE)
 
@@ -216,7 +217,7 @@ class ManagedProcess:
             self._supervisor.stdin.close()
 
     def _abandon_in_forked_child(self) -> None:
-        # A forked copy of the parent's end of the pipe would keep the child alive after the parent.
+        # A forked copy of the parent's end of the pipe would keep the child running after the parent has ended.
         if self._supervisor is not None and self._supervisor.stdin is not None:
             self._supervisor.stdin.close()
 

@@ -1,4 +1,4 @@
-"""What a service of this machine leaves for later commands: a small file, and a lock for those who change it."""
+"""State that a local service leaves for later commands: a small file, and a lock for changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["StateFolder"]
 
 logger = logging.getLogger(__name__)
 
-# A start with a download and a class archive takes about a minute; another command waits for longer.
+# A start with a download and a class archive takes about a minute, so other commands wait longer than that.
 _LOCK_DEADLINE_S = 300.0
 
 
@@ -26,9 +26,9 @@ class StateFolder:
     """The state of one service.
 
     Args:
-        path: The folder; made when it is locked first.
+        path: The folder; created when it is first locked.
         what: Name of the service in messages, for example ``broker``.
-        busy_error: Class of the error that says that another command holds the lock.
+        busy_error: Class of the error that is raised if another command holds the lock.
     """
 
     def __init__(self, path: Path, what: str, *, busy_error: type[KpipeError] = EnvironmentSetupError) -> None:
@@ -39,10 +39,10 @@ class StateFolder:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Be the only one who starts or stops the service.
+        """Hold the lock for starting or stopping the service.
 
         Raises:
-            KpipeError: Another command does, and does not end.
+            KpipeError: Another command still holds the lock after 300 s.
         """
         try:
             private_folder(self.path)
@@ -53,7 +53,7 @@ class StateFolder:
             raise self._busy_error(msg, fix="wait for it, or end it") from error
 
     def read(self) -> dict[str, Any] | None:
-        """What was written last; None where there is nothing, or no sense in it."""
+        """Return the state that was last written; None if there is none or it cannot be parsed."""
         try:
             state = json.loads(self._file.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -64,9 +64,9 @@ class StateFolder:
         return dict(state)
 
     def write(self, state: Mapping[str, Any]) -> None:
-        """Write the state; a reader sees the old one or the new one, never half of it."""
+        """Write the state atomically: a reader gets either the old state or the new one."""
         write_private(self._file, json.dumps(dict(state), indent=1))
 
     def clear(self) -> None:
-        """Forget the state; the lock stays."""
+        """Delete the state, but not the lock file."""
         self._file.unlink(missing_ok=True)

@@ -1,12 +1,12 @@
-"""The little process between kpipe and a child that must not outlive it.
+"""Supervisor process between kpipe and a child that must not outlive it.
 
-Run as a script, by path, with nothing but the standard library; never imported by kpipe. It starts the child
-in a session of its own and then watches two things: the child, and the pipe on its standard input that only
-the parent holds. The end of that pipe means that the parent is gone, however it went, even by SIGKILL: the
-child is then ended too. Through the pipe the parent also asks for signals, one letter each, so that no signal
-is ever sent to a pid that was recycled: the supervisor is the child's parent and knows whether it is there.
+It runs as a script, by path, with only the standard library; kpipe never imports it. It starts the child in its own
+session and then watches the child and the pipe on its standard input, of which only the parent has the other end. When
+that pipe closes, the parent has ended, for whatever reason, including SIGKILL, and the supervisor ends the child. The
+parent also requests signals through the pipe, one byte each. The supervisor is the child's parent process and can check
+that the child exists, so no signal is sent to a reused pid.
 
-On standard output goes one line: the child's pid, or ``!`` and why it could not be started.
+It writes one line to standard output: the child's pid, or ``!`` and the reason why the child could not be started.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CONTROL, REPORT, LOG = 0, 1, 2
 
 
 def main() -> int:
-    """Run ``supervisor.py GRACE_S REMOVE_IF_ORPHANED COMMAND...``; exit with the child's code."""
+    """Run ``supervisor.py GRACE_S REMOVE_IF_ORPHANED COMMAND...``; return the child's exit code."""
     grace_s, remove_if_orphaned, *command = sys.argv[1:]
     for ignored in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ignored, signal.SIG_IGN)
@@ -47,7 +47,7 @@ def main() -> int:
     orphaned = threading.Event()
     threading.Thread(target=follow_parent, args=(child, orphaned, float(grace_s)), daemon=True).start()
     code = child.wait()
-    # What the child itself started goes with it.
+    # End processes that the child started.
     signal_group(child, signal.SIGKILL, even_without_leader=True)
     if orphaned.is_set() and remove_if_orphaned:
         shutil.rmtree(remove_if_orphaned, ignore_errors=True)
@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def follow_parent(child: subprocess.Popen[bytes], orphaned: threading.Event, grace_s: float) -> None:
-    """Do what the parent asks for; when it is gone, end the child."""
+    """Send the signals that the parent requests, and end the child when the parent has ended."""
     while letter := os.read(CONTROL, 1):
         signal_group(child, signal.SIGKILL if letter == KILL else signal.SIGTERM)
     orphaned.set()
@@ -65,7 +65,7 @@ def follow_parent(child: subprocess.Popen[bytes], orphaned: threading.Event, gra
 
 
 def signal_group(child: subprocess.Popen[bytes], signum: signal.Signals, *, even_without_leader: bool = False) -> None:
-    """Signal the child and what it started; its session has the child's pid as its group."""
+    """Send a signal to the child's process group, which has the child's pid as its id."""
     if child.returncode is None or even_without_leader:
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signum)

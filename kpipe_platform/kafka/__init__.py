@@ -1,1 +1,1 @@
-"""Kafka without Dagster and without Spark: records, connection, topics, offsets and slices, transactions."""
+"""Kafka access without Dagster or Spark: records, connections, topics, offsets, slices, and transactions."""

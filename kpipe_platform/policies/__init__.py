@@ -1,1 +1,1 @@
-"""Pure decisions: what to do with a fault, when to try again. Clocks, sleeps and randomness are injected."""
+"""Fault and retry policies. They are pure; clock, sleep and randomness are injected."""

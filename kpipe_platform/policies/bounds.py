@@ -1,4 +1,4 @@
-"""Numbers that options may be. NaN compares false with everything, and so passes a test for what is out of bounds."""
+"""Checks of numeric options that also refuse NaN, for which a plain comparison with a bound is always false."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import math
 
 
 def is_positive(value: object) -> bool:
-    """Whether it is a finite number above 0, for example of seconds."""
+    """Return whether the value is a finite number above 0, for example of seconds."""
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
 
 
 def is_count(value: object, least: int) -> bool:
-    """Whether it is a whole number, of so much at least."""
+    """Return whether the value is an integer of at least ``least``."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= least

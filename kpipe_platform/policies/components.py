@@ -1,16 +1,16 @@
-"""What happens to a failed record by the part of the pipeline that it failed in, and what is tried again first.
+"""Fault actions and retries for each part of the pipeline.
 
-The nearest declaration counts. For a record that failed in one part:
+The most specific declaration applies. For a record that failed in one part, the order is:
 
-1. the action of the rule or row function that set it aside,
+1. the action of the rule or row function that rejected it,
 2. the asset's policy for that part,
 3. the asset's action for all parts,
 4. the IO manager's policy for that part,
 5. the IO manager's action for all parts,
 6. ``FaultAction.STOP``.
 
-The part ``dead_letter`` takes no action for all parts: a dead letter that cannot be made stops the run, unless its own
-policy says ``SKIP``.
+The actions for all parts do not apply to the part ``dead_letter``: a dead letter that cannot be created stops the run,
+unless the part's own policy is ``SKIP``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from kpipe_platform.policies.faults import Component, FaultAction
 from kpipe_platform.policies.retry import RecordRetryPolicy
 
 PARTS = ("source", "stage", "destination", "dead_letter")
-"""Parts with a policy of their own. ``source`` is reading and decoding."""
+"""Parts of the pipeline that have their own policy. ``source`` is reading and decoding."""
 
 _PART_OF = {
     Component.SOURCE: "source",
@@ -42,10 +42,10 @@ class FaultPolicy:
     """The policy of one part.
 
     Args:
-        action: What happens to a record that fails there; None: what is said for all parts.
-        retry: What is tried again before. ``source``: reading, when the brokers do not answer. ``stage``: the stage
-            on a record that stands alone. ``destination`` and ``dead_letter``: the write, when it is not
-            acknowledged. None: nothing is, and Dagster's own retry policy sees the failure at once.
+        action: Action for a record that fails in this part; None for the action for all parts.
+        retry: Retries before the action applies. ``source``: retry reading if the brokers do not answer. ``stage``:
+            retry the stage on a single record. ``destination`` and ``dead_letter``: retry the write if it is not
+            acknowledged. None for no retry, so Dagster's retry policy receives the failure at once.
     """
 
     action: FaultAction | None = None
@@ -54,17 +54,17 @@ class FaultPolicy:
 
 @dataclass(frozen=True, slots=True)
 class FaultPolicies:
-    """Actions and retries of an asset, or of an IO manager.
+    """Actions and retries of an asset or an IO manager.
 
     Args:
-        default: Action for every part that says nothing itself.
+        default: Action for all parts without their own action, except ``dead_letter``.
         source: Reading and decoding.
         stage: The user's stage, its rules and its row functions.
         destination: The topic that outputs are written to.
-        dead_letter: Making and writing dead letters. Its action is ``STOP`` or ``SKIP``.
+        dead_letter: Creating and writing dead letters. Its action is ``STOP`` or ``SKIP``.
 
     Raises:
-        ConfigError: The action makes no sense for a dead letter.
+        ConfigError: The action of ``dead_letter`` is not allowed.
     """
 
     default: FaultAction | None = None
@@ -79,7 +79,7 @@ class FaultPolicies:
             raise ConfigError(msg, fix="use FaultAction.STOP (the default), or SKIP, which loses the record")
 
     def action(self, component: Component) -> FaultAction:
-        """What happens to a record that failed in this component."""
+        """Return the action for a record that failed in this component."""
         part = _PART_OF[component]
         own = self._of(part).action
         if own is None and part != "dead_letter":
@@ -87,20 +87,20 @@ class FaultPolicies:
         return own or FaultAction.STOP
 
     def retry(self, part: Part | None) -> RecordRetryPolicy | None:
-        """What is tried again when this part fails; nothing where nobody knows which part did."""
+        """Return the retry policy of the failed part; None if it has none, or if the part is unknown (None)."""
         return None if part is None else self._of(part).retry
 
     def may(self, *actions: FaultAction) -> bool:
-        """Whether any part but ``dead_letter`` has one of these actions."""
+        """Return whether any part except ``dead_letter`` has one of these actions."""
         return any(self.action(c) in actions for c in Component if c is not Component.DEAD_LETTER)
 
     @property
     def may_stop(self) -> bool:
-        """Whether a failed record of some part stops the run."""
+        """Whether a record that fails in some part except ``dead_letter`` stops the run."""
         return self.may(*_STOPS)
 
     def over(self, base: FaultPolicies) -> FaultPolicies:
-        """These policies, where they say something, else those of ``base``."""
+        """Return these policies, with unset values taken from ``base``."""
 
         def merged(part: str) -> FaultPolicy:
             own, below = self._of(part), base._of(part)
@@ -114,7 +114,7 @@ class FaultPolicies:
         return policy
 
     def to_config(self) -> dict[str, Any]:
-        """Plain JSON: what asset metadata and configuration hold."""
+        """Return plain JSON for asset metadata and configuration."""
         config: dict[str, Any] = {} if self.default is None else {"default": self.default.value}
         for part in PARTS:
             policy = self._of(part)
@@ -129,10 +129,10 @@ class FaultPolicies:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any] | str) -> FaultPolicies:
-        """Read what ``to_config`` wrote, or one action's name for all parts.
+        """Parse the output of ``to_config``, or the name of one action for all parts.
 
         Raises:
-            ConfigError: A part, an action or a retry setting is not known.
+            ConfigError: A part, an action or a retry setting is unknown.
         """
         if isinstance(config, str):
             return cls(_action(config, "the action"))
@@ -143,10 +143,10 @@ class FaultPolicies:
 
     @classmethod
     def of(cls, declared: FaultAction | FaultPolicies | Mapping[str, Any] | str) -> FaultPolicies:
-        """What a user gave, in whichever form.
+        """Convert a declaration to policies: an action, policies, their JSON, or an action's name.
 
         Raises:
-            ConfigError: It is none of them.
+            ConfigError: The declaration is none of these.
         """
         if isinstance(declared, FaultPolicies):
             return declared
@@ -158,7 +158,7 @@ class FaultPolicies:
 
 
 def stops(action: FaultAction) -> bool:
-    """Whether the action fails the run."""
+    """Return whether the action fails the run."""
     return action in _STOPS
 
 

@@ -1,4 +1,4 @@
-"""Why one record failed, and what may be done with it."""
+"""Faults of single records, and the actions for them."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from dataclasses import dataclass
 from enum import Enum
 
 MAX_MESSAGE_CHARS = 2_000
-"""Longest message that a fault keeps: it travels in the dead letter, inside the record's size limit."""
+"""Maximum length of a fault's message. The dead letter contains it and must fit the record size limit."""
 
 MAX_STACKTRACE_CHARS = 4_000
-"""Longest stack trace that a fault keeps. The end is kept, because the failing line is there."""
+"""Maximum length of a fault's stack trace. The end is kept, because it contains the failing line."""
 
 _CUT = "... "
 
 
 class FaultAction(str, Enum):
-    """What to do with a record that failed."""
+    """Action for a record that failed."""
 
     STOP = "stop"
-    """Fail the run with `RecordFaultError`, which names the record. Offsets are unmoved. The default."""
+    """Fail the run with `RecordFaultError`, which names the record. Offsets do not move. The default."""
 
     DEAD_LETTER = "dead_letter"
-    """Write the record and its fault to the dead-letter topic; once that is acked, the record is terminal."""
+    """Write the record and its fault to the dead-letter topic. Once that is acknowledged, the record is finished."""
 
     SKIP = "skip"
-    """Count the record and go on without it: terminal, without output or dead letter. Its data is lost."""
+    """Count the record and continue without it: finished, with no output and no dead letter. Its data is lost."""
 
     RETHROW = "rethrow"
-    """Fail the run with the exception that the user's code raised, so that Dagster's own retry policies and
-    hooks see that exception and not one of ours. Offsets are unmoved."""
+    """Fail the run with the exception that the user's code raised, so that Dagster's retry policies and hooks
+    receive that exception instead of a kpipe error. Offsets do not move."""
 
     def __str__(self) -> str:
-        """The value: what configuration and metadata show."""
+        """Return the value, as shown in configuration and metadata."""
         return self.value
 
 
@@ -42,25 +42,25 @@ class Component(str, Enum):
     """The part of the pipeline in which a record failed."""
 
     SOURCE = "source"
-    """Reading it from Kafka."""
+    """Reading the record from Kafka failed."""
 
     DECODE_KEY = "decode_key"
-    """The key's codec could not read it."""
+    """The key codec could not decode the key."""
 
     DECODE_VALUE = "decode_value"
-    """The value's codec could not read it."""
+    """The value codec could not decode the value."""
 
     STAGE = "stage"
-    """The user's stage raised on it."""
+    """The user's stage raised an exception for the record."""
 
     DESTINATION = "destination"
-    """The destination would not take the output that came of it."""
+    """The destination refused the record's output."""
 
     DEAD_LETTER = "dead_letter"
-    """The dead-letter destination would not take it."""
+    """The dead-letter destination refused the record's dead letter."""
 
     def __str__(self) -> str:
-        """The value: what headers, envelopes and metadata show."""
+        """Return the value, as shown in headers, envelopes and metadata."""
         return self.value
 
 
@@ -69,14 +69,14 @@ class Fault:
     """Why one record failed.
 
     Args:
-        component: Where it failed.
-        kind: A short name to count by, such as ``missing_field``; see `kpipe_platform.codecs` for those of
-            codecs.
-        exception_type: The exception's class with its module, ``ValueError`` for a built-in one.
-        message: What was wrong; cut to `MAX_MESSAGE_CHARS`.
-        at_ms: When, in milliseconds since the epoch.
-        stacktrace: Python's traceback; cut to its last `MAX_STACKTRACE_CHARS`.
-        field: The field of the record that was wrong, as a path such as ``legs[2].code``.
+        component: Where the record failed.
+        kind: A short name to group faults by, such as ``missing_field``; see `kpipe_platform.codecs` for the kinds
+            that codecs use.
+        exception_type: The exception's class with its module; without a module for a built-in one, ``ValueError``.
+        message: Description of the problem; truncated to `MAX_MESSAGE_CHARS`.
+        at_ms: Time of the fault, milliseconds since the epoch.
+        stacktrace: Python traceback; truncated to its last `MAX_STACKTRACE_CHARS`.
+        field: The invalid field of the record, as a path such as ``legs[2].code``.
     """
 
     component: Component
@@ -105,18 +105,18 @@ class Fault:
         with_stacktrace: bool = True,
         clock: Callable[[], float] = time.time,
     ) -> Fault:
-        """Make a fault of an exception.
+        """Create a fault from an exception.
 
         Args:
-            component: Where it was raised.
-            error: The exception. Its own ``kind``, ``field`` and ``message`` are used where it has them.
-            kind: Overrides the exception's kind; without either, the exception's class name.
+            component: Where the exception was raised.
+            error: The exception. Its attributes ``kind``, ``field`` and ``message`` are used if it has them.
+            kind: Overrides the exception's kind; without either, the exception's class name is used.
             field: Overrides the exception's field.
-            with_stacktrace: Whether to keep the traceback; it says little for a record that does not decode.
-            clock: Seconds since the epoch.
+            with_stacktrace: Whether to keep the traceback; it adds little for a record that cannot be decoded.
+            clock: Returns seconds since the epoch.
 
         Returns:
-            The fault, with message and traceback bounded.
+            The fault, with message and traceback truncated.
         """
         own_kind, own_field, own_message = (
             value if isinstance(value, str) else None
@@ -137,10 +137,10 @@ class Fault:
 
 
 def qualified_name(cls: type) -> str:
-    """A class's name with its module, without one for built-in classes."""
+    """Return a class's name with its module; without the module for built-in classes."""
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def bounded(text: str, limit: int) -> str:
-    """The text, cut to ``limit`` characters, the mark of the cut included."""
+    """Truncate a text to ``limit`` characters, including the ``...`` that marks a truncation."""
     return text if len(text) <= limit else text[: limit - 3] + "..."

@@ -1,4 +1,4 @@
-"""How many records of a slice may fail before the run does, so that a broken deploy cannot drain a topic."""
+"""Limit on the failed records of a slice, so that a faulty release cannot dead-letter a whole topic."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ DEFAULT_MINIMUM = 10
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterLimit:
-    """The largest share of a slice's records that may be dead-lettered or skipped.
+    """Maximum share of a slice's records that may be dead-lettered or skipped.
 
     Args:
-        ratio: The share, above 0 and up to 1; None: no limit.
-        minimum: Failed records below which the share does not count: 1 of 2 is no outage.
+        ratio: The share, above 0 and up to 1; None (the default) for no limit.
+        minimum: Number of failed records, 10 by default, below which the share is not checked, because 1 failure in 2
+            records is not an outage.
 
     Raises:
-        ConfigError: A number is out of its bounds.
+        ConfigError: A number is out of bounds.
     """
 
     ratio: float | None = None
@@ -34,11 +35,11 @@ class DeadLetterLimit:
             raise ConfigError(msg, fix="set it to 1 or more")
 
     def allows(self, failed: int, records: int) -> bool:
-        """Whether so many failed of so many records may be dead letters."""
+        """Return whether ``failed`` of ``records`` records may be dead-lettered or skipped."""
         if self.ratio is None or failed < self.minimum:
             return True
         return failed <= self.ratio * records
 
 
 NO_LIMIT = DeadLetterLimit()
-"""Any share of the records may fail."""
+"""No limit: any share of the records may fail."""

@@ -1,4 +1,4 @@
-"""How often, how long and after which exceptions something is tried again. Pure: clock, sleep and chance are given."""
+"""Retry policies: attempts, delays, and the exceptions to retry. Pure: clock, sleep and randomness are injected."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from kpipe_platform.policies.faults import bounded, qualified_name
 T = TypeVar("T")
 
 ExceptionFilter = tuple[type[BaseException] | str, ...]
-"""Exception classes, or their qualified names such as ``requests.exceptions.Timeout``."""
+"""Exception classes or their qualified names, such as ``requests.exceptions.Timeout``."""
 
 MAX_ATTEMPT_MESSAGE_CHARS = 300
-"""Longest message that an attempt keeps: its history travels in the dead letter."""
+"""Maximum length of an attempt's message, because the dead letter contains all attempts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One attempt that failed.
+    """One failed attempt.
 
     Args:
-        number: From 1.
-        at_ms: When it failed, milliseconds since the epoch.
+        number: Number of the attempt, from 1.
+        at_ms: Time of the failure, milliseconds since the epoch.
         delay_s: Seconds until the next attempt; None after the last one.
-        exception_type: What it failed with.
-        message: What the exception said, cut to `MAX_ATTEMPT_MESSAGE_CHARS`.
+        exception_type: Qualified class name of the exception.
+        message: Message of the exception, truncated to `MAX_ATTEMPT_MESSAGE_CHARS`.
     """
 
     number: int
@@ -42,7 +42,7 @@ class Attempt:
 
     @classmethod
     def of(cls, number: int, error: BaseException, delay_s: float | None, at_ms: int) -> Attempt:
-        """The attempt that ended with this exception."""
+        """Create the attempt that failed with this exception."""
         message = getattr(error, "cause", None) or getattr(error, "message", None)
         text = message if isinstance(message, str) else str(error)
         name = getattr(error, "exception_type", None) or qualified_name(type(error))
@@ -51,22 +51,24 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class RecordRetryPolicy:
-    """Attempts at one record, or at one slice.
+    """Retries of one record or one slice.
 
     Args:
-        max_attempts: Attempts at most, with the first one.
-        delay_s: Seconds before the second attempt.
-        backoff: ``fixed``: the same delay each time; ``exponential``: ``multiplier`` times as long each time.
-        multiplier: For ``exponential``, 1 or more.
-        max_delay_s: The longest delay, before jitter.
-        jitter: ``none``; ``full``: a random part of the delay; ``proportional``: up to a quarter more or less.
-        max_duration_s: No further attempt begins when it would begin later than this many seconds after the first;
-            None: no such limit.
-        retry_on: Only after these exceptions (and their subclasses).
-        give_up_on: Never after these, whatever ``retry_on`` says.
+        max_attempts: Maximum number of attempts, including the first, 3 by default.
+        delay_s: Delay before the second attempt, seconds, 0.1 by default.
+        backoff: ``fixed``: the same delay each time; ``exponential`` (the default): each delay is ``multiplier`` times
+            the previous one.
+        multiplier: Factor for ``exponential``, 1 or more, 2 by default.
+        max_delay_s: Maximum delay before jitter, seconds, 30 by default.
+        jitter: ``none``; ``full``: a random part of the delay; ``proportional`` (the default): up to a quarter more or
+            less.
+        max_duration_s: No attempt starts later than this after the first one started, seconds; None (the default) for
+            no limit.
+        retry_on: Exceptions to retry, with their subclasses; every ``Exception`` by default.
+        give_up_on: Exceptions never to retry; takes precedence over ``retry_on``.
 
     Raises:
-        ConfigError: A value is out of its bounds.
+        ConfigError: A value is out of bounds.
     """
 
     max_attempts: int = 3
@@ -96,19 +98,19 @@ class RecordRetryPolicy:
     def next_delay_s(
         self, failures: int, elapsed_s: float, error: BaseException, chance: Callable[[], float] = random.random
     ) -> float | None:
-        """Seconds to wait before the next attempt; None to give up.
+        """Return the seconds to wait before the next attempt; None to give up.
 
         Args:
-            failures: Attempts that failed, the last one with them.
-            elapsed_s: Seconds since the first attempt began.
-            error: What the last one failed with.
-            chance: A number from 0 up to 1; injected for tests.
+            failures: Number of failed attempts, including the last one.
+            elapsed_s: Seconds since the first attempt started.
+            error: Exception of the last attempt.
+            chance: Returns a random number from 0 up to 1; injected for tests.
         """
         if failures >= self.max_attempts or not self.concerns(error):
             return None
         factor = 1.0
         if self.backoff == "exponential":
-            # Bounded, so that a policy of thousands of attempts cannot overflow.
+            # Limit the exponent, so that a policy with thousands of attempts cannot overflow.
             factor = self.multiplier ** min(failures - 1, 64)
         delay = min(self.delay_s * factor, self.max_delay_s)
         if self.jitter == "full":
@@ -120,11 +122,11 @@ class RecordRetryPolicy:
         return delay
 
     def concerns(self, error: BaseException) -> bool:
-        """Whether the exception is one to try again after."""
+        """Return whether the policy retries this exception."""
         return _matches(error, self.retry_on) and not _matches(error, self.give_up_on)
 
     def to_config(self) -> dict[str, Any]:
-        """Plain JSON: what asset metadata and configuration hold."""
+        """Return plain JSON for asset metadata and configuration."""
         names = {
             name: [x if isinstance(x, str) else qualified_name(x) for x in getattr(self, name)] for name in _FILTERS
         }
@@ -132,10 +134,10 @@ class RecordRetryPolicy:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RecordRetryPolicy:
-        """Read what ``to_config`` wrote, or a part of it.
+        """Parse the output of ``to_config``, or a part of it.
 
         Raises:
-            ConfigError: A name is not known, or a value is out of its bounds.
+            ConfigError: A name is unknown, or a value is out of bounds.
         """
         known = {*_BOUNDS, *_FILTERS}
         if not isinstance(config, Mapping) or set(config) - known:
@@ -148,7 +150,7 @@ def _is_number(value: Any, least: float = 0.0) -> bool:
     return isinstance(value, int | float) and math.isfinite(value) and value >= least
 
 
-# Each setting that is not a filter: what it may be, and how to fix it.
+# For each setting that is not a filter: the check of its value, and the fix for the error.
 _BOUNDS: dict[str, tuple[Callable[[Any], bool], str]] = {
     "max_attempts": (lambda value: is_count(value, 1), "set it to 1 or more"),
     "delay_s": (_is_number, "set it to 0 seconds or more"),
@@ -165,7 +167,7 @@ _FILTERS = ("retry_on", "give_up_on")
 
 
 def _matches(error: BaseException, wanted: ExceptionFilter) -> bool:
-    # Of what a Spark task raised there is only the name of the exception's class, on an error of ours.
+    # For an exception raised in a Spark task, the kpipe error only has the exception's class name.
     raised = getattr(error, "exception_type", None)
     for item in wanted:
         if raised is not None and raised == (item if isinstance(item, str) else qualified_name(item)):
@@ -180,7 +182,7 @@ def _matches(error: BaseException, wanted: ExceptionFilter) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What came of the attempts: a result, or the last exception; with those that failed."""
+    """Outcome of the attempts: a result or the last exception, with the failed attempts."""
 
     result: Any = None
     error: Exception | None = None
@@ -198,21 +200,21 @@ def try_again(
     sleep: Callable[[float], None] = time.sleep,
     chance: Callable[[], float] = random.random,
 ) -> Tried:
-    """Call until it succeeds or the policy gives up.
+    """Call until the call succeeds or the policy gives up.
 
     Args:
-        policy: None: one attempt.
-        call: What to try.
-        first: What a first attempt failed with already; None: there was none.
-        catch: Exceptions that are a failed attempt; any other is raised.
-        clock: Monotonic seconds.
-        wall: Seconds since the epoch.
-        sleep: Waits for seconds.
-        chance: A number from 0 up to 1.
+        policy: The retry policy; None for a single attempt.
+        call: The function to call.
+        first: Exception of a first attempt that has already failed; None if there was none.
+        catch: Exceptions that count as a failed attempt; others are raised.
+        clock: Monotonic clock in seconds.
+        wall: Returns seconds since the epoch.
+        sleep: Sleep function, in seconds.
+        chance: Returns a random number from 0 up to 1.
 
     Returns:
-        The result, or the exception of the last attempt, with every attempt that failed. The history of a call that
-        failed once and was not to be tried again is empty: the exception itself says it all.
+        The result, or the exception of the last attempt, with all failed attempts. If the only attempt failed, the
+        list of failed attempts is empty, because the exception contains everything.
     """
     began = clock()
     failed: list[Attempt] = []

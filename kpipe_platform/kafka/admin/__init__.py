@@ -1,1 +1,1 @@
-"""What brokers say and change: topics, groups, owners, retention."""
+"""Kafka administration: topics, consumer groups, and retention."""

@@ -25,22 +25,22 @@ from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.commit_metadata import CommitMetadata
 from kpipe_platform.kafka.model.offsets import Partition
 
-# A coordinator that answers says at once whether an offset is pending.
+# A reachable coordinator reports at once whether an offset is pending.
 _DECIDED_S = 2.0
-# A transaction that has just committed holds its offsets for some milliseconds more; one of a killed run holds them
-# until its timeout. The first is waited for, the second is not: the next run aborts it.
+# Offsets stay pending for some milliseconds after a commit, and until the transaction timeout after a killed run.
+# This wait covers the first case only: the next run aborts the transaction of a killed run.
 _UNDECIDED_S = 1.5
-# Groups that are asked whether they read a topic, those with the most similar names first; each is one call.
+# Maximum number of groups to check for offsets of a topic, most similar names first; each check is one call.
 _GROUPS_ASKED = 50
 
 
 @dataclass(frozen=True)
 class CommittedOffset:
-    """A group's offset of one partition.
+    """A group's committed offset of one partition.
 
     Args:
         offset: Next offset to read.
-        metadata: What kpipe stored beside it; None when another tool moved the offset.
+        metadata: Metadata that kpipe stored with the offset; None if another tool committed it.
     """
 
     offset: int
@@ -52,11 +52,11 @@ class GroupMember:
     """A live member of a consumer group.
 
     Args:
-        member_id: The broker's id of the member.
-        client_id: Its ``client.id``.
-        host: Where it connects from.
-        instance_id: Its name as a static member; None for others.
-        partitions: What it is assigned.
+        member_id: Member id that the broker assigned.
+        client_id: ``client.id`` of the member.
+        host: Host that it connects from.
+        instance_id: ``group.instance.id`` of a static member; None for a dynamic member.
+        partitions: Assigned partitions.
     """
 
     member_id: str
@@ -67,7 +67,7 @@ class GroupMember:
 
     @property
     def name(self) -> str:
-        """What people know it by: the instance id, or the client id and host."""
+        """Display name: the instance id, or the client id and host."""
         return self.instance_id or f"{self.client_id} at {self.host.lstrip('/')}"
 
 
@@ -75,10 +75,9 @@ Offsets = dict[Partition, CommittedOffset | None]
 
 
 def committed_offsets(clients: Clients, group: str, partitions: Iterable[Partition]) -> Offsets:
-    """The group's committed offsets; None where it has none.
+    """Return the group's committed offsets; None for a partition without one.
 
-    An offset that is pending in an open transaction is waited for until it is decided, or the connection's deadline
-    passes.
+    If an offset is pending in an open transaction, wait until the transaction ends or the connection's deadline passes.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
@@ -90,8 +89,8 @@ def committed_offsets(clients: Clients, group: str, partitions: Iterable[Partiti
     try:
         return fetch_offsets(clients, group, wanted, isolation="read_committed", timeout_s=timeout_s)
     except BrokerUnavailableError:
-        # Either nobody answers, which this says too, or the answer waits for a transaction; or the brokers were slow to
-        # find the group's coordinator, which a new cluster is, and have found it now.
+        # Three causes are possible: the brokers are unreachable, and this call fails too; the response waits for a
+        # transaction; or a new cluster took long to find the group's coordinator, and has found it by now.
         fetch_offsets(clients, group, wanted, isolation="read_uncommitted", timeout_s=timeout_s)
     try:
         return fetch_offsets(clients, group, wanted, isolation="read_committed", timeout_s=min(_DECIDED_S, timeout_s))
@@ -108,36 +107,36 @@ def committed_offsets(clients: Clients, group: str, partitions: Iterable[Partiti
 def fetch_offsets(
     clients: Clients, group: str, partitions: Sequence[Partition], *, isolation: str, timeout_s: float
 ) -> Offsets:
-    """The group's offsets, asked once by a consumer that never joins it.
+    """Fetch the group's offsets once, with a consumer that never joins the group.
 
-    Not by the admin client: where the coordinator refuses the fetch for the moment, for example on a new cluster,
-    librdkafka's takes the whole process down.
+    librdkafka's admin client is not used, because it crashes the process if the coordinator temporarily refuses the
+    fetch, for example on a new cluster.
 
     Args:
         clients: The clients to use.
         group: Consumer group.
-        partitions: Which partitions.
-        isolation: ``read_committed`` waits for offsets of undecided transactions; ``read_uncommitted`` gives those
-            that are stored already.
-        timeout_s: How long to wait, seconds.
+        partitions: Partitions to fetch.
+        isolation: ``read_committed`` waits for offsets of open transactions; ``read_uncommitted`` returns the offsets
+            that are already stored.
+        timeout_s: Maximum wait, seconds.
 
     Raises:
-        BrokerUnavailableError: No answer in that time, or none while a transaction is undecided.
+        BrokerUnavailableError: No answer in that time, or a transaction stayed open.
         AuthorizationFailedError: The group may not be read.
     """
     found = fetch_stored(clients, group, partitions, isolation=isolation, timeout_s=timeout_s)
     return {
-        # A negative offset without an error is the protocol's way to say that there is none.
+        # A negative offset without an error means that the group has no committed offset.
         place: None if tp.offset < 0 else CommittedOffset(tp.offset, CommitMetadata.from_text(tp.metadata))
         for place, tp in zip(partitions, found, strict=True)
     }
 
 
 def stored_offsets(clients: Clients, group: str, partitions: Sequence[Partition]) -> Offsets:
-    """The group's offsets in one call; where an open transaction holds some, in a second one without waiting for it.
+    """Return the group's stored offsets without waiting for open transactions.
 
-    A run that was killed leaves such a transaction behind, and the run that comes next aborts it: so a tick, and
-    whoever wants to see where the group stands, must go on with the offsets that are stored already.
+    If an open transaction holds an offset, a second call reads the offsets that are already stored. A killed run leaves
+    such a transaction open until the next run aborts it, and sensor ticks and status commands must not block on it.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
@@ -149,14 +148,14 @@ def stored_offsets(clients: Clients, group: str, partitions: Sequence[Partition]
             clients, group, partitions, isolation="read_committed", timeout_s=min(_UNDECIDED_S, timeout_s)
         )
     except BrokerUnavailableError:
-        # Either nobody answers, which this call will say, or the answer waits for the transaction.
+        # Either the brokers are unreachable, and this call fails too, or the response waits for the transaction.
         return fetch_offsets(clients, group, partitions, isolation="read_uncommitted", timeout_s=timeout_s)
 
 
 def fetch_stored(
     clients: Clients, group: str, partitions: Sequence[Partition], *, isolation: str, timeout_s: float
 ) -> list[TopicPartition]:
-    """What `fetch_offsets` reads, as the client gives it: in the order asked for, with the text beside each offset."""
+    """Fetch offsets as `fetch_offsets` does, and return the client's objects, in the order of the partitions."""
     wanted = [TopicPartition(topic, number) for topic, number in partitions]
 
     def request() -> Future[list[TopicPartition]]:
@@ -168,15 +167,15 @@ def fetch_stored(
         answer.set_result(found)
         return answer
 
-    # A coordinator that has just started, or moves, refuses for a moment, which is asked again.
+    # A coordinator that has just started or is moving refuses temporarily; ask() retries that.
     return ask(request, clients, f"read the offsets of group {group}", group=group)
 
 
 def group_name(prefix: str, key: Sequence[str]) -> str:
-    """The consumer group of an asset: the prefix and the parts of its key, joined by dots.
+    """Return the consumer group of an asset: the prefix and the parts of its key, joined by dots.
 
     Raises:
-        ConfigError: A part has a dot itself, so that another asset may have the group.
+        ConfigError: A part contains a dot, so another asset could have the same group.
     """
     for part in key:
         if "." in part:
@@ -188,7 +187,7 @@ def group_name(prefix: str, key: Sequence[str]) -> str:
 
 
 def group_members(clients: Clients, group: str) -> list[GroupMember]:
-    """Live members of the group; empty where the group does not exist."""
+    """Return the live members of the group; empty if the group does not exist."""
     settings = clients.settings
     try:
         described = ask(
@@ -218,16 +217,16 @@ def group_members(clients: Clients, group: str) -> list[GroupMember]:
 
 
 def refuse_unknown(clients: Clients, group: str, topic: str, partitions: int) -> None:
-    """Refuse a group that has neither an offset of a topic nor a member: its name is probably mistyped.
+    """Refuse a group that has neither an offset of the topic nor a member: its name is probably mistyped.
 
     Args:
         clients: The clients to use.
         group: Consumer group.
         topic: Topic name.
-        partitions: Partitions of the topic.
+        partitions: Number of partitions of the topic.
 
     Raises:
-        ConfigError: Nobody knows the group; the message names those that have offsets of the topic.
+        ConfigError: The group is unknown; the message lists groups that have offsets of the topic.
         BrokerUnavailableError: No answer within the deadline.
     """
     places = [(topic, number) for number in range(partitions)]
@@ -246,7 +245,7 @@ def refuse_unknown(clients: Clients, group: str, topic: str, partitions: int) ->
 
 
 def _readers(clients: Clients, places: Sequence[Partition], like: str) -> list[str]:
-    """Groups with an offset of a topic, the most similar names first; empty where they may not be listed."""
+    """Return groups with an offset of a topic, most similar names first; empty if listing groups is not allowed."""
     timeout_s = clients.settings.request_timeout_s
     found = []
     try:
@@ -256,19 +255,19 @@ def _readers(clients: Clients, places: Sequence[Partition], like: str) -> list[s
         names = [each.group_id for each in listed.valid if each.group_id != like]
         names.sort(key=lambda name: (-SequenceMatcher(None, name, like).ratio(), name))
         for name in names[:_GROUPS_ASKED]:
-            # Clients of its own: a consumer for each group would stay open beside the others.
+            # Separate clients, because shared ones would keep a consumer open for each group.
             with Clients(clients.settings) as own:
                 stored = fetch_offsets(own, name, places, isolation="read_uncommitted", timeout_s=timeout_s)
             if any(stored.values()):
                 found.append(name)
     except KpipeError:
-        # What is known so far helps; that the others may not be read is not what was asked.
+        # This list is only a hint in an error message, so return what was read before the failure.
         return found
     return found
 
 
 def refuse_foreign_members(group: str, members: Iterable[GroupMember]) -> None:
-    """Kpipe never joins the asset's group, so any member is somebody else's consumer.
+    """Refuse a group with live members: kpipe never joins the asset's group, so any member is a foreign consumer.
 
     Raises:
         ForeignMemberError: The group has a member.

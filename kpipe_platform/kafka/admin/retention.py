@@ -1,8 +1,8 @@
-"""How long until retention deletes what a group has not read: pure computations over a topic's settings.
+"""Time until retention deletes records that a group has not read, computed from a topic's settings.
 
 Source: Kafka topic configuration (``cleanup.policy``, ``retention.ms``, ``retention.bytes``, ``segment.bytes``).
 Brokers delete whole segments: by time when the newest timestamp of a segment is older than ``retention.ms``, by size
-when what lies behind the segment is ``retention.bytes`` or more. So a record is never deleted before the times computed
+when the segments after it hold ``retention.bytes`` or more. So a record is never deleted before the times computed
 here.
 """
 
@@ -25,14 +25,14 @@ _DEFAULT_SEGMENT_BYTES = 1_073_741_824
 
 @dataclass(frozen=True)
 class TopicRetention:
-    """What a topic's settings say of deletion.
+    """A topic's retention settings.
 
     Args:
-        deletes: True where ``cleanup.policy`` contains ``delete``.
-        retention_ms: Records that are older may be deleted; None: of any age stay.
-        retention_bytes: Bytes that a partition keeps; None: any number.
-        segment_bytes: Size of the segments that are deleted as a whole.
-        timestamp_type: Who sets the timestamps: producers, or the brokers.
+        deletes: True if ``cleanup.policy`` contains ``delete``.
+        retention_ms: Age above which records may be deleted, milliseconds; None for no limit.
+        retention_bytes: Size that a partition retains, bytes; None for no limit.
+        segment_bytes: Segment size, bytes; segments are deleted whole.
+        timestamp_type: Source of the timestamps: producers or brokers.
     """
 
     deletes: bool = True
@@ -43,7 +43,7 @@ class TopicRetention:
 
     @property
     def is_off(self) -> bool:
-        """True where retention deletes nothing."""
+        """True if retention deletes nothing."""
         return not self.deletes or (self.retention_ms is None and self.retention_bytes is None)
 
     def __str__(self) -> str:
@@ -56,13 +56,13 @@ class TopicRetention:
 
 @dataclass(frozen=True)
 class TimeToLoss:
-    """How long until retention deletes the record at a group's offset, at the earliest.
+    """Earliest time at which retention may delete the record at a group's offset.
 
     Args:
-        seconds: Seconds from now; 0 where it may be deleted any moment, or is deleted; infinity where never; None
-            where nobody can know.
-        why: What decides, or why it is not known.
-        lost: Offsets that were deleted before the group read them.
+        seconds: Seconds from now; 0 if the record may be deleted at any moment or is already deleted; infinity if it
+            is never deleted; None if the time cannot be determined.
+        why: The setting that decides, or why the time is unknown.
+        lost: Number of offsets that were deleted before the group read them.
     """
 
     seconds: float | None
@@ -70,14 +70,14 @@ class TimeToLoss:
     lost: int = 0
 
     def shown(self) -> float | str | None:
-        """The seconds as a value that JSON can hold: ``"never"`` for infinity."""
+        """Return the seconds as a JSON value, with ``"never"`` for infinity."""
         if self.seconds is None or math.isfinite(self.seconds):
             return None if self.seconds is None else round(self.seconds, 1)
         return "never"
 
 
 def topic_retention(clients: Clients, topic: str) -> TopicRetention:
-    """Read a topic's settings, in one call.
+    """Read a topic's retention settings, in one call.
 
     Raises:
         TopicNotFoundError: The topic does not exist.
@@ -96,10 +96,10 @@ def topic_retention(clients: Clients, topic: str) -> TopicRetention:
 
 
 def retention_from_config(config: Mapping[str, str | None]) -> TopicRetention:
-    """TopicRetention from a topic's configuration values. Pure."""
+    """Build a TopicRetention from a topic's configuration values. Pure."""
 
     def bound(name: str) -> int | None:
-        # -1 is Kafka's word for no bound.
+        # Kafka uses -1 for no limit.
         value = int(config.get(name) or -1)
         return None if value < 0 else value
 
@@ -114,7 +114,7 @@ def retention_from_config(config: Mapping[str, str | None]) -> TopicRetention:
 
 
 def growth_per_s(offset: int, end: int, oldest: OldestRecord | None, now_ms: int) -> float | None:
-    """Offsets a second that were written since the oldest record that waits; None where its age is not known."""
+    """Return the offsets written per second since the oldest unread record; None if its age is unknown."""
     if oldest is None or oldest.timestamp_ms is None or now_ms <= oldest.timestamp_ms:
         return None
     return (end - offset) / ((now_ms - oldest.timestamp_ms) / 1000)
@@ -129,15 +129,16 @@ def time_to_loss(
     now_ms: int,
     recent_per_s: float | None = None,
 ) -> TimeToLoss:
-    """How long until retention deletes the record at a group's offset, at the earliest. Pure.
+    """Compute the earliest time at which retention may delete the record at a group's offset. Pure.
 
     Args:
         retention: The topic's settings.
         offset: The group's next offset.
         marks: Log start and end of the partition.
-        oldest: First record at or behind the offset; None where there is none.
-        now_ms: Now, milliseconds since the epoch.
-        recent_per_s: Offsets a second that were seen of late; the mean since the oldest record counts where it is more.
+        oldest: First record at or after the offset; None if there is none.
+        now_ms: Current time, milliseconds since the epoch.
+        recent_per_s: Recent write rate, offsets per second. The mean rate since the oldest record is used if it is
+            higher.
     """
     if offset < marks.log_start:
         lost = marks.log_start - offset
@@ -156,7 +157,7 @@ def time_to_loss(
     unknown = [bound for bound in bounds if bound.seconds is None]
     soonest = min(known, key=lambda bound: bound.seconds or 0.0, default=None)
     if unknown and (soonest is None or soonest.seconds):
-        # The bound that nobody knows might be the sooner one.
+        # The unknown limit might apply first.
         return unknown[0]
     return soonest or TimeToLoss(math.inf, "nothing waits")
 
@@ -172,8 +173,8 @@ def _by_size(
     retention: TopicRetention, marks: Watermarks, waiting: int, oldest: OldestRecord, per_s: float | None
 ) -> TimeToLoss:
     limit = retention.retention_bytes or 0
-    # A log is never much longer than its limit and one segment: in a full log of compressed records that says more of
-    # an offset's size than records that were decompressed.
+    # A log is never much larger than its limit plus one segment. In a full log of compressed records, that gives a
+    # better estimate of the size per offset than the decompressed records do.
     each = min(oldest.mean_bytes, (limit + retention.segment_bytes) / (marks.end - marks.log_start))
     left = limit - waiting * each
     why = f"retention.bytes={limit}, about {each:.0f} bytes an offset"

@@ -1,4 +1,4 @@
-"""Topics: describe with topic id and the settings that decide what they take; create on purpose only.
+"""Topics: describe them with their id, read the limits for records, and create them explicitly.
 
 Source: KIP-516 (topic ids), Kafka topic configuration reference.
 """
@@ -24,12 +24,12 @@ from kpipe_platform.kafka.model.offsets import Partition
 
 @dataclass(frozen=True)
 class TopicSpec:
-    """How to create a topic that does not exist. One that exists has to have these settings, and no fewer partitions.
+    """How to create a missing topic. An existing topic must have these settings and at least this many partitions.
 
     Args:
         partitions: Number of partitions, at least 1.
-        replication_factor: Replicas; None takes the brokers' default. Only for the creation: while partitions are
-            reassigned, a topic has more.
+        replication_factor: Number of replicas; None for the brokers' default. Used only for creation and not compared
+            with an existing topic, which has more replicas while partitions are reassigned.
         config: Topic settings by their Kafka names, for example ``{"retention.ms": "-1"}``.
     """
 
@@ -48,11 +48,11 @@ class TopicSpec:
 
 @dataclass(frozen=True)
 class TopicDescription:
-    """What a topic is now.
+    """Name, id and partition count of an existing topic.
 
     Args:
         name: Topic name.
-        topic_id: The id that a topic gets when it is created; a recreated topic has another one.
+        topic_id: Id assigned when the topic was created; a recreated topic has a different id.
         partitions: Number of partitions.
     """
 
@@ -63,15 +63,16 @@ class TopicDescription:
 
 @dataclass(frozen=True)
 class TopicLimits:
-    """What a topic takes, from its configuration.
+    """Limits on the records that a topic accepts, from its configuration.
 
     Args:
-        max_message_bytes: Largest record batch the topic takes, bytes (``max.message.bytes``).
-        compacted: True where records need a key (``cleanup.policy`` contains ``compact``).
-        create_time: True where the producer's timestamp is kept (``message.timestamp.type``).
-        before_max_ms: How far before now a timestamp may lie; None: any.
-        after_max_ms: How far after now a timestamp may lie; None: any.
-        uncompressed: True where batches are stored, and judged, without compression (``compression.type``).
+        max_message_bytes: Largest record batch that the topic accepts, bytes (``max.message.bytes``).
+        compacted: True if records need a key (``cleanup.policy`` contains ``compact``).
+        create_time: True if the producer's timestamp is kept (``message.timestamp.type``).
+        before_max_ms: How far in the past a timestamp may be, milliseconds; None for no limit.
+        after_max_ms: How far in the future a timestamp may be, milliseconds; None for no limit.
+        uncompressed: True if batches are stored, and their size is checked, without compression
+            (``compression.type``).
     """
 
     max_message_bytes: int = 1_048_588
@@ -82,10 +83,14 @@ class TopicLimits:
     uncompressed: bool = False
 
     def times_ms(self, now_ms: int) -> range:
-        """The timestamps that a record may be sent with."""
+        """Return the timestamps that the topic accepts, milliseconds since the epoch.
+
+        Args:
+            now_ms: Current time, milliseconds since the epoch.
+        """
         if not self.create_time:
             return range(-(2**63), 2**63)
-        # librdkafka takes 0 for "now", so 1970-01-01T00:00:00.000Z is a time that cannot be sent.
+        # librdkafka interprets 0 as "now", so 1970-01-01T00:00:00.000Z cannot be sent.
         first = 1 if self.before_max_ms is None else max(1, now_ms - self.before_max_ms)
         return range(first, 2**63 if self.after_max_ms is None else now_ms + self.after_max_ms + 1)
 
@@ -94,11 +99,11 @@ _NAME = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}")
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic can have this name."""
+    """Return whether this is a valid topic name."""
     return _NAME.fullmatch(name) is not None
 
 
-# Long.MAX_VALUE, Kafka's word for "any" in message.timestamp.*.max.ms.
+# Long.MAX_VALUE, which means "no limit" in message.timestamp.*.max.ms.
 _ANY_MS = 2**63 - 1
 
 
@@ -127,7 +132,7 @@ def _describe(clients: Clients, names: list[str]) -> dict[str, Future[DescribedT
 
 
 def missing_topic(name: str, servers: str) -> TopicNotFoundError:
-    """The error for a topic that does not exist; kpipe never creates one by accident."""
+    """Build the error for a topic that does not exist; kpipe creates topics only explicitly."""
     return TopicNotFoundError(
         f"topic {name!r} does not exist at {servers}",
         fix=f"correct the name, or create it: kpipe topics create {name} --partitions N "
@@ -137,7 +142,7 @@ def missing_topic(name: str, servers: str) -> TopicNotFoundError:
 
 
 def topic_limits(clients: Clients, names: Iterable[str]) -> dict[str, TopicLimits]:
-    """Read what each topic takes, one call a topic."""
+    """Read the limits of each topic, with one call per topic."""
     resources = [ConfigResource(ResourceType.TOPIC, name) for name in dict.fromkeys(names)]
     if not resources:
         return {}
@@ -145,7 +150,7 @@ def topic_limits(clients: Clients, names: Iterable[str]) -> dict[str, TopicLimit
 
 
 def _config(clients: Clients, resource: ConfigResource) -> dict[str, str | None]:
-    # A topic that was just created is described by one broker sooner than its settings are by another.
+    # After a topic is created, one broker may already describe it while another does not return its settings yet.
     entries = _once_visible(clients)(
         ask,
         partial(_describe_config, clients, resource),
@@ -161,7 +166,7 @@ def _describe_config(clients: Clients, resource: ConfigResource) -> Future[dict[
 
 
 def limits_from_config(config: Mapping[str, str | None]) -> TopicLimits:
-    """TopicLimits from a topic's configuration values. Pure."""
+    """Build TopicLimits from a topic's configuration values. Pure."""
 
     def bound(name: str) -> int | None:
         value = config.get(name)
@@ -178,16 +183,16 @@ def limits_from_config(config: Mapping[str, str | None]) -> TopicLimits:
 
 
 def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
-    """Create a topic on purpose.
+    """Create a topic. Succeed if it already exists.
 
     Returns:
-        True when this call created it, False when it was there already.
+        True if this call created the topic, False if it already existed.
 
     Raises:
-        KpipeError: The brokers refused, for example more replicas than brokers.
+        KpipeError: The brokers refused the request, for example more replicas than brokers.
     """
     settings = clients.settings
-    # -1 on the wire means "the brokers' default"; it does not leave this call.
+    # In the protocol, -1 means the brokers' default.
     replicas = -1 if spec.replication_factor is None else spec.replication_factor
     new = NewTopic(name, spec.partitions, replicas, config=dict(spec.config))
     future = clients.admin().create_topics([new], request_timeout=settings.request_timeout_s)[name]
@@ -195,7 +200,7 @@ def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
         future.result(timeout=settings.request_timeout_s + 2)
     except KafkaException as exception:
         if kafka_error(exception).code() == KafkaError.TOPIC_ALREADY_EXISTS:
-            # Perhaps another run created it this very moment.
+            # Another run may have created it a moment ago.
             await_visible(clients, name)
             return False
         raise translate(exception, settings, f"create topic {name}", topic=name) from exception
@@ -204,10 +209,10 @@ def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
 
 
 def require_spec(clients: Clients, topic: TopicDescription, spec: TopicSpec) -> None:
-    """Refuse a topic that is not as it is declared.
+    """Refuse a topic that does not match its declaration.
 
     Raises:
-        ConfigError: It has another number of partitions, or other settings.
+        ConfigError: The topic has fewer partitions, or different settings.
     """
     config = _config(clients, ConfigResource(ResourceType.TOPIC, topic.name)) if spec.config else {}
     found = differences(spec, topic.partitions, config)
@@ -221,15 +226,15 @@ def require_spec(clients: Clients, topic: TopicDescription, spec: TopicSpec) -> 
 
 
 def differences(spec: TopicSpec, partitions: int, config: Mapping[str, str | None]) -> list[str]:
-    """Where a topic differs from its declaration, in words. Pure.
+    """Describe how a topic differs from its declaration. Pure.
 
     Args:
         spec: The declaration.
-        partitions: Partitions that the topic has.
-        config: Values of its settings.
+        partitions: Number of partitions of the topic.
+        config: The topic's settings.
     """
     found = []
-    # Topics grow while they are in use; none shrinks.
+    # More partitions are accepted, because a topic may grow while it is in use.
     if partitions < spec.partitions:
         found.append(f"it has {partitions} partition(s), not {spec.partitions}")
     for name, wanted in spec.config.items():
@@ -241,7 +246,7 @@ def differences(spec: TopicSpec, partitions: int, config: Mapping[str, str | Non
 
 
 def _normal(value: str | None) -> object:
-    """A setting's value, however it is written: ``delete, compact`` is the list ``compact,delete``, and 0.50 is 0.5."""
+    """Normalize a setting's value: ``delete, compact`` equals ``compact,delete``, and 0.50 equals 0.5."""
     words = sorted(word.strip().lower() for word in str(value or "").split(","))
     try:
         return [float(word) if "." in word else int(word) for word in words]
@@ -250,12 +255,13 @@ def _normal(value: str | None) -> object:
 
 
 def await_visible(clients: Clients, name: str) -> TopicDescription:
-    """The description of a new topic.
+    """Wait until a new topic is visible, and return its description.
 
-    The controller answers before every broker knows of the topic; until then a broker answers that it does not exist.
+    The controller confirms the creation before every broker has the topic. Until then, a broker may report that the
+    topic does not exist.
 
     Raises:
-        TopicNotFoundError: No broker knows of it within the connection's deadline.
+        TopicNotFoundError: The topic is not visible within the connection's deadline.
     """
     return _once_visible(clients)(describe_topics, clients, [name])[name]
 
@@ -283,10 +289,10 @@ def check_partitions(described: Mapping[str, TopicDescription], partitions: Iter
 
 
 def unequal_partitions(who: str, counts: Mapping[str, int]) -> ConfigError:
-    """The problem of an asset whose sources differ in their number of partitions.
+    """Build the error for an asset whose sources have different numbers of partitions.
 
     Args:
-        who: The asset, for the message.
+        who: Name of the asset, for the message.
         counts: Number of partitions of each source.
     """
     shown = ", ".join(f"{name} has {count}" for name, count in counts.items())

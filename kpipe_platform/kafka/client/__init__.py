@@ -1,1 +1,1 @@
-"""Connections: typed settings, clients, and broker calls with deadlines and typed errors."""
+"""Kafka connections: typed settings, clients, and broker calls with deadlines and typed errors."""

@@ -1,4 +1,4 @@
-"""Broker calls with a deadline, and Kafka's error codes as kpipe's typed errors."""
+"""Broker calls with a deadline, and conversion of Kafka error codes to typed kpipe errors."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ from kpipe_platform.kafka.client.settings import ConnectionSettings
 Key = TypeVar("Key")
 Result = TypeVar("Result")
 
-# How much longer than the request's own timeout the future is waited for, seconds: librdkafka answers by
-# itself at its timeout, so this only guards against a client that never answers.
+# Extra wait after the request's own timeout, seconds. librdkafka reports the timeout itself, so this only guards
+# against a client that never answers.
 _GRACE_S = 2.0
 
 _AUTHORIZATION = {
@@ -51,7 +51,7 @@ NO_LEADER = frozenset(
         KafkaError.UNKNOWN_LEADER_EPOCH,
     }
 )
-"""What brokers answer for a moment after their start, after that of a topic, or when a leader moves."""
+"""Temporary errors after a broker starts, after a topic is created, or while a leader moves."""
 _UNAVAILABLE = NO_LEADER | {
     KafkaError._TRANSPORT,
     KafkaError._TIMED_OUT,
@@ -81,7 +81,7 @@ FENCED_CODES = {
     KafkaError.INVALID_PRODUCER_EPOCH,
     KafkaError.TRANSACTION_COORDINATOR_FENCED,
 }
-# What a broker says of one record, or of a batch that holds such a record; anything else is not the record's fault.
+# Errors that a record causes, alone or in a batch. No other error is caused by a record.
 REFUSED_CODES = {
     KafkaError.MSG_SIZE_TOO_LARGE,
     KafkaError.INVALID_RECORD,
@@ -100,18 +100,18 @@ _UNKNOWN_TOPIC = {
 
 
 def kafka_error(exception: KafkaException) -> KafkaError:
-    """The KafkaError inside a KafkaException."""
+    """Return the KafkaError of a KafkaException."""
     error = exception.args[0] if exception.args else None
     return error if isinstance(error, KafkaError) else KafkaError(KafkaError._FAIL, str(exception))
 
 
 def translate(error: KafkaError | KafkaException, settings: ConnectionSettings, what: str, **where: Any) -> KpipeError:
-    """Kafka's error as kpipe's: terminal or transient by type, saying what and where and how to mend it.
+    """Convert a Kafka error to a kpipe error, terminal or transient by type, with what failed, where and a fix.
 
     Args:
-        error: What a client raised or reported.
+        error: The error that a client raised or reported.
         settings: The connection, for its servers and for redaction.
-        what: What was tried, as a phrase: ``"describe topic flights"``.
+        what: The action that failed, as a phrase: ``"describe topic flights"``.
         **where: Attributes of the new error, for example topic and partition.
     """
     if isinstance(error, KafkaException):
@@ -137,26 +137,26 @@ def translate(error: KafkaError | KafkaException, settings: ConnectionSettings, 
             **where,
         )
     if code == KafkaError._FATAL:
-        # Of the client, which the next run makes anew.
+        # The error is fatal only to this client; the next run creates a new one.
         return TransientError(message, fix="run again: that begins with a new client", **where)
     kind = TransientError if error.retriable() else TerminalError
     return kind(message, **where)
 
 
 def ask(request: Callable[[], Future[Result]], clients: Clients, what: str, **where: Any) -> Result:
-    """Send a request and await its answer within the connection's deadline.
+    """Send a request and wait for the response within the connection's deadline.
 
-    A broker that has just started, or a coordinator that moves, refuses for a moment; such a refusal is asked again
+    A broker that has just started, or a coordinator that is moving, refuses temporarily; such a request is retried
     until the deadline.
 
     Args:
         request: Sends the request.
-        clients: Who asks, for the deadline and for why the brokers refuse.
-        what: What is asked, as a phrase.
+        clients: The clients in use, for the deadline and for the reason of a refused connection.
+        what: The request, as a phrase for error messages.
         **where: Attributes of an error.
 
     Raises:
-        KpipeError: The answer, or no answer, as a typed error.
+        KpipeError: The request failed or got no answer; a typed error.
     """
     settings = clients.settings
     retrying = until_deadline(settings, retry_if_exception(_is_momentary))
@@ -170,11 +170,11 @@ def ask(request: Callable[[], Future[Result]], clients: Clients, what: str, **wh
 
 
 def until_deadline(settings: ConnectionSettings, retry: retry_base) -> Retrying:
-    """Retries with a short exponential wait until the connection's deadline; then the last exception is raised.
+    """Return a retry with short exponential waits until the connection's deadline; it then raises the last exception.
 
     Args:
         settings: The connection.
-        retry: Which outcomes are tried again.
+        retry: Condition for another attempt.
     """
     return Retrying(
         retry=retry,
@@ -187,18 +187,18 @@ def until_deadline(settings: ConnectionSettings, retry: retry_base) -> Retrying:
 def ask_each(
     request: Callable[[], Mapping[Key, Future[Result]]], clients: Clients, what: Callable[[Key], Asked]
 ) -> Callable[[], dict[Key, Result]]:
-    """Send one request for many things, each of which has an answer of its own.
+    """Send one request for many keys, each with its own response.
 
-    The request is under way when this returns, so that others can be sent beside it. Where the answer of one thing is a
-    refusal for the moment, that one is asked again by itself.
+    The request has been sent when this function returns, so other requests can run concurrently. A key that is refused
+    temporarily is retried separately.
 
     Args:
         request: Sends the request.
         clients: As for `ask`.
-        what: What is asked of one thing, for an error.
+        what: Returns the request for one key, for error messages.
 
     Returns:
-        What awaits the answers; it raises as `ask`.
+        A function that waits for the responses; it raises the errors of `ask`.
     """
     settings = clients.settings
     sent = request()
@@ -207,7 +207,7 @@ def ask_each(
         found = {}
         for key, future in sent.items():
             try:
-                # Without the retries of `ask`: to make them ready takes longer than a thousand partitions' answers.
+                # Not through `ask`: setting up its retries takes longer than the responses of a thousand partitions.
                 found[key] = future.result(timeout=_longest_s(settings))
             except (KafkaException, FutureTimeoutError) as exception:
                 asked = what(key)
@@ -221,10 +221,7 @@ def ask_each(
 
 
 def beside(call: Callable[[], Result]) -> Future[Result]:
-    """Make a call in a thread of its own.
-
-    Not one that a process waits for at its end: a client that never answers must not hold it.
-    """
+    """Run a call in a new daemon thread, so that a client that never answers cannot block process exit."""
     future: Future[Result] = Future()
 
     def fulfil() -> None:
@@ -239,10 +236,10 @@ def beside(call: Callable[[], Result]) -> Future[Result]:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is asked, for an error.
+    """Description of a request, for errors.
 
     Args:
-        phrase: ``"describe topic flights"``.
+        phrase: The request as a phrase, for example ``"describe topic flights"``.
         where: Attributes of the error.
     """
 
@@ -259,7 +256,7 @@ def _longest_s(settings: ConnectionSettings) -> float:
 
 
 def _first_then(first: Future[Result], again: Callable[[], Future[Result]]) -> Callable[[], Future[Result]]:
-    """A request that was sent already, and how to send it again."""
+    """Return a function that first returns the request already sent, and then sends it again."""
     sent = [first]
     return lambda: sent.pop() if sent else again()
 
@@ -269,23 +266,24 @@ def _is_momentary(exception: BaseException) -> bool:
 
 
 def no_answer(settings: ConnectionSettings, what: str, **where: Any) -> BrokerUnavailableError:
-    """The error for a call that nobody answered."""
+    """Build the error for a call without an answer."""
     message = f"cannot {what} at {settings.bootstrap_servers}: no answer within {settings.request_timeout_s:g} s"
     return BrokerUnavailableError(message, fix="check that the brokers run and are reachable, then run again", **where)
 
 
 def not_delivered(settings: ConnectionSettings, what: str, left: int, **where: Any) -> DeliveryError:
-    """The error for records that the brokers did not acknowledge within the deadline."""
+    """Build the error for records that the brokers did not acknowledge within the deadline."""
     message = f"{left:,} records of {what} were not acknowledged by {settings.bootstrap_servers}"
     return DeliveryError(message, fix="check the brokers; offsets are unmoved, so run again", **where)
 
 
 def served(call: Callable[[], int]) -> int:
-    """Serve a producer's delivery reports, by its ``poll`` or ``flush``.
+    """Serve a producer's delivery reports, with its ``poll`` or ``flush``.
 
     Raises:
-        KafkaException: A fatal error of the producer. The client sets it as the exception and then calls back for each
-            record all the same, so that Python finds an exception behind a callback that returned: a SystemError.
+        KafkaException: A fatal error of the producer. The client sets it as the current exception and still calls the
+            callback for each record. Python then raises a SystemError, because an exception was already set when a
+            callback returned.
     """
     try:
         return call()

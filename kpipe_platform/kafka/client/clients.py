@@ -1,4 +1,4 @@
-"""Kafka clients of one process: made at first use, never shared across a fork, closed when done."""
+"""Kafka clients of one process: created at first use, never shared across a fork, closed when done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
-"""Errors of a connection that waiting does not mend."""
+"""Connection errors that a retry does not fix."""
 
 
 Client = TypeVar("Client")
@@ -24,16 +24,17 @@ Client = TypeVar("Client")
 def new_client(
     kind: Callable[[dict[str, Any]], Client], config: Mapping[str, Any], settings: ConnectionSettings
 ) -> Client:
-    """Make a client of librdkafka's.
+    """Create a librdkafka client.
 
     Args:
         kind: ``Producer``, ``Consumer`` or ``AdminClient``.
-        config: Its properties, by librdkafka's names.
+        config: Properties, by their librdkafka names.
         settings: The connection, for redaction.
 
     Raises:
-        ConfigError: librdkafka refuses the properties. What does not depend on the machine is found when it is
-            declared; a file that is not where the client runs, for example on an executor, is found here.
+        ConfigError: librdkafka refuses the properties. Errors that do not depend on the machine are found when the
+            properties are declared. A file that is missing where the client runs, for example on an executor, is
+            found here.
     """
     try:
         return kind(dict(config))
@@ -45,19 +46,19 @@ def new_client(
 
 
 def reader_config(settings: ConnectionSettings, group: str, isolation: str) -> dict[str, Any]:
-    """Properties of a consumer, by librdkafka's names, that joins no group, stores no offsets and makes no topics.
+    """Return librdkafka properties of a consumer that does not join its group, commit offsets or create topics.
 
     Args:
         settings: The connection.
-        group: Group id of the client, which its ACLs are for.
-        isolation: Isolation of the read.
+        group: Group id of the client, to which ACLs apply.
+        isolation: Isolation level of the read.
     """
     return {
         **settings.for_librdkafka(),
         "group.id": group,
         "isolation.level": isolation,
         "enable.auto.commit": False,
-        # An offset that is not there is an error, never another place.
+        # A missing offset is an error; the consumer must not continue at another offset.
         "auto.offset.reset": "error",
         "allow.auto.create.topics": False,
     }
@@ -66,8 +67,8 @@ def reader_config(settings: ConnectionSettings, group: str, isolation: str) -> d
 class Clients:
     """Lazy admin and consumer clients for one connection.
 
-    librdkafka's threads do not survive a fork and its handles do not pickle; so a client belongs to the
-    process that made it, a forked child makes its own, and pickling carries the settings only.
+    librdkafka's threads do not survive a fork, and its handles do not pickle. So a client belongs to the process that
+    created it, a forked child creates its own, and pickling keeps only the settings.
     """
 
     def __init__(self, settings: ConnectionSettings) -> None:
@@ -88,9 +89,9 @@ class Clients:
             return self._admin
 
     def refusal(self) -> KafkaError | None:
-        """Why the brokers refuse this client, if they do.
+        """Return why the brokers refuse this client, or None.
 
-        librdkafka tries refused credentials again until the request times out; only its error callback says why.
+        librdkafka retries refused credentials until the request times out; only its error callback has the reason.
         """
         if self._admin is not None:
             self._admin.poll(0)
@@ -101,7 +102,7 @@ class Clients:
             self._refusal = error
 
     def consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
-        """A consumer that never joins ``group``: for its committed offsets and its group metadata."""
+        """Return a consumer that never joins ``group``, for its committed offsets and group metadata."""
         with self._lock:
             self._forget_after_fork()
             consumer = self._consumers.get((group, isolation))
@@ -111,7 +112,7 @@ class Clients:
             return consumer
 
     def close(self) -> None:
-        """Close the clients of this process. They are made again if asked for."""
+        """Close the clients of this process. The next use creates new ones."""
         with self._lock:
             self._forget_after_fork()
             consumers, self._consumers, self._admin = self._consumers, {}, None

@@ -1,4 +1,4 @@
-"""A hard deadline for broker calls: a client that never answers must not hold a tick."""
+"""A hard deadline for broker calls, so that a client that never answers does not block a sensor tick."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class _Outcome(Generic[Result]):
 
 
 class Deadline:
-    """Runs calls of one sensor in a thread, and stops waiting for them at the deadline.
+    """Runs the calls of one sensor in a thread, and stops waiting for them at the deadline.
 
-    A call that is stuck inside of a client cannot be ended; its thread is left behind. While it is, no further call
-    is made, so that a broker that is away for a day leaves one thread and not thousands.
+    A call that hangs inside a client cannot be ended, so its thread stays behind. While it hangs, no further call is
+    made, so a broker outage of a day leaves one thread and not thousands.
 
     Args:
-        seconds: How long a call may take.
-        what: What is asked, as a phrase.
+        seconds: Maximum duration of a call, seconds.
+        what: The call, as a phrase for error messages.
     """
 
     def __init__(self, seconds: float, what: str) -> None:
@@ -36,11 +36,11 @@ class Deadline:
         self._thread: threading.Thread | None = None
 
     def run(self, call: Callable[[], Result]) -> Result:
-        """The call's result.
+        """Run the call and return its result.
 
         Raises:
-            BrokerUnavailableError: No result in time, or an earlier call is still stuck.
-            Exception: What the call raised.
+            BrokerUnavailableError: No result in time, or an earlier call still hangs.
+            Exception: The exception that the call raised.
         """
         outcome: _Outcome[Result] = _Outcome()
         with self._lock:

@@ -1,4 +1,4 @@
-"""Properties of Kafka's clients that users add to kpipe's options: which are kpipe's own, unknown, or secret.
+"""Checks of additional Kafka client properties from users: which ones kpipe sets, which are unknown or secret.
 
 Source: librdkafka CONFIGURATION.md, Kafka's consumer configuration reference, Spark's Kafka source.
 """
@@ -16,8 +16,8 @@ from kpipe_platform.errors import ConfigError
 
 Dialect = Literal["librdkafka", "java"]
 
-# kpipe decides these itself; a value from outside would break a promise without a sign of it, or be ignored. Names of
-# both dialects, with librdkafka's aliases, and what decides each.
+# Properties that kpipe sets: a user's value would be ignored or silently break a guarantee. Contains the names in both
+# dialects, with librdkafka's aliases, and the setting that decides each.
 OWNED: Mapping[str, str] = {
     "bootstrap.servers": "KafkaConnection(bootstrap_servers=...)",
     "metadata.broker.list": "KafkaConnection(bootstrap_servers=...)",
@@ -57,13 +57,13 @@ OWNED: Mapping[str, str] = {
     "heartbeat.interval.ms": "PartitionOwnership(session_timeout_s=...)",
     "max.poll.interval.ms": "PartitionOwnership(drain_deadline_s=...)",
 }
-# How the brokers are reached is one thing for all clients.
+# Connection properties apply to all clients.
 _CONNECTION = ("security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.")
 _SECRET_WORDS = ("password", "passphrase", "secret", "jaas", "key.pem", "keystore.key", "oauthbearer.config")
 
 
 def is_secret(name: str) -> bool:
-    """Whether the value of a property is a secret, by its name."""
+    """Return whether a property's value is a secret, judged by its name."""
     return any(word in name for word in _SECRET_WORDS)
 
 
@@ -71,19 +71,20 @@ def check_client(where: str, dialect: Dialect, given: Mapping[str, str | None]) 
     """Check properties for every client of a dialect.
 
     Args:
-        where: The option that has them, for the message.
-        dialect: ``java`` has no client here that could be asked; only kpipe's own properties are refused then.
-        given: Values by name; None where the value is not known yet.
+        where: The option that contains the properties, for the message.
+        dialect: With ``librdkafka``, a client also validates the properties. With ``java``, no client is available, so
+            only properties that kpipe sets and names with Spark's ``kafka.`` prefix are refused.
+        given: Values by name; None if the value is not known yet.
 
     Raises:
-        ConfigError: A property is kpipe's own, or the client does not take it.
+        ConfigError: kpipe sets a property itself, or the client refuses it.
     """
     _refuse_owned(where, given)
     if dialect == "librdkafka":
         _refuse_wrong(where, given, {})
     for name in given:
         if name.startswith("kafka."):
-            # Spark would pass it on with one prefix left, and Kafka's client ignores what it does not know.
+            # Spark would remove only one prefix, and Kafka's client ignores unknown properties.
             msg = f"{where}: {name!r} has Spark's prefix"
             raise ConfigError(msg, fix=f"write {name.removeprefix('kafka.')!r}", property=name)
 
@@ -92,12 +93,12 @@ def check_producer(where: str, given: Mapping[str, str | None], own: Mapping[str
     """Check librdkafka properties for the producer of outputs.
 
     Args:
-        where: The option that has them, for the message.
-        given: Values by name; None where the value is not known yet.
-        own: kpipe's own properties, which those have to fit.
+        where: The option that contains the properties, for the message.
+        given: Values by name; None if the value is not known yet.
+        own: Properties that kpipe sets, with which the given ones must be compatible.
 
     Raises:
-        ConfigError: A property is kpipe's own, or the connection's, or the producer does not take it.
+        ConfigError: kpipe sets a property itself, it belongs to the connection, or the producer refuses it.
     """
     _refuse_owned(where, given)
     for name in given:
@@ -120,7 +121,7 @@ def _refuse_wrong(
     where: str, given: Mapping[str, str | None], own: Mapping[str, str], *, only_producer: bool = False
 ) -> None:
     known = {name: value for name, value in given.items() if value is not None}
-    # Of a value that is not known yet, librdkafka can judge the name.
+    # If a value is not known yet, librdkafka can still check the name.
     for name in given.keys() - known.keys():
         wrong = _asked(((name, ""),), only_producer)
         if wrong is not None and "No such configuration" in wrong:
@@ -136,14 +137,15 @@ def _wrong(where: str, wrong: str) -> ConfigError:
     )
 
 
-# Settings are checked wherever they are made; the answer for the same properties is the same.
+# Cached, because settings are checked each time they are created, and equal properties give the same result.
 @lru_cache(maxsize=128)
 def _asked(properties: tuple[tuple[str, str], ...], only_producer: bool) -> str | None:
-    """What librdkafka says against some properties; None: nothing.
+    """Return librdkafka's error for some properties; None if it accepts them.
 
-    A client without brokers connects to nothing.
+    The client has no brokers, so it does not connect.
     """
-    # By no name, so that nothing else hears or changes it.
+    # A separate logger instance, so that logging configuration does not affect it and no other handler receives its
+    # messages.
     logger, said = logging.Logger("librdkafka"), _Said()  # noqa: LOG001
     logger.addHandler(said)
     config: dict[str, Any] = dict(properties)
@@ -155,14 +157,14 @@ def _asked(properties: tuple[tuple[str, str], ...], only_producer: bool) -> str 
     except KafkaException as exception:
         return str(exception.args[0].str()).strip()
     except (TypeError, ValueError, AttributeError) as error:
-        # A name that confluent-kafka takes for a callback or an object.
+        # A name that confluent-kafka treats as a callback or an object.
         return str(error)
     ignored = (line.rpartition("]: ")[2] for line in said.lines if only_producer and "will be ignored" in line)
     return next(ignored, None)
 
 
 class _Said(logging.Handler):
-    """Keeps what a client logs."""
+    """Collects the log lines of a client."""
 
     def __init__(self) -> None:
         super().__init__()

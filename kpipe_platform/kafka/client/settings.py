@@ -1,4 +1,4 @@
-"""One typed connection object that renders librdkafka's and the Java client's settings.
+"""Typed connection settings, rendered for librdkafka and for the Java client.
 
 Source: librdkafka CONFIGURATION.md, Kafka's "Security" documentation, Spark's Kafka source option prefix
 ``kafka.``.
@@ -31,26 +31,26 @@ _SERVER = re.compile(r"^(\[[0-9a-fA-F:]+\]|[^\s:,\[\]]+):(\d{1,5})$")
 
 @dataclass(frozen=True)
 class ConnectionSettings:
-    """How to reach a Kafka cluster, for every client that kpipe starts.
+    """Settings to connect to a Kafka cluster, for every client that kpipe creates.
 
     Args:
         bootstrap_servers: ``host:port``, several separated by commas.
-        security_protocol: One of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL.
-        sasl_mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; needed by the SASL protocols only.
+        security_protocol: One of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL; PLAINTEXT by default.
+        sasl_mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; only for the SASL protocols.
         sasl_username: SASL user.
         sasl_password: SASL password; never shown.
         ssl_ca_pem: Path of the file with the CA certificates (PEM).
         ssl_certificate_pem: Path of the client certificate (PEM), for mutual TLS.
         ssl_key_pem: Path of the client's private key (PEM, PKCS#8), for mutual TLS.
         ssl_key_password: Password of the private key; never shown.
-        ssl_verify_hostname: False accepts a certificate for another host name.
-        client_id: Client id shown in broker logs, quotas and the group's members.
-        request_timeout_s: Deadline of one broker call, seconds.
+        ssl_verify_hostname: Whether the certificate must match the host name, True by default.
+        client_id: Client id in broker logs, quotas and group member lists, ``kpipe`` by default.
+        request_timeout_s: Deadline of one broker call, seconds, 10 by default.
         librdkafka: Further librdkafka properties.
         java: Further properties of the Java client (Spark), without Spark's ``kafka.`` prefix.
 
     Raises:
-        ConfigError: A value is unknown, or a combination makes no sense.
+        ConfigError: A value is unknown, or a combination is invalid.
     """
 
     bootstrap_servers: str
@@ -124,14 +124,14 @@ class ConnectionSettings:
         return tuple(value for value in values if value)
 
     def redact(self, text: str) -> str:
-        """``text`` without any of the secrets."""
-        # The longest first: one secret may be part of another.
+        """Return ``text`` with all secrets replaced."""
+        # Longest first, because one secret may be part of another.
         for secret in sorted(self.secrets, key=len, reverse=True):
             text = text.replace(secret, _REDACTED)
         return text
 
     def for_librdkafka(self) -> dict[str, Any]:
-        """Settings for confluent-kafka clients. Contains secrets: never log it."""
+        """Return settings for confluent-kafka clients. They contain secrets: never log them."""
         timeout_ms = int(self.request_timeout_s * 1000)
         settings: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap_servers,
@@ -139,12 +139,12 @@ class ConnectionSettings:
             "client.id": self.client_id,
             "socket.timeout.ms": max(timeout_ms, 10),
             "socket.connection.setup.timeout.ms": max(timeout_ms, 1000),
-            # Client errors reach the caller as typed errors; librdkafka's own lines would double them on stderr.
+            # Callers receive client errors as typed errors; librdkafka's log lines would repeat them on stderr.
             "log_level": 2,
-            # librdkafka waits for half of this between any two of its connections, and a client needs two for its first
-            # answer: by the default of 100 ms each is 40 ms late. It grows from here with each connection that fails.
+            # librdkafka waits for half of this between two connection attempts, and a client needs two connections for
+            # its first response, so the default of 100 ms delays it by 40 ms. The value grows with each failed attempt.
             "reconnect.backoff.ms": 20,
-            # The default back-off grows to 10 s and makes a restarted broker look dead for that long.
+            # The default backoff grows to 10 s, so a restarted broker would seem unavailable for that long.
             "reconnect.backoff.max.ms": 1000,
         }
         optional = {
@@ -162,13 +162,13 @@ class ConnectionSettings:
         return {**settings, **self.librdkafka}
 
     def for_java(self) -> dict[str, str]:
-        """Settings for the Java client, as Spark options without their ``kafka.`` prefix. Contains secrets."""
+        """Return settings for the Java client: Spark options without the ``kafka.`` prefix. They contain secrets."""
         timeout_ms = str(max(int(self.request_timeout_s * 1000), 1000))
         settings: dict[str, str] = {
             "bootstrap.servers": self.bootstrap_servers,
             "security.protocol": self.security_protocol,
             "client.id": self.client_id,
-            # By its defaults Spark's source waits three minutes for brokers that are gone.
+            # With the default timeouts, Spark's source waits three minutes for unreachable brokers.
             "default.api.timeout.ms": timeout_ms,
             "request.timeout.ms": timeout_ms,
         }
@@ -192,7 +192,7 @@ class ConnectionSettings:
         return {**settings, **self.java}
 
     def describe(self) -> dict[str, Any]:
-        """The settings for people: secrets are replaced."""
+        """Return the settings for display, with secrets replaced."""
         shown = dataclasses.asdict(self)
         for name in _SECRET_FIELDS:
             if shown[name] is not None:
@@ -207,7 +207,7 @@ def _jaas(value: str | None) -> str:
 
 
 def _read_pem(path: str) -> str:
-    # The Java client takes certificate and key as one file or as text; as text they may stay two files.
+    # The Java client accepts certificate and key as one file or as text. Text allows two separate files.
     try:
         return Path(path).read_text(encoding="ascii")
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Plain values: records, offset ranges, sizes, and the text beside a committed offset."""
+"""Plain values: records, offset ranges, slices, record sizes, and commit metadata."""

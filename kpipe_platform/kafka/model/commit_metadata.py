@@ -1,7 +1,7 @@
-"""The text that kpipe stores beside a committed offset.
+"""The metadata that kpipe stores with a committed offset.
 
-It tells a later run which topic the offset belongs to (a recreated topic has another id), and a retried task
-what an earlier attempt committed.
+A later run reads from it which topic the offset belongs to (a recreated topic has a different id). A retried task
+reads from it what an earlier attempt committed.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, fields
 
-# Brokers take at most offset.metadata.max.bytes, 4,096 by default; the text below stays under 450.
+# Brokers accept at most offset.metadata.max.bytes, 4,096 by default; the text below stays under 450 bytes.
 VERSION = 1
 
 
 @dataclass(frozen=True)
 class SliceCounts:
-    """Counted records of one slice.
+    """Record counts of one slice.
 
     Args:
         read: Records read from the source.
@@ -40,22 +40,22 @@ class SliceCounts:
 
 @dataclass(frozen=True)
 class CommitMetadata:
-    """What stands beside a committed offset.
+    """The metadata stored with a committed offset.
 
     Args:
         topic_id: Id of the topic when the offset was committed.
-        run_id: Dagster run, or another name of who committed.
-        slice_id: Names one attempt-independent slice of the run.
-        unit: Transactional id that committed, of a slice in lanes that of the first lane; another one committing later
-            fences this one first.
+        run_id: Dagster run id, or another name of the committer.
+        slice_id: Name of the slice within the run; the same for every attempt.
+        unit: Transactional id of the commit; for a slice in lanes, the id of the first lane. A later commit under a
+            different id fences this one first.
         start: First offset of the slice, or of the lane, in this partition.
-        counts: Counted records of the whole slice; in lanes those of all that are committed.
-        lane: Lanes of the slice that are committed.
-        lanes: Lanes that the slice has; 1 for a slice that is written whole.
-        stopped: The lane that is next found that it cannot be written; those behind it end too.
-        at_ms: When it was committed, milliseconds since the epoch; None: by a version that did not say so.
-        partitions: Partitions that the topic had when the group began in this one; None: by a version that did not say
-            so. A partition with a higher number was added to the topic later.
+        counts: Record counts of the whole slice; for a slice in lanes, of all committed lanes.
+        lane: Number of committed lanes.
+        lanes: Number of lanes in the slice; 1 for a slice that is written whole.
+        stopped: True if the next lane cannot be written. The lanes after it stop too.
+        at_ms: Commit time, milliseconds since the epoch; None if written by a version that did not store it.
+        partitions: Number of partitions in the topic when the group started to read this partition; None if written
+            by a version that did not store it. A partition with a higher number was added to the topic later.
     """
 
     topic_id: str
@@ -72,21 +72,21 @@ class CommitMetadata:
 
     @property
     def is_whole(self) -> bool:
-        """False where lanes of the slice may still be at work."""
+        """False if lanes of the slice may still be running."""
         return self.lane == self.lanes
 
     def to_text(self) -> str:
-        """JSON for the offset's metadata field."""
+        """Return JSON for the offset's metadata field."""
         return json.dumps({"kpipe": VERSION, **asdict(self)}, separators=(",", ":"))
 
     @classmethod
     def from_text(cls, text: str | None) -> CommitMetadata | None:
-        """Read it back; None where the text is absent or was written by another tool."""
+        """Parse the stored text; None if it is absent, from another format version, or from another tool."""
         try:
             data = json.loads(text or "")
             if data.pop("kpipe") != VERSION:
                 return None
-            # What a later version has added is not needed here.
+            # Ignore fields that a later version added.
             known = {field.name: data[field.name] for field in fields(cls) if field.name in data}
             return cls(**{**known, "counts": SliceCounts(**data["counts"])})
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""Names of a deployment and of its processes, for events, envelopes, headers and metadata."""
+"""Names of a deployment and its processes, for events, envelopes, headers and metadata."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import os
 import socket
 
 INSTANCE_HEADER, WORKER_HEADER, LEASE_HEADER = "kpipe.instance", "kpipe.worker", "kpipe.lease"
-"""Headers of an output whose source is known: who wrote it."""
+"""Headers that name the writer of an output record, when its source record is known."""
 
 
 def instance_name(instance_id: str | None = None) -> str:
-    """Name of this deployment.
+    """Return the name of this deployment.
 
     Args:
-        instance_id: The name that it was given; None: the host's.
+        instance_id: Configured name; None for the host name.
     """
     return instance_id or socket.gethostname()
 
 
 def worker_name(instance: str) -> str:
-    """Name of this process within a deployment: ``pid-4711``, or ``host-1/pid-4711`` where that is no host's name.
+    """Return the name of this process: ``pid-4711``, or ``host-1/pid-4711`` if the deployment is not named by host.
 
     Args:
         instance: Name of the deployment.

@@ -28,7 +28,7 @@ _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 class OffsetRange:
     """The offsets ``[start, end)`` of one Kafka partition.
 
-    The number of offsets in a range is not the number of records: transaction markers and compaction leave gaps.
+    The number of offsets is not the number of records, because transaction markers and compaction leave gaps.
     """
 
     topic: str
@@ -43,12 +43,12 @@ class OffsetRange:
 
     @property
     def is_empty(self) -> bool:
-        """True when the range holds no offset."""
+        """True if the range contains no offset."""
         return self.start == self.end
 
     @property
     def span(self) -> int:
-        """Number of offsets, an upper bound of the number of records."""
+        """Number of offsets, an upper bound on the number of records."""
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -57,12 +57,12 @@ class OffsetRange:
 
 @dataclass(frozen=True)
 class Watermarks:
-    """Where a partition's log begins and ends.
+    """Log start and end of a partition.
 
     Args:
         log_start: First offset that can still be read.
-        end: Next offset to be read at this isolation: the last stable offset under read_committed, the log
-            end under read_uncommitted.
+        end: End of the readable offsets at this isolation, exclusive: the last stable offset under read_committed,
+            the log end under read_uncommitted.
     """
 
     log_start: int
@@ -70,7 +70,7 @@ class Watermarks:
 
 
 def watermarks(clients: Clients, partitions: Iterable[Partition], isolation: str) -> dict[Partition, Watermarks]:
-    """Log start and end of each partition, in two calls whatever their number.
+    """Return the log start and end of each partition, in two calls for any number of partitions.
 
     Args:
         clients: The clients to use.
@@ -82,7 +82,7 @@ def watermarks(clients: Clients, partitions: Iterable[Partition], isolation: str
         BrokerUnavailableError: No answer within the deadline.
     """
     wanted = list(dict.fromkeys(partitions))
-    # Both are under way before the first is awaited.
+    # Send both requests before waiting for either.
     starts = _send(clients, wanted, OffsetSpec.earliest(), isolation)
     ends = _send(clients, wanted, OffsetSpec.latest(), isolation)
     return _paired(wanted, starts(), ends())
@@ -91,17 +91,18 @@ def watermarks(clients: Clients, partitions: Iterable[Partition], isolation: str
 def watermarks_around(
     clients: Clients, group: str, partitions: Iterable[Partition], isolation: str, read: Callable[[], Before]
 ) -> tuple[dict[Partition, Watermarks], Before]:
-    """The same around another question: log starts are read beside it, ends behind its answer.
+    """Return watermarks and the result of ``read``: log starts are read concurrently with it, ends after it.
 
-    So an offset that ``read`` finds is no further than the end, and a log start no further than what was done by then.
-    The group's consumer asks: for each partition the admin client makes a future, which takes longer than the answer.
+    So an offset that ``read`` returns is never past the end, and a log start is never past what was processed by then.
+    The requests use the group's consumer, because the admin client creates a future for each partition, which takes
+    longer than the response.
 
     Args:
         clients: The clients to use.
-        group: Whose consumer asks; it has no part in the answer.
+        group: Consumer group whose consumer sends the requests; it does not affect the result.
         partitions: Pairs of topic and partition number.
         isolation: Isolation of the ends.
-        read: The other question.
+        read: The other request, for example for the group's committed offsets.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
@@ -112,7 +113,7 @@ def watermarks_around(
         before = read()
         ends = _ask_consumer(clients, group, wanted, OFFSET_END, isolation)
     finally:
-        # A consumer that is closed in the middle of a call takes the process down.
+        # Closing a consumer during a call crashes the process.
         wait([starts])
     return _paired(wanted, starts.result(), ends), before
 
@@ -125,7 +126,7 @@ def _paired(partitions: Sequence[Partition], starts: list[int], ends: list[int])
 def offsets_at(
     clients: Clients, partitions: Iterable[Partition], timestamp_ms: int, isolation: str
 ) -> dict[Partition, int | None]:
-    """First offset with a timestamp at or after ``timestamp_ms``; None where there is no such record."""
+    """Return the first offset with a timestamp at or after ``timestamp_ms``; None if there is no such record."""
     wanted = list(dict.fromkeys(partitions))
     found = _send(clients, wanted, OffsetSpec.for_timestamp(timestamp_ms), isolation)()
     return {p: None if offset < 0 else offset for p, offset in zip(wanted, found, strict=True)}
@@ -134,7 +135,7 @@ def offsets_at(
 def _send(
     clients: Clients, partitions: Sequence[Partition], spec: OffsetSpec, isolation: str
 ) -> Callable[[], list[int]]:
-    """Ask for one offset of each partition, in one request; the answers are in the order of the partitions."""
+    """Request one offset of each partition, in one call; the results are in the order of the partitions."""
     level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED
     settings = clients.settings
     wanted = {TopicPartition(topic, number): spec for topic, number in partitions}
@@ -142,7 +143,7 @@ def _send(
     def request() -> dict[TopicPartition, Future[ListOffsetsResultInfo]]:
         return clients.admin().list_offsets(wanted, isolation_level=level, request_timeout=settings.request_timeout_s)
 
-    # Where one of the partitions has no leader yet, that one is asked again by itself.
+    # A partition without a leader is retried separately.
     answers = ask_each(request, clients, _asked_of)
     return lambda: [found.offset for found in answers().values()]
 
@@ -150,9 +151,9 @@ def _send(
 def _ask_consumer(
     clients: Clients, group: str, partitions: Sequence[Partition], which: int, isolation: str
 ) -> list[int]:
-    """The same by a consumer that never joins its group.
+    """Request one offset of each partition, with a consumer that never joins its group.
 
-    Source: in Kafka's protocol (ListOffsets) log start and end are times, by the numbers that name them as offsets.
+    Source: Kafka protocol ListOffsets, where the timestamps -2 and -1 mean log start and log end.
     """
     settings = clients.settings
     wanted = [TopicPartition(topic, number, which) for topic, number in partitions]
@@ -168,10 +169,10 @@ def _ask_consumer(
 
 
 def offsets_of(found: Sequence[TopicPartition]) -> list[int]:
-    """The offsets of an answer about several partitions.
+    """Return the offsets in a response for several partitions.
 
     Raises:
-        KafkaException: One of them has an error instead.
+        KafkaException: A partition has an error.
     """
     failed = next((tp.error for tp in found if tp.error is not None), None)
     if failed is not None:
@@ -185,13 +186,13 @@ def _asked_of(tp: TopicPartition) -> Asked:
 
 
 def parse_start(start: str) -> str | int:
-    """A start policy: ``"earliest"``, ``"latest"``, ``"error"``, or a timestamp in milliseconds since 1970.
+    """Parse a start policy: ``"earliest"``, ``"latest"``, ``"error"``, or a timestamp in milliseconds since 1970.
 
     Args:
-        start: One of the three words, or a time as `parse_time` takes it.
+        start: One of the three words, or a time that `parse_time` accepts.
 
     Raises:
-        ConfigError: It is none of these.
+        ConfigError: The text is none of these.
     """
     if start in ("earliest", "latest", "error"):
         return start
@@ -199,21 +200,22 @@ def parse_start(start: str) -> str | int:
 
 
 def parse_time(text: str, what: str, *, or_else: str = "") -> int:
-    """A time as milliseconds since 1970.
+    """Parse a time to milliseconds since 1970.
 
     Args:
-        text: An ISO 8601 date or time with its hyphens (UTC where it names no zone), or milliseconds since 1970 in 13
-            digits. Any other number is refused: 20260131 is a date to one reader and milliseconds to another.
+        text: An ISO 8601 date or time with hyphens (UTC if it has no time zone), or milliseconds since 1970 in 13
+            digits. Any other number is refused, because 20260131 could be a date or milliseconds.
         what: Name of the option, for the error.
-        or_else: What else the option takes, for the error.
+        or_else: Other values that the option accepts, for the error.
 
     Raises:
-        ConfigError: It is neither, or is before 1970, which Kafka takes for a name of the log's start or end.
+        ConfigError: The text is neither, or the time is before 1970, because Kafka uses negative timestamps for log
+            start and log end.
     """
     if re.fullmatch("[0-9]{13}", text):
         return int(text)
     try:
-        # Python 3.10 reads no Z, and later versions also read dates without hyphens.
+        # Python 3.10 does not accept Z, and later versions also accept dates without hyphens.
         when = dt.datetime.fromisoformat(text.replace("Z", "+00:00")) if re.match("[0-9]{4}-[0-9]{2}-", text) else None
     except ValueError:
         when = None

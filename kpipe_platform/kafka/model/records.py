@@ -1,6 +1,6 @@
 """One Kafka record as a plain value.
 
-The same class serves what was read and what is to be written. What is not known is None: a record that a user
+The same class represents records that were read and records to write. Unknown fields are None: a record that a user
 builds for writing has no offset yet, and often no partition or timestamp. There are no sentinel integers.
 """
 
@@ -10,27 +10,25 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 TimestampType: TypeAlias = Literal["create_time", "log_append_time"]
-"""Who set a record's timestamp: its producer, or the broker (``message.timestamp.type`` of the topic)."""
+"""Source of a record's timestamp: the producer or the broker (``message.timestamp.type`` of the topic)."""
 
 Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
-"""Record headers in their order. A key may repeat; a value may be null, which is not the same as empty."""
+"""Record headers in order. A key may repeat; a value may be null, which is not the same as empty."""
 
 
 @dataclass(frozen=True, slots=True)
 class KafkaRecord:
-    """A record that was read from Kafka, or one to be written.
+    """A record that was read from Kafka, or a record to write.
 
     Args:
-        topic: Topic; None for a record to be written where its asset says.
+        topic: Topic; None to write to the asset's topic.
         partition: Partition; None to let the partitioner choose from the key.
-        offset: Offset; None for every record that is not in a log yet.
-        timestamp_ms: Milliseconds since the epoch; None to let the producer take its clock.
-        timestamp_type: Who set the timestamp; None for a record to be written, or where there is no
-            timestamp.
-        key: The key's bytes; None is a null key, ``b""`` is an empty one.
-        value: The value: bytes as Kafka holds them, or what the topic's codec made of them. None is a
-            tombstone.
-        headers: Pairs of key and value in their order; any sequence of pairs is taken.
+        offset: Offset; None for a record that is not in a log yet.
+        timestamp_ms: Milliseconds since the epoch; None to let the producer use its clock.
+        timestamp_type: Source of the timestamp; None for a record to write, or if there is no timestamp.
+        key: Key bytes; None is a null key, ``b""`` is an empty key.
+        value: The value: bytes as stored in Kafka, or the value that the topic's codec decoded. None is a tombstone.
+        headers: Pairs of key and value in order; accepts any sequence of pairs.
 
     Raises:
         ValueError: The partition or the offset is negative.
@@ -54,6 +52,6 @@ class KafkaRecord:
 
     @property
     def coordinates(self) -> str:
-        """Where the record is, for messages: ``flights[3]@42``, with ``?`` for what is not known."""
+        """The record's coordinates for messages, such as ``flights[3]@42``, with ``?`` for unknown fields."""
         topic, partition, offset = ("?" if v is None else v for v in (self.topic, self.partition, self.offset))
         return f"{topic}[{partition}]@{offset}"

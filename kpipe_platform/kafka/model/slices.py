@@ -1,4 +1,4 @@
-"""A slice: the offset ranges that one commit moves, and the transactional ids under which it does."""
+"""A slice: the offset ranges that one commit moves, and the transactional ids that it uses."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from kpipe_platform.kafka.model.offsets import OffsetRange
 
 @dataclass(frozen=True)
 class PlannedRange:
-    """One partition's part of a slice, with what the plan knew.
+    """One partition's part of a slice, with the state at plan time.
 
     Args:
         range: Offsets to read.
         topic_id: Id of the topic at plan time.
         log_start: First readable offset at plan time.
-        end: Last stable offset (or log end) at plan time; the range's start where that lies past it.
-        committed: The group's offset that the commit compares with; None: the group must still have none.
-        lost: Offsets that retention took before they were read; only with ``on_lost_offsets="skip"``.
-        resumed: The group's offset expired or was deleted, and the range begins where Dagster's last materialisation
-            ended.
-        is_past_stable: The offset lies between the last stable offset and the log's end, where nothing can be read
-            before open transactions end.
-        renew: The group's offset is so old that it is stored again though nothing is read.
-        partitions: Partitions that the topic had when the group began in this one; None: not known.
+        end: Last stable offset (or log end) at plan time; the range's start if that is past it.
+        committed: The group's offset that the commit compares with; None if the group must still have no offset.
+        lost: Offsets that retention deleted before they were read; only with ``on_lost_offsets="skip"``.
+        resumed: True if the group's offset expired or was deleted, and the range starts where Dagster's last
+            materialization ended.
+        is_past_stable: True if the offset is between the last stable offset and the log end, where nothing can be
+            read until open transactions end.
+        renew: True if the group's offset is so old that it is stored again although nothing is read.
+        partitions: Number of partitions in the topic when the group started to read this partition; None if unknown.
     """
 
     range: OffsetRange
@@ -40,25 +40,25 @@ class PlannedRange:
 
     @property
     def backlog(self) -> int:
-        """Offsets behind this range that wait for a later slice."""
+        """Number of offsets after this range, left for later slices."""
         return self.end - self.range.end
 
 
 @dataclass(frozen=True)
 class Slice:
-    """The offset ranges that one commit moves, of one group.
+    """The offset ranges of one consumer group that one commit moves.
 
     Args:
         group: Consumer group.
-        run_id: Who takes the slice.
+        run_id: Id of the run that processes the slice.
         slice_id: Name of the slice within the run; the same for every attempt of its tasks.
         ranges: One per Kafka partition, in order.
-        fence: Transactional ids that committed these partitions before under another layout, or may have been left
-            open by lanes.
-        unit: The transactional id, where it is not that of these ranges: an earlier version's, or that of the slice
-            of which this one is a part. None: the id of the ranges.
-        lane: Which of the lanes this is.
-        lanes: Lanes that are written at the same time; 1 for a slice that is written whole.
+        fence: Transactional ids to fence: those that committed these partitions before under another layout, and
+            those that lanes may have left open.
+        unit: Transactional id, if it is not the one derived from these ranges: an id from an earlier version, or the
+            id of the slice that this one is part of. None for the id derived from the ranges.
+        lane: Index of this lane; 0 for the first.
+        lanes: Number of lanes that are written in parallel; 1 for a slice that is written whole.
     """
 
     group: str
@@ -72,17 +72,17 @@ class Slice:
 
     @property
     def is_empty(self) -> bool:
-        """True when there is nothing to read."""
+        """True if there is nothing to read."""
         return all(planned.range.is_empty for planned in self.ranges)
 
     @property
     def moves_offsets(self) -> bool:
-        """True when a commit is needed, be it only to store where a new group begins, or to renew an old offset."""
+        """True if a commit is needed, even if only to store a new group's first offset or to renew an old one."""
         return any(planned.committed != planned.range.end or planned.renew for planned in self.ranges)
 
     @property
     def span(self) -> int:
-        """Number of offsets in all ranges: an upper bound of the number of records."""
+        """Number of offsets in all ranges, an upper bound on the number of records."""
         return sum(planned.range.span for planned in self.ranges)
 
     @property
@@ -92,16 +92,21 @@ class Slice:
 
     @property
     def transactional_id(self) -> str:
-        """The id under which this slice, or this lane of it, commits."""
+        """Transactional id under which this slice, or this lane of it, commits."""
         return lane_id(self.base_id, self.lane)
 
     @property
     def probe_id(self) -> str:
-        """The id under which refused records are tried, in transactions that are always aborted."""
+        """Transactional id for test writes that find refused records; its transactions are always aborted."""
         return f"{self.transactional_id}.probe"
 
     def rest(self, starts: Sequence[int], committed: Sequence[int | None]) -> Slice:
-        """What is left of the slice from some offsets on, one for each range, where the group stands now."""
+        """Return the rest of the slice.
+
+        Args:
+            starts: New start offset of each range.
+            committed: The group's current offset of each range.
+        """
         ranges = tuple(
             replace(
                 p,
@@ -121,26 +126,27 @@ class Slice:
 
 
 def transactional_id(group: str, ranges: Iterable[OffsetRange], committed: Container[str] = ()) -> str:
-    """``{group}/{topic}/{partition}``; ``{group}/{topic}/all`` for a slice over several partitions.
+    """Return ``{group}/{topic}/{partition}``, or ``{group}/{topic}/all`` for a slice over several partitions.
 
-    A topic's name has no slash, so that no two groups and topics share an id. Earlier versions wrote dots, and two runs
-    of one partition under two ids would not fence each other: where the last commit was under such an id, it stays.
+    A topic name cannot contain a slash, so no two groups and topics share an id. Earlier versions used dots. Two runs
+    of one partition under different ids would not fence each other, so an id with dots stays in use if the last commit
+    used it.
 
     Args:
         group: Consumer group.
-        ranges: The slice's ranges; the first topic in alphabetical order is named.
-        committed: The ids that committed the offsets at which the ranges begin.
+        ranges: The slice's ranges; the id contains the first topic in alphabetical order.
+        committed: The ids that committed the offsets at which the ranges start.
     """
     ordered = sorted(ranges)
     if not ordered:
-        # Outputs without a source: nothing but the asset itself names the transaction.
+        # Outputs without a source: only the asset can name the transaction.
         return f"{group}.out"
     former = dotted_id(group, ordered)
     return former if former in committed else _joined("/", group, ordered)
 
 
 def dotted_id(group: str, ranges: Iterable[OffsetRange]) -> str:
-    """The transactional id by the rule of earlier versions: ``{group}.{topic}.{partition}``."""
+    """Return the transactional id in the format of earlier versions: ``{group}.{topic}.{partition}``."""
     return _joined(".", group, sorted(ranges))
 
 
@@ -151,10 +157,10 @@ def _joined(separator: str, group: str, ordered: Sequence[OffsetRange]) -> str:
 
 
 def lane_id(base: str, lane: int) -> str:
-    """Transactional id of one lane of a slice."""
+    """Return the transactional id of one lane of a slice."""
     return f"{base}.lane-{lane}" if lane else base
 
 
 def lane_ids(base: str, lanes: int) -> set[str]:
-    """Transactional ids of the lanes behind the first one."""
+    """Return the transactional ids of all lanes except the first."""
     return {lane_id(base, lane) for lane in range(1, lanes)}

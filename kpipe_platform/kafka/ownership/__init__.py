@@ -1,1 +1,1 @@
-"""Which partitions this deployment may work on, where several deployments share the topics of one asset."""
+"""Partition ownership: which partitions this deployment processes when several deployments share an asset's topics."""

@@ -1,4 +1,4 @@
-"""Waiting for work in flight before partitions are given away. No Kafka: what is waited for is passed in."""
+"""Wait for work in flight before partitions are revoked. Independent of Kafka: callers pass in what to wait for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpipe_platform.kafka.ownership.status import NONE
 
 logger = logging.getLogger(__name__)
 
-# Time between two looks at the work in flight, seconds: how late the end of a drain may be noticed.
+# Interval between two checks of the work in flight, seconds; the end of a drain is noticed at most this late.
 _INTERVAL_S = 0.2
 
 
@@ -27,12 +27,12 @@ def drain(
     """Wait until no work is in flight.
 
     Args:
-        partitions: The partitions that are to be given away.
-        in_flight: Tells which of them have work in flight; None: none has.
-        deadline_s: How long to wait at most, seconds.
-        clock: Seconds, never going back.
-        wait: Waits for some seconds, or for less if there is a reason to look again.
-        why_stop: A reason to stop waiting, in words; None where there is none.
+        partitions: The partitions to revoke.
+        in_flight: Returns those of the given partitions that have work in flight; None if none ever has.
+        deadline_s: Maximum wait, seconds.
+        clock: Monotonic clock in seconds.
+        wait: Waits for the given seconds, or less if there is a reason to check again.
+        why_stop: Returns a reason to stop waiting, as text; None to continue.
 
     Returns:
         The partitions whose work is still in flight, and why the wait ended.

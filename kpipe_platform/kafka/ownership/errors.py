@@ -1,4 +1,4 @@
-"""Kafka's errors that keep a member out of its group, as kpipe's errors."""
+"""Convert Kafka errors that keep a member out of its group to kpipe errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FATAL_CAUSES = (
 
 
 def fatal_cause(error: KafkaError) -> KafkaError:
-    """The error behind one that only says "fatal": of the cause the client gives the text, but not the code."""
+    """Return the cause of a fatal error; the client reports the cause's text, but not its code."""
     if error.code() == KafkaError._FATAL:
         for code in _FATAL_CAUSES:
             if KafkaError(code).str() in error.str():
@@ -26,11 +26,11 @@ def fatal_cause(error: KafkaError) -> KafkaError:
 
 
 def member_error(error: KafkaError, settings: OwnershipSettings) -> KpipeError:
-    """What a client reported of its membership, as kpipe's error.
+    """Convert a client's membership error to a kpipe error.
 
     Args:
         error: The error, or its `fatal_cause`.
-        settings: How the member takes part.
+        settings: Settings of the member.
     """
     what = f"be an owner in group {settings.owners_group}"
     where = f"cannot {what} at {settings.connection.bootstrap_servers}"

@@ -1,4 +1,4 @@
-"""Events of an owner's partitions, and what an owner calls back."""
+"""Ownership events and the callbacks of a member."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ OwnershipEventKind = Literal["assigned", "draining", "drained", "revoked", "lost
 
 @dataclass(frozen=True)
 class OwnershipEvent:
-    """One change of what a deployment owns.
+    """One change of the partitions that a deployment owns.
 
     Args:
-        kind: ``assigned`` (given by the coordinator), ``draining`` (no new work; waits for work in flight), ``drained``
-            (no work is left), ``revoked`` (given away) or ``lost`` (taken away without asking).
-        partitions: The partitions concerned.
+        kind: ``assigned`` (by the coordinator), ``draining`` (no new work; waiting for work in flight), ``drained``
+            (no work in flight), ``revoked`` (given to another member) or ``lost`` (removed without notice).
+        partitions: The affected partitions.
         group: The asset's consumer group.
-        member_id: The coordinator's id of this member; empty before it has one.
-        reason: Why, in words.
-        in_flight: With ``revoked``: partitions that were given away although work on them was in flight.
+        member_id: The member id that the coordinator assigned; empty before it has assigned one.
+        reason: Reason for the change, as text.
+        in_flight: For ``revoked``: partitions that were revoked while work on them was in flight.
     """
 
     kind: OwnershipEventKind
@@ -38,7 +38,7 @@ class OwnershipEvent:
 
 
 InFlight = Callable[[frozenset[Partition]], frozenset[Partition]]
-"""Which of these partitions have work in flight."""
+"""Returns those of the given partitions that have work in flight."""
 
 Listener = Callable[[OwnershipEvent], None]
 """Receives events."""
@@ -46,12 +46,12 @@ Listener = Callable[[OwnershipEvent], None]
 
 @dataclass(frozen=True)
 class Callbacks:
-    """What a member calls, all on its own thread.
+    """Callbacks of a member, all called on the member's thread.
 
     Args:
-        in_flight: Which of the given partitions have work in flight; None: none has.
+        in_flight: Returns those of the given partitions that have work in flight; None if none ever has.
         listener: Receives every event.
-        is_needed: Whether the member should stay in the group; None: it stays until it is closed.
+        is_needed: Returns whether the member should stay in the group; None to stay until it is closed.
     """
 
     in_flight: InFlight | None = None
@@ -60,12 +60,12 @@ class Callbacks:
 
 
 def publish(event: OwnershipEvent, listener: Listener | None) -> None:
-    """Log an event and pass it to a listener. Raises nothing."""
+    """Log an event and pass it to a listener. Never raises."""
     logger.info("Owners of %s: %s %s: %s", event.group, event.kind, sorted(event.partitions), event.reason)
     if listener is None:
         return
     try:
         listener(event)
     except Exception:
-        # The membership must not depend on what a listener does.
+        # A failing listener must not end the membership.
         logger.exception("Owners of %s: the listener failed on %s", event.group, event.kind)

@@ -1,4 +1,4 @@
-"""Who owns the partitions of an asset, as the coordinator of its owners' group says; asked without joining it."""
+"""Owners of an asset's partitions, read from the coordinator of the owners' group without joining the group."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ class Owners:
     """The members of an owners' group.
 
     Args:
-        members: How many there are.
-        by_partition: The member that has a partition, in words: its instance id, or its client id and host.
+        members: Number of members.
+        by_partition: Owner of each partition: its instance id, or its client id and host.
     """
 
     members: int
     by_partition: Mapping[Partition, str]
 
     def owner(self, topic: str, partition: int) -> str | None:
-        """Who has a partition; None where nobody has.
+        """Return the owner of a partition; None if it has no owner.
 
-        An asset that reads several topics shares the first of them, and the same partitions of the others go with it.
+        An asset that reads several topics shares the partitions of the first topic. The partitions with the same
+        number in the other topics have the same owner.
         """
         if any(shared == topic for shared, _ in self.by_partition):
             return self.by_partition.get((topic, partition))
@@ -34,14 +35,14 @@ class Owners:
 
 
 def owners_of(clients: Clients, group: str) -> Owners | None:
-    """Ask the coordinator, in one call.
+    """Read the owners from the coordinator, in one call.
 
     Args:
         clients: The clients to use.
-        group: The asset's consumer group; its owners are in ``{group}.owners``.
+        group: The asset's consumer group; its owners are the members of ``{group}.owners``.
 
     Returns:
-        None where there is no such group, or it may not be read.
+        The owners; None if the group has no members or an ACL denies access to it.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.

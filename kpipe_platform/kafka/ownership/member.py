@@ -1,4 +1,4 @@
-"""One membership in the owners' group: a consumer that reads no records, on a thread of its own.
+"""One membership in the owners' group: a consumer on its own thread that reads no records.
 
 Source: librdkafka, ``rd_kafka_incremental_assign`` and ``rd_kafka_incremental_unassign``.
 """
@@ -30,12 +30,12 @@ _TOPIC_CODES = (
     KafkaError.UNKNOWN_TOPIC_OR_PART,
     KafkaError._UNKNOWN_TOPIC,
 )
-# How long a poll waits, seconds: the delay of a close.
+# Timeout of one poll, seconds; a close waits at most this long for it.
 _POLL_S = 0.2
-# How long to wait after a client that failed for good before the next one starts, seconds.
+# Wait after a client's fatal failure before the next client starts, seconds.
 _RESTART_S = 5.0
-# Time between two checks of the topics and of whether the member is needed, seconds; the shorter one while the member
-# is not in the group or has a problem. And how long one question may take.
+# Interval between two checks of the topics and of is_needed, seconds. The shorter one applies while the member is not
+# in the group or has a problem. The deadline is that of one request.
 _CHECK_S = 5.0
 _CHECK_SOON_S = 1.0
 _CHECK_DEADLINE_S = 2.0
@@ -44,12 +44,13 @@ _CHECK_DEADLINE_S = 2.0
 class Member:
     """One membership, from `start` to `stop`.
 
-    The member's thread alone changes ``assignment``, and other threads read it: hence one value, and no lock.
+    Only the member's thread changes ``assignment``, and other threads read it, so it is one immutable value without a
+    lock.
 
     Args:
-        settings: How to take part.
-        callbacks: Gives the current callbacks.
-        clock: Seconds, never going back.
+        settings: Settings of the member.
+        callbacks: Returns the current callbacks.
+        clock: Monotonic clock in seconds.
     """
 
     def __init__(
@@ -66,19 +67,19 @@ class Member:
         self._hurry = threading.Event()
         self._is_fatal = False
         self._drained_for_close: tuple[frozenset[Partition], str] | None = None
-        # A daemon: to the coordinator a process that ends without closing is a member that died.
+        # A daemon thread: if the process ends without closing, the coordinator removes the member as if it had died.
         self._thread = threading.Thread(target=self._run, name=f"kpipe-owner-{settings.group}", daemon=True)
 
     @property
     def is_stopping(self) -> bool:
-        """Whether the member leaves or has left."""
+        """Whether the member is leaving or has left."""
         return self._stopping.is_set()
 
     @property
     def problem(self) -> KpipeError | None:
-        """Why the member can own nothing, or not all of its topics; None where there is no such reason.
+        """Why the member cannot own partitions of all or some topics; None if there is no problem.
 
-        A broker that is away is no problem in this sense: the client connects again by itself.
+        An unreachable broker does not count, because the client reconnects automatically.
         """
         return self._error or next(iter(self._topic_errors.values()), None)
 
@@ -87,10 +88,10 @@ class Member:
         self._thread.start()
 
     def stop(self, *, drain: bool) -> None:
-        """Leave, and wait until that is done.
+        """Leave the group, and wait until the member has left.
 
         Args:
-            drain: Whether to wait for work in flight, where the rebalance mode says so.
+            drain: Whether to wait for work in flight, if the rebalance mode requires it.
         """
         if not drain:
             self._hurry.set()
@@ -106,19 +107,19 @@ class Member:
                 self._take_part()
             except KafkaException as exception:
                 self._error = member_error(kafka_error(exception), self.settings)
-            except Exception as error:  # the last place of this thread; `owned` raises what is kept here
+            except Exception as error:  # top level of this thread; `owned` raises the stored error
                 logger.exception("The owner in group %s failed", self.settings.owners_group)
                 message = f"the owner in group {self.settings.owners_group} failed: {type(error).__name__}: {error}"
                 self._error = TerminalError(message, group=self.settings.owners_group)
             if self.is_stopping:
                 return
             self._lose("the member failed")
-            # A fenced member must not come back by itself: it would fence the one that took its name.
+            # A fenced member must not rejoin: it would fence the member that took over its instance_id.
             if isinstance(self._error, FencedError) or self._stopping.wait(_RESTART_S):
                 return
 
     def _take_part(self) -> None:
-        """One client's time in the group."""
+        """Run one client until the member stops or the client fails."""
         self._is_fatal, self.member_id = False, ""
         quick = replace(self.settings.connection, request_timeout_s=_CHECK_DEADLINE_S)
         consumer = Consumer({**self.settings.consumer_config(), "error_cb": self._on_error})
@@ -143,7 +144,7 @@ class Member:
             consumer.close()
 
     def _poll(self, consumer: Consumer, timeout_s: float) -> None:
-        # No record is wanted. One may come when a fetch was faster than the pause.
+        # Records are ignored. One may arrive if a fetch completes before the partition is paused.
         message: Message | None = consumer.poll(timeout_s)
         error = None if message is None else message.error()
         if error is not None:
@@ -162,7 +163,7 @@ class Member:
             self._probe_membership(clients)
 
     def _topic_error(self, consumer: Consumer, topic: str) -> KpipeError | None:
-        """Why a topic cannot be shared. With KIP-848 the client does not report a topic that is missing."""
+        """Return why a topic cannot be shared. With KIP-848, the client does not report a missing topic."""
         try:
             error = consumer.list_topics(topic, timeout=_CHECK_DEADLINE_S).topics[topic].error
         except KafkaException as exception:
@@ -173,7 +174,7 @@ class Member:
         return translate(error, self.settings.connection, f"share topic {topic}", topic=topic)
 
     def _probe_membership(self, clients: Clients) -> None:
-        """Ask the coordinator for this member. With KIP-848 the client is silent where there are no partitions."""
+        """Check that the group contains this member. With KIP-848, the client does not report an empty assignment."""
         try:
             members = group_members(clients, self.settings.owners_group)
         except KpipeError as error:
@@ -185,7 +186,7 @@ class Member:
     # --------------------------------------------------------------------- callbacks, on the polling thread
 
     def _on_assign(self, consumer: Consumer, given: list[TopicPartition]) -> None:
-        # An empty assignment has to be acknowledged too.
+        # An empty assignment must be acknowledged too.
         consumer.incremental_assign(given)
         if given:
             consumer.pause(given)
@@ -198,7 +199,7 @@ class Member:
         if self._drained_for_close is not None:
             left, reason = self._drained_for_close
         elif partitions and self._drains:
-            # The coordinator waits for the end of this callback; the client sends heartbeats meanwhile.
+            # The coordinator waits until this callback returns; the client keeps sending heartbeats.
             left, reason = self._drain(partitions, self._hurry.wait)
         consumer.incremental_unassign(leaving)
         self.assignment = self.assignment.revoke(partitions)
@@ -209,18 +210,18 @@ class Member:
         self._lose("the coordinator removed this member, or did not answer within the session timeout")
 
     def _on_error(self, error: KafkaError) -> None:
-        # Others are of connections that come and go.
+        # Other errors are temporary connection failures.
         if error.code() in REFUSALS or error.fatal():
             self._note(error)
 
     def _note(self, error: KafkaError) -> None:
         if error.code() in _TOPIC_CODES:
-            # The next check finds out which topic it is, and when the problem is over.
+            # The next check finds out which topic is affected, and when the problem is resolved.
             return
         cause = fatal_cause(error)
         found = member_error(cause, self.settings)
         self._is_fatal = self._is_fatal or cause.fatal() or error.code() == KafkaError._FATAL
-        # What does not keep the member out of the group, such as one broker of several, passes without a trace.
+        # Errors that do not keep the member out of the group, such as one unreachable broker, are only logged.
         if self._is_fatal or (isinstance(found, TerminalError) and not self.assignment.joined):
             self._error = found
         else:
@@ -233,7 +234,7 @@ class Member:
         return self.settings.rebalance_mode == "drain_and_yield"
 
     def _drain_before_close(self, consumer: Consumer) -> None:
-        """Drain while still polling: a client that closes sends no heartbeats, whatever its callback waits for."""
+        """Drain while still polling, because a closing client sends no heartbeats while its callback waits."""
         owned = self.assignment.owned
         self._drained_for_close = NONE, "this deployment leaves"
         if owned and self._drains and not self._hurry.is_set():

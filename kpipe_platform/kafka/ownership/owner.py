@@ -1,10 +1,10 @@
-"""A deployment's membership in the owners' group of an asset, as users and sensors see it.
+"""A deployment's membership in the owners' group of an asset: the interface for users and sensors.
 
-A member of the side group ``{group}.owners`` is given partitions by Kafka's own group coordinator. It reads no
-records and stores no offsets; the asset's own group is not touched.
+Kafka's group coordinator assigns partitions to the members of the side group ``{group}.owners``. A member reads no
+records and stores no offsets, and it does not affect the asset's own group.
 
-Ownership saves work; it is not what keeps data safe. The offset compare of the slice protocol keeps a record from
-being lost or written twice, whichever deployment takes its partition (docs/adr/0002, docs/adr/0014).
+Ownership avoids duplicate work; data safety does not depend on it. The slice protocol compares offsets, so no record
+is lost or written twice, whichever deployment processes its partition (docs/adr/0002, docs/adr/0014).
 
 Source: KIP-429, KIP-345, KIP-848.
 """
@@ -29,28 +29,28 @@ from kpipe_platform.kafka.ownership.status import NONE, OwnershipState, Ownershi
 class ConsumerGroupOwnership:
     """A deployment's membership in the owners' group of an asset.
 
-    Nothing connects before the first question (`owned`, `state` or `start`). The member lives on a daemon thread
-    until `close`; in a forked child the first question starts a member of the child's own.
+    The member connects at the first call of `owned`, `state` or `start`. It runs on a daemon thread until `close`. In
+    a forked child process, the first such call starts a new member.
 
     Args:
-        connection: How to reach the brokers.
+        connection: Connection settings.
         group: The consumer group of the asset; the member joins ``{group}.owners``.
         topics: Topics whose partitions are shared.
         protocol: ``"classic"``, or ``"consumer"`` for KIP-848 (brokers 4.0 and later).
-        instance_id: Name of this deployment for static membership; None: every start is a new member.
-        session_timeout_s: With ``classic``, how long a member that does not answer keeps its partitions, seconds, 10
-            by default. With ``consumer`` the brokers' ``group.consumer.session.timeout.ms`` decides that.
+        instance_id: Name of this deployment for static membership; None makes each start a new member.
+        session_timeout_s: With ``classic``, how long an unresponsive member keeps its partitions, seconds, 10 by
+            default. With ``consumer``, the brokers' ``group.consumer.session.timeout.ms`` applies instead.
         rebalance_mode: ``"drain_and_yield"`` or ``"stop_accepting_new_work_and_yield"``.
         drain_deadline_s: How long a drain waits for work in flight, seconds, 30 by default.
-        in_flight: Which of the given partitions have work in flight; called several times a second during a drain, on
-            the member's thread. None: none has.
+        in_flight: Returns those of the given partitions that have work in flight. Called several times per second
+            during a drain, on the member's thread. None if none ever has.
         listener: Called with every event, on the member's thread; it must return quickly.
-        is_needed: Whether the member should stay in the group, called every few seconds on the member's thread; once it
-            answers False, the member drains and leaves. None: it stays until `close`.
-        clock: Seconds, never going back.
+        is_needed: Returns whether the member should stay in the group. Called every few seconds on the member's
+            thread; when it returns False, the member drains and leaves. None to stay until `close`.
+        clock: Monotonic clock in seconds.
 
     Raises:
-        ConfigError: A value makes no sense.
+        ConfigError: A value is invalid.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class ConsumerGroupOwnership:
 
     @property
     def instance(self) -> str:
-        """Name of this deployment: the ``instance_id``, or the host's name."""
+        """Name of this deployment: the ``instance_id``, or the host name."""
         return instance_name(self.settings.instance_id)
 
     @property
@@ -102,39 +102,40 @@ class ConsumerGroupOwnership:
 
     @property
     def is_closed(self) -> bool:
-        """Whether the member of this process leaves or has left the group."""
+        """Whether this process's member is leaving or has left the group."""
         with self._exclusive():
             return self._member is not None and self._member.is_stopping
 
     @property
     def lease(self) -> str | None:
-        """What gave this deployment its partitions: ``{group}.owners/{member id}/{number}``; None without any.
+        """Identifier of the current assignment, ``{group}.owners/{member id}/{number}``; None unless a member.
 
-        The number counts the changes of this member's assignment. librdkafka does not tell the group's generation.
+        The number counts the changes of this member's assignment, because librdkafka does not expose the group's
+        generation.
         """
         return self.state().lease
 
     def start(self) -> None:
-        """Join in the background, unless that was done already."""
+        """Join in the background. Does nothing if the member has already started."""
         self._running()
 
     def owned(self) -> frozenset[Partition] | None:
-        """The partitions that may get new work from this deployment, at this moment.
+        """Return the partitions on which this deployment may start new work now.
 
         Returns:
-            None before the coordinator let this member in, and after `close`. The empty set where others own all, or
-            after this member was removed from the group, until it is let in again.
+            None before this member has joined, and after `close`. The empty set if other members own all partitions,
+            or if this member was removed from the group and has not rejoined.
 
         Raises:
             AuthenticationFailedError: The brokers refuse the credentials.
             AuthorizationFailedError: An ACL denies the group or a topic.
             TopicNotFoundError: A topic does not exist.
             FencedError: Another process joined under the same ``instance_id``.
-            KpipeError: Another reason for which this member is not let in.
+            KpipeError: This member cannot join for another reason.
         """
         member = self._running()
         if (problem := member.problem) is not None:
-            # Raised as often as the question is asked: each time without the traceback of the last.
+            # The same error is raised at every call, so drop the traceback of the previous one.
             raise problem.with_traceback(None)
         assignment = member.assignment
         if member.is_stopping or not (assignment.joined or assignment.lost):
@@ -142,7 +143,7 @@ class ConsumerGroupOwnership:
         return assignment.owned
 
     def state(self) -> OwnershipState:
-        """A snapshot for people and for reports. Raises nothing: a problem is part of it."""
+        """Return a snapshot for status displays and reports. Never raises; the snapshot contains any problem."""
         member = self._running()
         assignment, problem = member.assignment, member.problem
         status: OwnershipStatus
@@ -166,9 +167,9 @@ class ConsumerGroupOwnership:
         )
 
     def close(self, *, drain: bool = True) -> None:
-        """Leave the group, so that the others take over at once; nothing happens if it was never joined.
+        """Leave the group, so that other members take over at once. Does nothing if the member never started.
 
-        A static member (``instance_id``) of a classic group does not leave: its partitions wait for its return until
+        A static member (``instance_id``) of a classic group does not leave: its partitions stay reserved for it until
         the session timeout.
 
         Args:
@@ -197,6 +198,6 @@ class ConsumerGroupOwnership:
 
     def _exclusive(self) -> threading.Lock:
         if self._pid != os.getpid():
-            # In a forked child the parent's member has no thread, and one of the parent's threads may hold the lock.
+            # In a forked child, the parent's member has no thread, and a parent thread may have held the lock.
             self._lock, self._member, self._pid = threading.Lock(), None, os.getpid()
         return self._lock

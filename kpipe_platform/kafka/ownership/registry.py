@@ -1,4 +1,4 @@
-"""One member for each group in a process: what runs once in a process, whoever asks for it."""
+"""Registry of ownership members: at most one per group and cluster in a process."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ _lock = threading.Lock()
 _running: dict[tuple[str, str], ConsumerGroupOwnership] = {}
 
 if hasattr(os, "register_at_fork"):
-    # A thread of the parent that holds the lock does not exist in the child, where it would be held for ever.
+    # A parent thread that holds the lock does not exist in the child, so the child's lock would never be released.
     os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_lock.release)
 
 
 def ownership_of(ownership: ConsumerGroupOwnership) -> ConsumerGroupOwnership:
-    """The one of a group that this process keeps: the given one, unless an equal one is there.
+    """Return this process's ownership of a group: the registered one with equal settings, else the given one.
 
-    So that each tick of a sensor, which keeps nothing itself, finds the member that runs. The one that is there gets
-    the callbacks of the given one; with other settings it is closed and replaced. What is kept leaves its group when
-    the process ends in order, without a drain.
+    A sensor tick keeps no state, so it uses this to find the running member. The registered ownership receives the
+    callbacks of the given one. If its settings differ, it is closed and replaced. On normal process exit, all
+    registered members leave their groups without a drain.
 
     Args:
-        ownership: A new one, which has not been started.
+        ownership: A new ownership that has not been started.
     """
     key = ownership.settings.connection.bootstrap_servers, ownership.group
     with _lock:

@@ -1,6 +1,6 @@
-"""How a member takes part in an owners' group, and the librdkafka properties that say so.
+"""Settings of a member of an owners' group, and the librdkafka properties for them.
 
-Source: KIP-345 (static membership), KIP-429 (cooperative rebalancing), KIP-848 (the protocol ``consumer``),
+Source: KIP-345 (static membership), KIP-429 (cooperative rebalancing), KIP-848 (the ``consumer`` protocol),
 librdkafka CONFIGURATION.md.
 """
 
@@ -13,40 +13,40 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 OwnershipProtocol = Literal["classic", "consumer"]
-"""``classic``: Kafka's older group protocol; ``consumer``: that of KIP-848, on brokers 4.0 and later."""
+"""``classic``: Kafka's older group protocol; ``consumer``: the KIP-848 protocol, on brokers 4.0 and later."""
 
 OwnershipRebalance = Literal["drain_and_yield", "stop_accepting_new_work_and_yield"]
-"""What happens to partitions that another member is to have."""
+"""What happens to partitions that are reassigned to another member."""
 
-# The member keeps its answer to the coordinator back while it drains. Past max.poll.interval.ms the coordinator
-# would give its partitions away, so that is longer than the drain by this much, seconds.
+# While it drains, a member delays its response to the coordinator. After max.poll.interval.ms the coordinator would
+# reassign its partitions, so that interval is longer than the drain by this margin, seconds.
 _POLL_MARGIN_S = 30.0
-# librdkafka's own bound of max.poll.interval.ms, seconds.
+# librdkafka's upper limit of max.poll.interval.ms, seconds.
 _POLL_MAX_S = 86_400.0
-# How soon new partitions of a topic are seen, ms. librdkafka's default is five minutes.
+# Interval at which new partitions of a topic are detected, milliseconds. librdkafka's default is five minutes.
 _METADATA_REFRESH_MS = 5_000
 
 
 @dataclass(frozen=True)
 class OwnershipSettings:
-    """How one deployment takes part in sharing the partitions of some topics.
+    """Settings with which one deployment shares the partitions of some topics.
 
     Args:
-        connection: How to reach the brokers.
+        connection: Connection settings.
         group: The consumer group of the asset; the member joins ``{group}.owners``, never this group.
         topics: Topics whose partitions are shared.
         protocol: ``"classic"`` or ``"consumer"`` (KIP-848, brokers 4.0 and later).
-        instance_id: Name of this deployment for static membership: restarted under the same name within the
-            session timeout it finds its partitions as they were. No two running deployments may have the same.
-            None: every start is a new member.
-        session_timeout_s: With ``classic``, how long member and coordinator do without an answer of the other before
-            the member's partitions are another's, seconds. With ``consumer`` the brokers decide that
-            (``group.consumer.session.timeout.ms``, 45 s by default), and this has no effect.
-        rebalance_mode: What happens when partitions are given to another deployment.
+        instance_id: Name of this deployment for static membership. A deployment that restarts under the same name
+            within the session timeout keeps its partitions. Two running deployments must not use the same name.
+            None makes each start a new member.
+        session_timeout_s: With ``classic``, how long member and coordinator wait for each other before the member's
+            partitions are reassigned, seconds. With ``consumer``, the brokers decide this
+            (``group.consumer.session.timeout.ms``, 45 s by default), and this setting has no effect.
+        rebalance_mode: What happens when partitions are reassigned to another deployment.
         drain_deadline_s: How long a drain waits for work in flight, seconds.
 
     Raises:
-        ConfigError: A value makes no sense.
+        ConfigError: A value is invalid.
     """
 
     connection: ConnectionSettings
@@ -87,15 +87,15 @@ class OwnershipSettings:
         return f"{self.group}.owners"
 
     def consumer_config(self) -> dict[str, Any]:
-        """Properties of the member's consumer, without callbacks. Contains secrets: never log it."""
+        """Return properties of the member's consumer, without callbacks. They contain secrets: never log them."""
         session_ms = int(self.session_timeout_s * 1000)
         config: dict[str, Any] = {
             **self.connection.for_librdkafka(),
             "group.id": self.owners_group,
             "group.protocol": self.protocol,
             "max.poll.interval.ms": int((self.drain_deadline_s + self.session_timeout_s + _POLL_MARGIN_S) * 1000),
-            # Nothing is read and nothing is stored. Partitions are paused as soon as they are assigned; the rest
-            # bounds what a fetch that was faster could bring: it begins at the log's end, and takes one small batch.
+            # Partitions are paused as soon as they are assigned, and no offsets are stored. The other settings limit a
+            # fetch that starts before the pause: it starts at the log end and returns one small batch.
             "enable.auto.commit": False,
             "enable.auto.offset.store": False,
             "auto.offset.reset": "latest",
@@ -107,7 +107,7 @@ class OwnershipSettings:
         if self.instance_id is not None:
             config["group.instance.id"] = self.instance_id
         if self.protocol == "classic":
-            # With "consumer" these three are the brokers' decision, and librdkafka refuses them.
+            # With "consumer", the brokers decide these three, and librdkafka refuses them.
             config["session.timeout.ms"] = session_ms
             config["heartbeat.interval.ms"] = max(session_ms // 4, 1)
             config["partition.assignment.strategy"] = "cooperative-sticky"

@@ -1,4 +1,4 @@
-"""What a member owns at one moment: values without Kafka. Each change makes a new one."""
+"""State of a member's ownership, as immutable values without Kafka. Each change creates a new value."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ OwnershipStatus = Literal["joining", "member", "uncertain", "failed", "closed"]
 
 @dataclass(frozen=True)
 class Assignment:
-    """What the coordinator has given one member.
+    """The coordinator's assignment to one member.
 
     Args:
-        joined: Whether the coordinator has let the member in and has not removed it since.
-        owned: Partitions that may get new work.
-        draining: Partitions that wait for work in flight before they are given away.
-        lost: Partitions that were taken away and were not assigned again since.
-        changes: How many times partitions have come or gone.
+        joined: Whether the member is in the group: it has joined and has not been removed since.
+        owned: Partitions on which new work may start.
+        draining: Partitions that wait for work in flight before they are revoked.
+        lost: Partitions that were lost and have not been assigned again since.
+        changes: Number of assignments and revocations so far.
     """
 
     joined: bool = False
@@ -33,7 +33,7 @@ class Assignment:
     changes: int = 0
 
     def assign(self, partitions: frozenset[Partition]) -> Assignment:
-        """The coordinator let the member in, or gave it more partitions, or none."""
+        """Return the state after the member has joined or received more partitions; the set may be empty."""
         return replace(
             self,
             joined=True,
@@ -43,11 +43,11 @@ class Assignment:
         )
 
     def drain(self, partitions: frozenset[Partition]) -> Assignment:
-        """These partitions get no new work, and are not given away yet."""
+        """Return the state in which these partitions get no new work and are not revoked yet."""
         return replace(self, owned=self.owned - partitions, draining=self.draining | partitions)
 
     def revoke(self, partitions: frozenset[Partition]) -> Assignment:
-        """These partitions were given away."""
+        """Return the state after these partitions were revoked."""
         return replace(
             self,
             owned=self.owned - partitions,
@@ -56,24 +56,24 @@ class Assignment:
         )
 
     def lose(self) -> Assignment:
-        """The member was removed from the group: another one may own all of its partitions already."""
+        """Return the state after the member was removed from the group; others may already own its partitions."""
         gone = self.owned | self.draining
         return Assignment(lost=self.lost | gone, changes=self.changes + bool(gone))
 
 
 @dataclass(frozen=True)
 class OwnershipState:
-    """What a deployment owns at one moment.
+    """Snapshot of a deployment's ownership.
 
     Args:
-        status: ``joining`` (not let in yet), ``member``, ``uncertain`` (removed from the group, or without an answer
-            for the session timeout; it joins again by itself), ``failed`` (see ``problem``) or ``closed``.
-        owned: Partitions that may get new work from this deployment.
-        draining: Partitions that are about to be given away and wait for work in flight.
-        lost: Partitions that were taken away and were not assigned again since.
-        member_id: The coordinator's id of this member; None before it has one.
-        lease: What gave this deployment its partitions, for metadata; None unless ``member``.
-        problem: Why nothing can be owned, or why some topics cannot.
+        status: ``joining`` (not in the group yet), ``member``, ``uncertain`` (removed from the group, or no answer for
+            the session timeout; it rejoins automatically), ``failed`` (see ``problem``) or ``closed``.
+        owned: Partitions on which this deployment may start new work.
+        draining: Partitions that wait for work in flight before they are revoked.
+        lost: Partitions that were lost and have not been assigned again since.
+        member_id: Member id that the coordinator assigned; None before it has assigned one.
+        lease: Identifier of the current assignment, for metadata; None unless ``member``.
+        problem: Why partitions of all or some topics cannot be owned; None if there is no problem.
     """
 
     status: OwnershipStatus

@@ -1,1 +1,1 @@
-"""Reading records by kpipe's own client: no group is joined, nothing is committed."""
+"""Read records with kpipe's own client, without joining a group or committing offsets."""

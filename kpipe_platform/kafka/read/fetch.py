@@ -1,4 +1,4 @@
-"""Original records by their coordinates, for dead letters of records whose bytes are no longer at hand."""
+"""Fetch original records by their coordinates, for dead letters of records whose bytes are no longer available."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.kafka.read.reader import RecordReader
 
-# A slice over more partitions than this takes turns; each stream is a consumer with its own connection.
+# Maximum number of open streams; each is a consumer with its own connection. The least recently used stream is closed.
 _MAX_STREAMS = 16
-# Offsets that are read over rather than sought past: a seek costs a round trip and a new fetch, about 10 ms.
+# Maximum number of offsets to skip by reading. A seek costs a round trip and a new fetch, about 10 ms.
 _MAX_AHEAD = 5_000
 _LAST_OFFSET = 2**63 - 1
-# Most records past a wanted one are not wanted.
+# Small, because most records after a requested one are not needed.
 _PREFETCH_KBYTES = 4_096
 
 
 class RecordFetcher:
-    """Reads single records; those of one partition in offset order come from one stream.
+    """Reads single records. Requests for one partition in offset order share one stream.
 
     Args:
         settings: The connection.
-        group: Group id for the client; nothing is joined and nothing is committed.
-        isolation: Isolation of the plan.
+        group: Group id of the client, which never joins the group or commits offsets.
+        isolation: Isolation level of the plan.
     """
 
     def __init__(self, settings: ConnectionSettings, group: str, isolation: str) -> None:
@@ -34,18 +34,18 @@ class RecordFetcher:
         self._streams: dict[tuple[str, int], _Stream] = {}
 
     def get(self, topic: str, partition: int, offset: int) -> KafkaRecord:
-        """The record at these coordinates.
+        """Return the record at these coordinates.
 
         Raises:
             BrokerUnavailableError: No answer within the deadline.
-            TransientError: The record is gone, for example by retention.
+            TransientError: The record no longer exists, for example because of retention.
         """
         stream = self._streams.pop((topic, partition), None)
         if stream is None:
             if len(self._streams) >= _MAX_STREAMS:
                 self._streams.pop(next(iter(self._streams))).close()
             stream = _Stream(RecordReader(*self._client, prefetch_kbytes=_PREFETCH_KBYTES), topic, partition)
-        # The one used last goes to the end, so that the first is the one to close.
+        # Reinsert at the end, so that the first entry is the least recently used stream.
         self._streams[(topic, partition)] = stream
         return stream.at(offset)
 
@@ -64,23 +64,23 @@ class RecordFetcher:
 
 
 class _Stream:
-    """One partition, read forward."""
+    """Reads one partition forward."""
 
     def __init__(self, reader: RecordReader, topic: str, partition: int) -> None:
         self._reader = reader
         self._topic, self._partition = topic, partition
         self._records: Iterator[KafkaRecord] | None = None
-        # The record that was read last and not asked for, and the offset behind the last one.
+        # The last record that was read but not requested, and the next offset to read.
         self._ahead: KafkaRecord | None = None
         self._next = 0
 
     def at(self, offset: int) -> KafkaRecord:
-        """The record at this offset."""
+        """Return the record at this offset."""
         records, ahead = self._records, self._ahead
-        # Reading on is cheaper than a new fetch, which takes about as long as these many records.
+        # Reading on is cheaper than a new fetch, which takes about as long as reading this many records.
         if records is None or not self._next <= offset <= self._next + _MAX_AHEAD:
             records, ahead = self._reader.read([OffsetRange(self._topic, self._partition, offset, _LAST_OFFSET)]), None
-        # An error ends the read.
+        # If an error occurs, the next call starts a new read.
         self._records = None
         record = ahead or next(records)
         while (record.offset or 0) < offset:

@@ -1,4 +1,4 @@
-"""Reading single records and ranges of offsets by kpipe's own client, which joins no group and commits nothing."""
+"""Read offset ranges with kpipe's own client, which never joins a group or commits offsets."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from kpipe_platform.kafka.model.records import KafkaRecord
 _BATCH = 500
 _POLL_S = 0.1
 
-# For a few records of each partition. Brokers send at least one batch, however large. Retention may pass a start
-# between the plan and the read; what is oldest then is the answer.
+# For reading a few records of each partition. Brokers return at least one batch, however large. Retention may pass a
+# range's start between plan and read; the read then starts at the oldest remaining record.
 _SAMPLES = {"auto.offset.reset": "earliest", "fetch.message.max.bytes": 65_536}
 
 
 class RecordReader:
-    """Reads offset ranges of many partitions at once with one consumer, which stays open between two reads.
+    """Reads offset ranges of many partitions at once with one consumer, which stays open between reads.
 
     Args:
         settings: The connection.
-        group: Group id of the client; nothing is joined and nothing is committed.
-        isolation: ``"read_committed"`` passes over records of aborted transactions.
-        samples: Fetch for a few records of each range. A range whose start retention has deleted then begins at the
-            oldest record that is left, and one that ends early has no more; otherwise the one is an error, and the
-            other is waited for.
-        prefetch_kbytes: Records past the wanted ones that the client may hold; librdkafka's default is 64 MiB.
-        clock: Monotonic seconds; injected for tests.
+        group: Group id of the client, which never joins the group or commits offsets.
+        isolation: ``"read_committed"`` skips records of aborted transactions.
+        samples: True to read only a few records of each range. A range whose start was deleted by retention then
+            starts at the oldest remaining record, and a partition end before the range's end finishes the range.
+            With False, the first case is an error, and in the second the reader waits for the missing records.
+        prefetch_kbytes: Size of the client's prefetch queue, KiB; librdkafka's default is 64 MiB.
+        clock: Monotonic clock in seconds; injected for tests.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class RecordReader:
         self._settings = settings
         self._config = {
             **reader_config(settings, group, isolation),
-            # Only the event for a partition's end says that nothing but transaction markers is left.
+            # Only the partition end event shows that nothing but transaction markers is left.
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 50,
             "queued.max.messages.kbytes": prefetch_kbytes,
@@ -71,15 +71,15 @@ class RecordReader:
         self._finished: list[Partition] = []
 
     def read(self, ranges: Iterable[OffsetRange], until: float | None = None) -> Iterator[KafkaRecord]:
-        """The records of the ranges, each range in order. A further read ends the one before it.
+        """Yield the records of the ranges, each range in order. A new read ends the previous one.
 
         Args:
-            ranges: At most one for a partition. An end must not lie behind the last stable offset.
-            until: End without an error at this reading of the clock; None: only when all is read.
+            ranges: At most one per partition. An end must not be past the last stable offset.
+            until: Time on the reader's clock at which to stop without an error, seconds; None to read everything.
 
         Raises:
-            BrokerUnavailableError: Nothing was heard within the connection's deadline.
-            TransientError: Retention overtook the reading.
+            BrokerUnavailableError: No answer within the connection's deadline.
+            TransientError: Retention deleted records of a range before they were read.
             KpipeError: A partition cannot be read.
         """
         left = self._open = {(r.topic, r.partition): r for r in ranges if not r.is_empty}
@@ -97,10 +97,10 @@ class RecordReader:
                     heard_at = self._clock()
                     if self._is_wanted(message):
                         yield to_record(message)
-                        # The caller may take its time with it, and that is not the brokers' delay.
+                        # Exclude the time that the caller spends on the record.
                         heard_at = self._clock()
                 if self._finished:
-                    # Partitions that are read must not be fetched in place of those that are not.
+                    # Finished partitions must not take fetch capacity from the others.
                     consumer.incremental_unassign([TopicPartition(*place) for place in self._finished])
                     self._finished = []
                 now = self._clock()
@@ -111,44 +111,44 @@ class RecordReader:
                     raise no_answer(self._settings, f"read {topic}/{partition}", topic=topic, partition=partition)
         finally:
             if left and self._open is left and self._consumer is consumer:
-                # Nothing is fetched between two reads.
+                # Stop fetching between reads.
                 consumer.unassign()
 
     def finish(self, place: Partition) -> None:
-        """Read no more of a partition."""
+        """Stop reading a partition."""
         if self._open.pop(place, None) is not None:
             self._finished.append(place)
 
     def _is_wanted(self, message: Message) -> bool:
-        """Whether the message is a record of a range that is still read; ends the range behind its last one."""
+        """Return whether the message is a record of an unfinished range; finish the range at its end."""
         place = (str(message.topic()), int(message.partition() or 0))
         wanted = self._open.get(place)
         offset, error = message.offset() or 0, message.error()
         if wanted is None:
             if error is not None and message.topic() is None:
                 raise translate(error, self._settings, "read records")
-            # The client had fetched it before its range was finished.
+            # Fetched before its range was finished.
             return False
         if error is None:
             if offset + 1 >= wanted.end:
                 self.finish(place)
             return offset < wanted.end
         if error.code() == KafkaError._PARTITION_EOF:
-            # It may be the end as the broker saw it before the last records. What is missing of a whole range is still
-            # to come, and must not be taken for a gap.
+            # The broker may have reported this end before the last records were written. The missing records of a
+            # full range are still to come, and must not be mistaken for a gap.
             if offset >= wanted.end or self._samples:
                 self.finish(place)
             return False
         what, where = f"read {place[0]}/{place[1]}", {"topic": place[0], "partition": place[1]}
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            # The range was there when it was planned.
+            # The range existed at plan time.
             msg = f"cannot {what}: retention deleted records of {wanted} meanwhile"
             fix = "run again for what is left; to keep more, raise retention.ms of the topic"
             raise TransientError(msg, fix=fix, **where)
         raise translate(error, self._settings, what, **where)
 
     def close(self) -> None:
-        """Close the consumer; the next read opens another one."""
+        """Close the consumer; the next read opens a new one."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
@@ -165,12 +165,12 @@ class RecordReader:
 def read_range(
     settings: ConnectionSettings, group: str, wanted: OffsetRange, isolation: str = "read_committed"
 ) -> Iterator[KafkaRecord]:
-    """The records of one range, in order; raises as `RecordReader.read`.
+    """Yield the records of one range, in order; raises the errors of `RecordReader.read`.
 
     Args:
         settings: The connection.
-        group: Group id of the client; nothing is joined and nothing is committed.
-        wanted: The range. Its end must not lie behind the last stable offset.
+        group: Group id of the client, which never joins the group or commits offsets.
+        wanted: The range. Its end must not be past the last stable offset.
         isolation: ``"read_committed"`` or ``"read_uncommitted"``.
     """
     with RecordReader(settings, group, isolation) as reader:
@@ -178,12 +178,12 @@ def read_range(
 
 
 def place_of(record: KafkaRecord) -> Partition:
-    """Topic and partition of a record that was read."""
+    """Return the topic and partition of a record that was read."""
     return str(record.topic), int(record.partition or 0)
 
 
 def to_record(message: Message) -> KafkaRecord:
-    """A client's message as a KafkaRecord."""
+    """Convert a client's message to a KafkaRecord."""
     kind, timestamp = message.timestamp()
     known = kind != TIMESTAMP_NOT_AVAILABLE
     return KafkaRecord(

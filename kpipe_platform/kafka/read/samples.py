@@ -1,4 +1,4 @@
-"""The first records of many offset ranges, and the first and the last timestamp of each."""
+"""Read the first records of many offset ranges, and the first and last timestamp of each range."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from kpipe_platform.kafka.model.records import KafkaRecord, TimestampType
 from kpipe_platform.kafka.model.sizes import BATCH_OVERHEAD_BYTES, record_size
 from kpipe_platform.kafka.read.reader import RecordReader, place_of
 
-# A sample ends at whichever comes first, so that a partition of large records costs no more than one of small ones.
+# A sample ends at the limit that is reached first, so that partitions with large records cost no more than others.
 SAMPLE_RECORDS = 100
 _SAMPLE_BYTES = 262_144
-# Behind a slice's last record may stand markers of transactions, which a reader does not see.
+# Number of offsets to read at a slice's end: transaction markers, which are not records, may follow the last record.
 _TAIL_OFFSETS = 20
 
 
@@ -26,10 +26,11 @@ class OldestRecord:
     """The first record of an offset range.
 
     Args:
-        offset: Its offset; more than the range's start where markers or compaction left a gap there.
-        timestamp_ms: Its timestamp, milliseconds since the epoch; None where it has none.
-        timestamp_type: Who set the timestamp.
-        mean_bytes: Mean size of the sampled records as they are without compression: more than they take on disk.
+        offset: Offset of the record; greater than the range's start if the range starts with a gap, left by
+            transaction markers or compaction.
+        timestamp_ms: Timestamp, milliseconds since the epoch; None if it has none.
+        timestamp_type: Source of the timestamp.
+        mean_bytes: Mean uncompressed size of the sampled records, bytes; more than they take on disk.
     """
 
     offset: int
@@ -41,17 +42,17 @@ class OldestRecord:
 def oldest_records(
     clients: Clients, group: str, ranges: Iterable[OffsetRange], isolation: str, *, sample: int = 1
 ) -> dict[Partition, OldestRecord | None]:
-    """Read the first record of each range; one client reads all of them at once.
+    """Read the first record of each range, all with one client.
 
     Args:
-        clients: For the connection.
-        group: Group id of the client; nothing is joined and nothing is committed.
-        ranges: At most one for a partition.
-        isolation: ``"read_committed"`` passes over records of aborted transactions.
-        sample: Records of each range that count for the mean size, at most.
+        clients: Clients whose connection settings to use.
+        group: Group id of the client, which never joins the group or commits offsets.
+        ranges: At most one per partition.
+        isolation: ``"read_committed"`` skips records of aborted transactions.
+        sample: Maximum number of records of each range for the mean size, 1 by default.
 
     Returns:
-        For each partition its record; None where the range holds no record: only markers, or gaps of compaction.
+        The first record of each partition; None if the range contains only transaction markers or compaction gaps.
 
     Raises:
         BrokerUnavailableError: No answer within the connection's deadline.
@@ -81,14 +82,15 @@ class _Sample:
 
 
 class TimestampReader:
-    """Reads the timestamps of slices, beside the work on them, with one consumer that stays open.
+    """Reads the timestamps of slices while they are processed, with one consumer that stays open.
 
     Args:
         settings: The connection.
-        group: Group id of the client; nothing is joined and nothing is committed.
-        isolation: Isolation of the plan.
-        deadline_s: How long to wait for the records of one slice, seconds: a figure for people is not worth more.
-        clock: Monotonic seconds; injected for tests.
+        group: Group id of the client, which never joins the group or commits offsets.
+        isolation: Isolation level of the plan.
+        deadline_s: Maximum wait for the records of one slice, seconds, 2 by default. It is short because the
+            timestamps are only reported.
+        clock: Monotonic clock in seconds; injected for tests.
     """
 
     def __init__(
@@ -105,10 +107,10 @@ class TimestampReader:
         self._clock = clock
 
     def bounds(self, ranges: Iterable[OffsetRange]) -> list[int]:
-        """Timestamps of the first and of the last record of each range, milliseconds since the epoch.
+        """Return the timestamps of the first and last record of each range, milliseconds since the epoch.
 
         Returns:
-            Up to two for a range; none where it holds no record, or where nobody answered in time.
+            Up to two per range; none if it contains no record, or if the brokers did not answer in time.
 
         Raises:
             KpipeError: The brokers refuse the read.
@@ -124,7 +126,7 @@ class TimestampReader:
         return [stamp for stamp in (*firsts.values(), *lasts.values()) if stamp is not None]
 
     def close(self) -> None:
-        """Close the consumer; it is opened again at the next use."""
+        """Close the consumer; the next use opens a new one."""
         self._reader.close()
 
     def __enter__(self) -> TimestampReader:

@@ -1,1 +1,1 @@
-"""Transactions that move a slice's offsets."""
+"""Transactions that commit a slice's offsets."""

@@ -1,10 +1,10 @@
-"""A slice in lanes: parts that are written at the same time, and committed one after another.
+"""A slice in lanes: parts that are written in parallel and committed one after another.
 
-Each lane is the transaction of a range of its own, under an id of its own. It commits when the lane before it has,
-so the group's offset never passes a gap, and a run that ends between two lanes has done the ones before. The first
-lane commits under the id of the slice, so two runs meet there as they do without lanes. The others commit only where
-the offset stands at their start and was stored by their own slice; whoever plans while some of them may still be at
-work takes the offset over first, see `settle`.
+Each lane has its own offset range, transaction and transactional id. A lane commits after the lane before it, so the
+group's offset never skips a gap, and a run that ends between two lanes has committed the earlier ones. The first lane
+commits under the id of the slice, so two runs conflict there as they do without lanes. Each later lane commits only if
+the group's offset is at its start and was stored by its own slice. A run that plans while such lanes may still be
+running takes over the offset first; see `settle`.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from kpipe_platform.kafka.transactions.slice import SliceTransaction, abort_ling
 
 logger = logging.getLogger(__name__)
 
-# How often a lane looks whether the one before it has committed.
+# Interval at which a lane checks whether the lane before it has committed.
 _LOOK_EVERY_S = 0.02
 _CLAIM_TIMEOUT_S = 60.0
 
 
 def split(slice_: Slice, lanes: int) -> tuple[Slice, ...]:
-    """A slice's lanes, in the order of their offsets; each has a share of every range.
+    """Split a slice into lanes, in the order of their offsets; each has a share of every range.
 
     Args:
         slice_: A whole slice.
-        lanes: How many; not more than the slice has offsets.
+        lanes: Number of lanes, at most the number of offsets in the slice.
     """
     found = []
     for lane in range(lanes):
@@ -45,9 +45,9 @@ def split(slice_: Slice, lanes: int) -> tuple[Slice, ...]:
             whole = planned.range
             start, end = (whole.start + whole.span * number // lanes for number in (lane, lane + 1))
             part = replace(planned, range=replace(whole, start=start, end=end))
-            # What happened before the slice is the first lane's to tell.
+            # Only the first lane reports what happened before the slice.
             ranges.append(part if lane == 0 else replace(part, committed=start, lost=None, resumed=False))
-        # The ids of the other lanes are theirs to take over.
+        # The other lanes take over their own ids.
         fence = tuple(f for f in slice_.fence if f not in lane_ids(slice_.base_id, lanes)) if lane == 0 else ()
         found.append(replace(slice_, ranges=tuple(ranges), fence=fence, lane=lane, lanes=lanes))
     return tuple(found)
@@ -61,10 +61,10 @@ class Turn:
     """Whether a lane may commit.
 
     Args:
-        state: ``mine``; ``wait``: lanes before it are at work; ``earlier``: an earlier attempt committed it;
-            ``stopped``: a lane before it ended without a commit.
-        counts: Counted records of the lanes that are committed, by range.
-        offsets: Where the group stands, by range.
+        state: ``mine``: the lane may commit; ``wait``: an earlier lane is still running; ``earlier``: an earlier
+            attempt committed this lane; ``stopped``: an earlier lane ended without a commit.
+        counts: Record counts of the committed lanes, by range.
+        offsets: The group's current offsets, by range.
     """
 
     state: State
@@ -73,12 +73,12 @@ class Turn:
 
 
 def turn_of(lanes: Sequence[Slice], lane: int, found: Sequence[tuple[int | None, CommitMetadata | None]]) -> Turn:
-    """Whose turn it is. Pure.
+    """Decide whether a lane may commit. Pure.
 
     Args:
         lanes: All lanes of the slice.
-        lane: Which one asks.
-        found: The group's offset of each range, with what stands beside it.
+        lane: Index of the lane.
+        found: The group's offset of each range, with its commit metadata.
 
     Raises:
         OffsetConflictError: Another run moved an offset.
@@ -94,7 +94,7 @@ def turn_of(lanes: Sequence[Slice], lane: int, found: Sequence[tuple[int | None,
             counts.append(SliceCounts())
             continue
         done, stopped = stored.lane, stored.stopped
-        # Where the first lane stopped, the group stands where it stood, or at the start that it did not have before.
+        # If the first lane stopped, the group's offset is unchanged, or is the start offset stored for a new group.
         stands = lanes[done - 1].ranges[index].range.end if done else first.range.start
         if offset != stands and (done or offset != first.committed):
             raise conflict(slice_, first, offset, stored)
@@ -113,10 +113,10 @@ class LaneTransaction(SliceTransaction):
     Args:
         settings: The connection.
         lanes: All lanes of the slice.
-        lane: Which one this is.
-        timeout_s: Transaction timeout, seconds; a lane waits no longer for the one before it.
-        sleep: Waits for seconds; injected for tests.
-        others: As for `SliceTransaction`.
+        lane: Index of this lane.
+        timeout_s: Transaction timeout, seconds; also the longest wait for the lane before this one.
+        sleep: Sleep function, in seconds; injected for tests.
+        others: Further arguments of `SliceTransaction`.
     """
 
     def __init__(
@@ -133,15 +133,15 @@ class LaneTransaction(SliceTransaction):
         self._lanes, self._sleep = tuple(lanes), sleep
 
     def turn(self) -> Turn:
-        """Look once; raises as `turn_of`."""
+        """Check once whether this lane may commit; raises the errors of `turn_of`."""
         return turn_of(self._lanes, self._slice.lane, self.read_committed())
 
     def await_turn(self) -> Turn:
-        """Wait until the lanes before this one have committed, or one has stopped.
+        """Wait until the lanes before this one have committed, or one of them has stopped.
 
         Raises:
             OffsetConflictError: Another run moved an offset.
-            TransactionTimedOutError: They took longer than this lane's transaction may be open.
+            TransactionTimedOutError: The wait took longer than this lane's transaction timeout.
         """
         end = self._clock() + self._timeout_s
         while (found := self.turn()).state == "wait":
@@ -157,7 +157,7 @@ class LaneTransaction(SliceTransaction):
         return found
 
     def stop(self, turn: Turn) -> None:
-        """Abort, and tell the lanes behind this one, if it is its turn, that it ended without a commit."""
+        """Abort. If this lane was next to commit, also signal to the later lanes that it ended without a commit."""
         self.abort()
         if turn.state != "mine" or self._slice.lane + 1 == self._slice.lanes:
             return
@@ -168,14 +168,14 @@ class LaneTransaction(SliceTransaction):
 
 
 def lanes_read_back(settings: ConnectionSettings, lanes: Sequence[Slice]) -> tuple[int, tuple[SliceCounts, ...]]:
-    """The same as `read_back` for a slice in lanes.
+    """Do what `read_back` does, for a slice in lanes.
 
     Args:
         settings: The connection.
         lanes: All lanes of the slice.
 
     Returns:
-        How many of them are committed, and their counts by range.
+        The number of committed lanes, and their record counts by range.
 
     Raises:
         OffsetConflictError: Another run has moved an offset since.
@@ -191,22 +191,23 @@ def lanes_read_back(settings: ConnectionSettings, lanes: Sequence[Slice]) -> tup
 
 
 def unsettled(offsets: Offsets) -> bool:
-    """Whether lanes of an earlier slice may still be at work on some of the partitions."""
+    """Return whether lanes of an earlier slice may still be running on one of the partitions."""
     return any(not stored.metadata.is_whole for stored in offsets.values() if stored and stored.metadata)
 
 
 def settle(settings: ConnectionSettings, group: str, offsets: Offsets, *, run_id: str, slice_id: str) -> None:
-    """Take over the offsets that a slice in lanes left between two of them, so that none of its lanes commits any more.
+    """Take over the offsets of a slice whose lanes are partly committed, so that its other lanes cannot commit.
 
-    The offsets are stored again, unchanged, in this run's name: a lane that looks from now on finds that they are not
-    its own slice's. One that looked before is fenced after that, or has committed, which a plan made after this sees.
+    The offsets are stored again, unchanged, under this run's id. A lane that checks its turn after that sees offsets
+    of another slice and stops. A lane that checked before is fenced next, or has already committed; a plan made after
+    this call sees its commit.
 
     Args:
         settings: The connection.
         group: Consumer group.
-        offsets: Where the group stands.
-        run_id: Who takes over.
-        slice_id: Name of the slice that is to follow.
+        offsets: The group's current offsets.
+        run_id: Id of the run that takes over.
+        slice_id: Name of the next slice.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
@@ -228,7 +229,7 @@ def settle(settings: ConnectionSettings, group: str, offsets: Offsets, *, run_id
             try:
                 transaction.committed_earlier()
             except OffsetConflictError:
-                # The next lane committed meanwhile: the caller looks again.
+                # The next lane has committed in the meantime; the caller reads the offsets again.
                 continue
             transaction.begin()
             transaction.commit([SliceCounts()] * len(ranges))

@@ -1,7 +1,7 @@
-"""The transaction that moves a slice's offsets, with or without its outputs inside.
+"""The transaction that commits a slice's offsets, with or without its outputs.
 
-The order of the steps is the promise: fence, compare, begin, produce, offsets, commit. The compare of the group's
-offset is the lock; fencing makes the compare final.
+The guarantee depends on the order of the steps: fence, compare, begin, produce, add offsets, commit. Comparing the
+group's offset is the lock; fencing makes the comparison final.
 
 Source: KIP-98 and KIP-447; seeds/001 on transactions.
 """
@@ -35,11 +35,11 @@ from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 
 logger = logging.getLogger(__name__)
 
-# A commit waits for the transaction log and for markers in every partition that took part; on a busy cluster
-# that is seconds. Past this the outcome is left to the next run's compare.
+# A commit waits for the transaction log and for markers in every participating partition, which takes seconds on a
+# busy cluster. After this deadline, the next run determines the outcome by comparing the group's offset.
 COMMIT_DEADLINE_S = 60.0
 
-# A client that is past mending asks nobody before it says so, seconds.
+# Timeout of the call that returns a fatal error's cause, seconds. A client with a fatal error sends no request for it.
 _ANSWERED_S = 1.0
 
 _TIMED_OUT_CODES = FENCED_CODES | {
@@ -56,9 +56,9 @@ class SliceTransaction:
     Args:
         settings: The connection.
         slice_: The planned slice.
-        timeout_s: Transaction timeout, seconds: the broker aborts a transaction that is open for longer.
+        timeout_s: Transaction timeout, seconds; the broker aborts a transaction that is open for longer.
         producer_settings: Further librdkafka producer properties (batching, compression).
-        clock: Monotonic seconds; injected for tests.
+        clock: Monotonic clock in seconds; injected for tests.
     """
 
     def __init__(
@@ -81,21 +81,21 @@ class SliceTransaction:
 
     @property
     def producer(self) -> Producer:
-        """The transactional producer; only between ``open`` and ``close``."""
+        """The transactional producer; available only between ``open`` and ``close``."""
         if self._producer is None:
             msg = "the transaction is not open"
             raise RuntimeError(msg)
         return self._producer
 
     def open(self) -> None:
-        """Fence every older owner of these partitions and abort what it left open.
+        """Fence every earlier owner of these partitions and abort its open transactions.
 
         Raises:
             BrokerUnavailableError: No answer within the deadline.
             AuthorizationFailedError: The transactional id may not be used.
         """
         self._producer = self._initialised(self._slice.transactional_id)
-        # The own id first: with that order, of two layouts racing for one partition at most one stays unfenced.
+        # Own id first: if two layouts race for one partition, this order leaves at most one of them unfenced.
         for other in self._slice.fence:
             logger.info("fencing %s, which committed %s before", other, self._slice)
             self._initialised(other).close()
@@ -116,11 +116,10 @@ class SliceTransaction:
         return self._began_at is not None
 
     def committed_earlier(self) -> list[SliceCounts] | None:
-        """Compare the group's offsets with the plan: the lock of the protocol.
+        """Compare the group's offsets with the plan. This comparison is the lock of the protocol.
 
         Returns:
-            None when the slice is still to be done; the counts of each range when an earlier attempt of this slice
-            committed.
+            None if the slice is not committed yet; the counts of each range if an earlier attempt committed it.
 
         Raises:
             OffsetConflictError: Another run moved an offset.
@@ -136,17 +135,17 @@ class SliceTransaction:
                 raise conflict(self._slice, planned, offset, stored)
             states.append(stored if ours else None)
         done = [state for state in states if state is not None]
-        # All offsets of a slice move in one transaction, so either all are ours or none is.
+        # One transaction commits all offsets of a slice, so either all are ours or none is.
         return [state.counts for state in done] if len(done) == len(states) else None
 
     def read_committed(self) -> list[tuple[int | None, CommitMetadata | None]]:
-        """The group's offset of each range, with what stands beside it."""
+        """Return the group's offset of each range, with its commit metadata."""
         places = [(p.range.topic, p.range.partition) for p in self._slice.ranges]
         found = fetch_offsets(
             self._clients,
             self._slice.group,
             places,
-            # Stable offsets: one that is pending in an open transaction is waited for.
+            # Waits for offsets that are pending in an open transaction.
             isolation="read_committed",
             timeout_s=self._settings.request_timeout_s,
         )
@@ -154,20 +153,20 @@ class SliceTransaction:
         return [(None, None) if each is None else (each.offset, each.metadata) for each in stored]
 
     def begin(self) -> None:
-        """Begin; as late as possible, because the broker's timeout runs from here."""
+        """Begin the transaction. Call it as late as possible, because the transaction timeout starts here."""
         self._guard("begin a transaction", self.producer.begin_transaction)
         self._began_at = self._clock()
 
     def commit(self, counts: Sequence[SliceCounts]) -> None:
-        """Add the planned ends, with the commit metadata, and commit.
+        """Add the planned end offsets, with the commit metadata, and commit.
 
         Args:
-            counts: Counted records of each range of the slice.
+            counts: Record counts of each range of the slice.
 
         Raises:
-            FencedError: A newer run took over; nothing of this one is visible.
+            FencedError: A newer run took over; nothing that this run wrote is visible.
             TransactionTimedOutError: The transaction was open for longer than its timeout.
-            BrokerUnavailableError: The outcome is not known; the next run's compare tells.
+            BrokerUnavailableError: The outcome is unknown; the next run determines it by comparing the offsets.
         """
         ends = [planned.range.end for planned in self._slice.ranges]
         self.commit_at(ends, counts, lane=self._slice.lane + 1)
@@ -175,13 +174,13 @@ class SliceTransaction:
     def commit_at(
         self, ends: Sequence[int], counts: Sequence[SliceCounts], *, lane: int, stopped: bool = False
     ) -> None:
-        """Commit with these offsets, one for each range; raises as ``commit``.
+        """Commit these offsets, one for each range; raises the errors of ``commit``.
 
         Args:
             ends: The offsets to store.
-            counts: Counted records of each range.
-            lane: Lanes of the slice that are then committed.
-            stopped: The next lane cannot be written.
+            counts: Record counts of each range.
+            lane: Number of committed lanes after this commit.
+            stopped: True if the next lane cannot be written.
         """
         slice_ = self._slice
         at_ms = int(time.time() * 1000)
@@ -219,14 +218,14 @@ class SliceTransaction:
         self._began_at = None
 
     def abort(self) -> None:
-        """Abort, if begun. A failure is only logged: the next owner's ``open`` aborts what is left."""
+        """Abort an open transaction. A failure is only logged, because the next owner's ``open`` aborts it."""
         if self._began_at is None:
             return
         self._began_at = None
         abort_begun(self.producer, self._settings, str(self._slice))
 
     def close(self) -> None:
-        """Abort what is open and let the clients go."""
+        """Abort an open transaction and close the clients."""
         try:
             if self._producer is not None:
                 self.abort()
@@ -238,7 +237,7 @@ class SliceTransaction:
             self._clients.close()
 
     def error(self, error: KafkaError | KafkaException, what: str) -> KpipeError:
-        """A client's error as kpipe's, telling a timed-out transaction from a fenced one."""
+        """Convert a client error to a kpipe error, and distinguish a timed-out transaction from a fenced one."""
         if isinstance(error, KafkaException):
             error = kafka_error(error)
         if error.code() == KafkaError._FATAL:
@@ -264,7 +263,7 @@ class SliceTransaction:
         return found
 
     def _why_fatal(self, error: KafkaError) -> KafkaError:
-        """What a client that takes no more records is fatally ill of: it says so when it is asked to abort."""
+        """Return the cause of a client's fatal error; librdkafka reports it when the client tries to abort."""
         try:
             self.producer.abort_transaction(_ANSWERED_S)
         except KafkaException as exception:
@@ -284,16 +283,16 @@ class SliceTransaction:
 
 
 def commit_unknown(error: BrokerUnavailableError) -> CommitUnknownError:
-    """The error of a commit call that got no answer: it may have reached the brokers all the same."""
+    """Build the error for a commit call without an answer: the commit may have reached the brokers."""
     msg = f"{error.message}; whether the transaction committed is not known"
     fix = "run again: the next run compares the group's offset and loses or repeats nothing"
     return CommitUnknownError(msg, fix=fix, **error.attributes)
 
 
 def read_back(settings: ConnectionSettings, slice_: Slice, *, timeout_s: float) -> list[SliceCounts] | None:
-    """What a slice did whose end is not known: its commit got no answer, or whoever made it is gone.
+    """Determine the outcome of a slice when its commit got no answer or its process ended.
 
-    The transactional id is taken over first. That ends the commit one way or the other.
+    Taking over the transactional id first ends a pending commit, either way.
 
     Args:
         settings: The connection.
@@ -301,28 +300,28 @@ def read_back(settings: ConnectionSettings, slice_: Slice, *, timeout_s: float) 
         timeout_s: Transaction timeout, seconds.
 
     Returns:
-        The counts of each range; None where nothing was committed, and nothing will be.
+        The counts of each range; None if nothing was committed, and nothing can be committed later.
 
     Raises:
-        OffsetConflictError: Another run has moved an offset since, so that nobody knows.
+        OffsetConflictError: Another run has moved an offset since, so the outcome cannot be determined.
         BrokerUnavailableError: No answer within the deadline.
     """
     with SliceTransaction(settings, slice_, timeout_s=timeout_s) as transaction:
         with suppress(FencedError):
-            # A terminated run takes its ids over itself, at the same time.
+            # A terminated run may take over its own ids at the same time.
             transaction.open()
         return transaction.committed_earlier()
 
 
 def is_of(stored: CommitMetadata, slice_: Slice) -> bool:
-    """Whether an offset was stored by an attempt at this slice."""
+    """Return whether an attempt of this slice stored the offset."""
     return stored.run_id == slice_.run_id and stored.slice_id == slice_.slice_id
 
 
 def conflict(
     slice_: Slice, planned: PlannedRange, offset: int | None, stored: CommitMetadata | None
 ) -> OffsetConflictError:
-    """The error of a compare that found another offset than the planned one."""
+    """Build the error for a committed offset that differs from the planned one."""
     expected = "no offset" if planned.committed is None else f"offset {planned.committed}"
     where = f"{planned.range.topic}/{planned.range.partition}"
     by = f" by run {stored.run_id}" if stored is not None else ""
@@ -350,15 +349,15 @@ def initialised(
     producer_settings: Mapping[str, Any] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Producer:
-    """A transactional producer that owns its id: every older owner is fenced.
+    """Return a transactional producer that owns its id; every earlier owner is fenced.
 
     Args:
         settings: The connection.
-        transactional_id: The id to own.
-        known_topic: A topic that exists; with it the id is often owned half a second sooner.
-        timeout_s: Transaction timeout, seconds; None: librdkafka's own, one minute.
+        transactional_id: The id to take over.
+        known_topic: A topic that exists; it often makes the takeover half a second faster.
+        timeout_s: Transaction timeout, seconds; None for librdkafka's default, one minute.
         producer_settings: Further librdkafka producer properties.
-        clock: Monotonic seconds.
+        clock: Monotonic clock in seconds.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
@@ -366,7 +365,7 @@ def initialised(
     """
     config = {
         **settings.for_librdkafka(),
-        # Topics are made where they are declared, never by asking for them.
+        # Topics are created only from their declarations, never by a metadata request.
         "allow.auto.create.topics": False,
         **(producer_settings or {}),
         "transactional.id": transactional_id,
@@ -374,16 +373,16 @@ def initialised(
     if timeout_s is not None:
         timeout_ms = int(timeout_s * 1000)
         config["transaction.timeout.ms"] = timeout_ms
-        # librdkafka refuses a request timeout beyond the transaction's own.
+        # librdkafka refuses a request timeout that exceeds the transaction timeout.
         config["socket.timeout.ms"] = min(int(settings.for_librdkafka()["socket.timeout.ms"]), timeout_ms)
     producer = new_client(Producer, config, settings)
     deadline = clock() + settings.request_timeout_s
     if known_topic is not None:
-        # Without a connection librdkafka's search for the coordinator fails, and is made again after half a second.
-        # What else is wrong with the brokers the next call says better.
+        # Without a connection, librdkafka's coordinator lookup fails and is retried only after half a second.
+        # Ignore other errors here, because the next call reports them more precisely.
         with suppress(KafkaException):
             for _ in range(2):
-                # Twice: the first answer names the brokers, and ends the connection that it came by.
+                # Twice: the first response names the brokers, and the bootstrap connection closes.
                 producer.list_topics(known_topic, timeout=settings.request_timeout_s)
     guarded(
         lambda: producer.init_transactions(max(deadline - clock(), 0.1)),
@@ -400,13 +399,13 @@ def guarded(
     clock: Callable[[], float],
     deadline_s: float = COMMIT_DEADLINE_S,
 ) -> None:
-    """Make a call of a transaction, again while its failure is transient and the transaction can go on.
+    """Make a transactional call, and retry it while the error is transient and the transaction is still usable.
 
     Args:
-        call: What to do. It waits for the brokers itself, so it is made again at once.
-        typed: The error to raise for the client's.
-        clock: Monotonic seconds.
-        deadline_s: No further call begins later than this, seconds.
+        call: The call. It waits for the brokers itself, so a retry starts without a delay.
+        typed: Converts the client's error to the error to raise.
+        clock: Monotonic clock in seconds.
+        deadline_s: No retry starts later than this, seconds.
     """
     end = clock() + deadline_s
     retrying = Retrying(retry=retry_if_exception(_can_go_on), stop=lambda _: clock() >= end, reraise=True)
@@ -417,7 +416,7 @@ def guarded(
 
 
 def _can_go_on(exception: BaseException) -> bool:
-    """Whether the transaction is still usable after a call of it failed."""
+    """Return whether the transaction is still usable after a failed call."""
     if not isinstance(exception, KafkaException):
         return False
     error = kafka_error(exception)
@@ -425,7 +424,7 @@ def _can_go_on(exception: BaseException) -> bool:
 
 
 def abort_begun(producer: Producer, settings: ConnectionSettings, what: str) -> None:
-    """Abort a transaction. A failure is only logged: the id's next owner aborts what is left."""
+    """Abort a transaction. A failure is only logged, because the id's next owner aborts the transaction."""
     try:
         producer.abort_transaction(settings.request_timeout_s)
     except KafkaException as exception:
@@ -433,7 +432,7 @@ def abort_begun(producer: Producer, settings: ConnectionSettings, what: str) -> 
 
 
 def abort_lingering(settings: ConnectionSettings, transactional_id: str) -> None:
-    """Take over a transactional id, which aborts whatever an older owner left open, and let it go again.
+    """Abort the transaction that an earlier owner left open, by taking over its transactional id and releasing it.
 
     Raises:
         BrokerUnavailableError: No answer within the deadline.
@@ -443,14 +442,14 @@ def abort_lingering(settings: ConnectionSettings, transactional_id: str) -> None
 
 
 def store_offsets(transaction: SliceTransaction, counts: Sequence[SliceCounts]) -> Sequence[SliceCounts]:
-    """Move a slice's offsets in a transaction of their own, after the compare.
+    """Compare and then commit a slice's offsets, in a transaction that contains only the offsets.
 
     Args:
-        transaction: Opened at plan time, so that any later owner fences it.
-        counts: What the slice did, by range.
+        transaction: A transaction opened at plan time, so any later owner fences it.
+        counts: Record counts of the slice, by range.
 
     Returns:
-        The counts that stand committed.
+        The committed counts: those of an earlier attempt if it committed the slice.
     """
     earlier = transaction.committed_earlier()
     if earlier is not None:
