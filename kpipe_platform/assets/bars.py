@@ -1,4 +1,4 @@
-"""Counts as a bar chart in Markdown: a picture where matplotlib is installed, text where it is not."""
+"""Bar charts of counts in Markdown: an image if matplotlib is installed, otherwise text."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _NAME_CHARACTERS = 60
 
 
 def bar_chart(counts: Sequence[tuple[str, int]], *, title: str) -> str:
-    """Horizontal bars as Markdown.
+    """Render a horizontal bar chart as Markdown.
 
     Args:
-        counts: Name and count of each bar, the largest first. What is behind the first 19 becomes one bar.
-        title: Text above.
+        counts: Name and count of each bar, the largest first. Of more than 20 bars, all after the first 19 become one.
+        title: Title above the chart.
 
     Returns:
-        An image with the picture inside, or a block of text.
+        An image with inline data, or a block of text.
     """
     shown = _bounded(counts)
     if importlib.util.find_spec("matplotlib") is None:
@@ -45,7 +45,7 @@ def _one_line(name: str) -> str:
 def _as_text(counts: Sequence[tuple[str, int]], title: str) -> str:
     wide = max((len(name) for name, _ in counts), default=0)
     most = max((count for _, count in counts), default=0)
-    # A count above none has a bar, however short.
+    # Every bar has at least one character, even for a small count.
     lines = [
         f"{name:<{wide}} {'█' * max(round(_TEXT_WIDTH * count / most), 1)} {count:,}" for name, count in counts if most
     ]
@@ -53,11 +53,12 @@ def _as_text(counts: Sequence[tuple[str, int]], title: str) -> str:
 
 
 def _as_picture(counts: Sequence[tuple[str, int]], title: str) -> bytes:
-    # Without pyplot there is no global state and no window system to look for.
+    # pyplot is avoided: it keeps global state and searches for a window system.
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    # From the bottom up; a pair of dollar signs, as in names of Java classes, would be set as mathematics.
+    # Bars are drawn from the bottom up. matplotlib would render text between two dollar signs, as in names of Java
+    # classes, as a formula.
     names = [name.replace("$", r"\$") for name, _ in reversed(counts)]
     values = [count for _, count in reversed(counts)]
     figure = Figure(figsize=(8, 0.35 * len(counts) + 1), layout="constrained")

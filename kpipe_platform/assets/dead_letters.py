@@ -1,6 +1,6 @@
 """A dead-letter topic as an asset: what failed, why, where and when, in Dagster's UI and as a table."""
 
-# Without "from __future__ import annotations": Dagster reads the classes of an asset function's annotations.
+# No "from __future__ import annotations": Dagster reads the classes in an asset function's annotations.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +17,7 @@ from kpipe_platform.spark.source.dead_letter_counts import DeadLetterCounts, Rea
 
 Source = dg.SourceAsset | dg.AssetsDefinition
 
-# Rows of a table in the metadata; Dagster stores the whole of it with every event.
+# Maximum number of rows of a metadata table. Dagster stores the complete table with every event.
 _TABLE_ROWS = 100
 _HOURS = 48
 
@@ -38,20 +38,20 @@ def dead_letter_asset(
 ) -> dg.AssetsDefinition:
     """Declare the dead letters of a topic as an asset.
 
-    Materialising it counts what its dead-letter topic holds at that moment: by reason, source partition, asset and
-    hour, as tables and a chart in the metadata. It stores nothing and moves no offsets. An asset that has it as an
-    input loads the dead letters as they are then, in the form of the annotation: a Spark, pandas or polars DataFrame,
-    or a pyarrow Table; the columns are those of `kpipe_platform.spark.source.dead_letters.dead_letter_columns`.
+    A materialization counts the dead letters that the topic holds at that time, by reason, source partition, asset and
+    hour. The counts are tables and a chart in the metadata. Nothing is stored, and no offsets move. A downstream asset
+    loads the current dead letters as the type of its annotation: a Spark, pandas or polars DataFrame, or a pyarrow
+    Table. `kpipe_platform.spark.source.dead_letters.dead_letter_columns` lists the columns.
 
     Args:
-        source: The asset of the topic whose records failed: of ``kafka_topic_asset``, or a Kafka asset.
-        topic: The dead-letter topic, named as in ``KafkaDeadLetterDestination``.
-        name: Asset name; None: the source's and ``_dead_letters``.
+        source: The asset of the topic whose records failed, from ``kafka_topic_asset``; or a Kafka asset.
+        topic: The dead-letter topic, as in ``KafkaDeadLetterDestination``.
+        name: Asset name; None: the source's name with the suffix ``_dead_letters``.
         key_prefix: Prefix of the asset key; None: the source's.
         group_name: Dagster asset group.
-        io_manager_key: The KafkaIOManager that reads.
-        max_records: Only the newest offsets of each partition, so many at most; None: all.
-        deps: Further assets that it depends on, for example those that write the dead letters.
+        io_manager_key: Resource key of the KafkaIOManager that reads the topic.
+        max_records: Maximum number of offsets of each partition that are read, the newest ones; None: all.
+        deps: Further upstream assets, for example those that write the dead letters.
         description: Text for the UI.
         metadata: Further metadata.
         **asset_kwargs: Further arguments of ``dagster.asset``, for example ``automation_condition``.
@@ -60,7 +60,7 @@ def dead_letter_asset(
         An asset without partitions that depends on the source.
 
     Raises:
-        ConfigError: An argument makes no sense.
+        ConfigError: An argument is invalid.
     """
     if max_records is not None and max_records < 1:
         msg = f"dead_letter_asset(max_records={max_records})"
@@ -72,7 +72,7 @@ def dead_letter_asset(
     if key_prefix is not None:
         prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix)
 
-    # Without a type argument the result has no value, and no IO manager is asked to store one.
+    # Without a type argument, the result has no value and no IO manager is called to store one.
     def show(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         manager = getattr(context.resources, io_manager_key)
         if not isinstance(manager, KafkaIOManager):
@@ -107,12 +107,12 @@ def _places(table: OpenTable) -> str:
 
 
 def metadata_of(table: OpenTable, counts: DeadLetterCounts) -> dict[str, Any]:
-    """Metadata of one materialisation.
+    """Return the metadata of one materialization.
 
     Returns:
         By name: dead_letters and dagster/row_count; oldest, newest, reasons (a table), reasons_chart, by_partition,
-        by_asset and by_hour where there are any; offsets (what was read of the dead-letter topic);
-        dagster/column_schema.
+        by_asset and by_hour if there are dead letters; offsets (the ranges that were read of the dead-letter topic) if
+        the topic exists; dagster/column_schema.
     """
     found: dict[str, Any] = {"dead_letters": dg.MetadataValue.int(counts.records)}
     if counts.oldest_ms is not None and counts.newest_ms is not None:
@@ -151,7 +151,7 @@ def _share(reason: ReasonCount, counts: DeadLetterCounts) -> float:
 
 
 def _title(reason: ReasonCount) -> str:
-    """One line that tells reasons apart; where nothing is known, it says so."""
+    """Return a one-line title of a reason, or "not known" if it has no details."""
     parts = [part for part in (reason.component, reason.kind, reason.exception_type) if part]
     return " · ".join(dict.fromkeys(parts)) or "not known"
 

@@ -1,4 +1,4 @@
-"""Observing a topic: what each partition's observation holds, and how much was written since the last one."""
+"""Observations of a topic: the state of each partition and its growth since the last observation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kpipe_platform.kafka.read.samples import SAMPLE_RECORDS, OldestRecord, olde
 from kpipe_platform.resources.source import KafkaSource
 
 DATA_VERSION = "dagster/data_version"
-# Dagster's storage takes so many ids in one query.
+# Maximum number of ids in one query of Dagster's storage.
 _RECORDS_AT_ONCE = 500
 
 
@@ -27,9 +27,9 @@ class Observed:
     """A partition's last observation.
 
     Args:
-        end: End of its log then.
-        topic_id: Id of the topic then; None where the observation does not say.
-        at_s: When, seconds since the epoch.
+        end: Log end at that time.
+        topic_id: Id of the topic at that time; None if the observation does not contain it.
+        at_s: Time of the observation, seconds since the epoch.
     """
 
     end: int
@@ -39,13 +39,13 @@ class Observed:
 
 @dataclass(frozen=True)
 class GroupStanding:
-    """A group in one partition.
+    """The state of a consumer group in one partition.
 
     Args:
         group: Consumer group.
-        committed: Its offset; None where it stores none.
-        lag: Offsets that wait for it; None likewise.
-        loss: How long until retention deletes what waits; None likewise.
+        committed: Its committed offset; None if it stores none.
+        lag: Its lag, in offsets; None if it stores no offset.
+        loss: Time until retention deletes unprocessed offsets; None if it stores no offset.
     """
 
     group: str
@@ -56,14 +56,15 @@ class GroupStanding:
 
 @dataclass(frozen=True)
 class PartitionObservation:
-    """What is known of one partition of a topic.
+    """The observed state of one partition of a topic.
 
     Args:
-        marks: Log start and end at the source's isolation.
+        marks: Log start and log end at the source's isolation.
         topic_id: Id of the topic.
-        retention: The topic's settings.
-        per_s: Offsets a second since the last observation; None where there is none, or it saw another topic.
-        since_s: Seconds since the last observation; None likewise.
+        retention: The topic's retention settings.
+        per_s: Offsets per second since the last observation; None if there is none, or if it is of a topic that was
+            recreated since.
+        since_s: Seconds since the last observation; None in the same cases.
         groups: The known groups that read the topic.
     """
 
@@ -75,17 +76,17 @@ class PartitionObservation:
     groups: tuple[GroupStanding, ...]
 
     def tags(self) -> dict[str, str]:
-        """The data version: the end offset, so that what depends on the partition is stale when it moved."""
+        """Return the data version tag: the log end. Downstream assets of the partition become stale when it moves."""
         return {DATA_VERSION: str(self.marks.end)}
 
     def metadata(self) -> dict[str, Any]:
-        """Metadata of the observation.
+        """Return the metadata of the observation.
 
         Returns:
             By name: log_start, end, span; offsets_per_s and since_s (null in the first observation of a partition);
-            timestamp_type and retention from the topic's settings; where groups are known, groups (a table of committed
-            offset, lag and seconds to loss) and time_to_loss_s, the least of them: seconds, "never", or null where it
-            is not known; topic_id.
+            timestamp_type and retention from the topic's settings; if groups are known, groups (a table with committed
+            offset, lag and seconds to loss) and time_to_loss_s, the minimum over the groups: seconds, "never", or null
+            if it is not known; topic_id.
         """
         found: dict[str, Any] = {
             "log_start": dg.MetadataValue.int(self.marks.log_start),
@@ -123,13 +124,13 @@ def _row(standing: GroupStanding) -> dict[str, str | int | float | bool | None]:
 
 
 def soonest(groups: Sequence[GroupStanding]) -> TimeToLoss | None:
-    """The least time to loss of several groups; None where no group stores an offset."""
+    """Return the shortest time to loss of several groups; None if no group stores an offset."""
     known = [standing.loss for standing in groups if standing.loss is not None]
     unknown = next((loss for loss in known if loss.seconds is None), None)
     least = min(
         (loss for loss in known if loss.seconds is not None), key=lambda loss: loss.seconds or 0.0, default=None
     )
-    # One that is not known may be sooner than the least that is, unless that is now.
+    # An unknown time may be shorter than the shortest known one, unless that is 0.
     return unknown if unknown is not None and (least is None or least.seconds) else least
 
 
@@ -142,21 +143,25 @@ def observe_topic(
     *,
     clock: Callable[[], float] = time.time,
 ) -> dict[int, PartitionObservation]:
-    """Ask the brokers for everything that an observation of a topic says.
+    """Read the state of a topic's partitions from the brokers.
 
-    The number of broker calls grows with the groups and not with the partitions: a description, the settings, two for
-    the watermarks, and for each group one for its offsets and one client that reads the oldest records that wait.
+    The number of broker calls grows with the number of groups, but not with the number of partitions: one topic
+    description, one for the settings, two for the watermarks, and for each group one for its offsets and one client
+    that reads the oldest waiting records.
 
     Args:
-        source: Where, at which isolation.
-        topic: Topic.
-        groups: Consumer groups that read it.
-        earlier: The last observations by partition; asked once the topic is known to exist.
-        numbers: Kafka partitions; None: all.
-        clock: Seconds since the epoch; injected for tests.
+        source: Source with the connection and the isolation.
+        topic: Topic name.
+        groups: Consumer groups that read the topic.
+        earlier: Returns the last observations by partition; called only if the topic exists.
+        numbers: Kafka partitions; None: all. Numbers that the topic does not have are ignored.
+        clock: Returns seconds since the epoch; injected for tests.
+
+    Returns:
+        The state of each partition, by partition number.
 
     Raises:
-        KpipeError: The topic does not exist, or the brokers do not answer.
+        KpipeError: The topic does not exist, or the brokers do not respond.
     """
     with source.clients() as clients:
         described = describe_topics(clients, [topic])[topic]
@@ -165,7 +170,7 @@ def observe_topic(
         if not wanted:
             return {}
         retention = topic_retention(clients, topic)
-        # Offsets before ends: so a lag is never negative.
+        # Offsets are read before the log ends, so that a lag is never negative.
         committed = {group: committed_offsets(clients, group, wanted) for group in groups}
         marks = watermarks(clients, wanted, source.isolation)
         now_s = clock()
@@ -188,7 +193,7 @@ def observe_topic(
 
 
 def _growth(last: Observed | None, end: int, topic_id: str, now_s: float) -> tuple[float | None, float | None]:
-    """Seconds since the last observation of this very topic, and offsets a second since then."""
+    """Return the seconds and the offsets per second since the last observation of the same topic id."""
     if last is None or last.topic_id not in (None, topic_id) or end < last.end or now_s <= last.at_s:
         return None, None
     since_s = now_s - last.at_s
@@ -232,7 +237,7 @@ def _standing(
 
 
 def last_observations(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> dict[int, Observed]:
-    """The last observation of each partition of a topic's asset that Dagster holds."""
+    """Return the last observation in Dagster of each partition of a topic's asset."""
     ids = instance.get_latest_storage_id_by_partition(asset_key, dg.DagsterEventType.ASSET_OBSERVATION)
     return dict(_observed(instance, asset_key, sorted(ids.values())))
 

@@ -1,4 +1,4 @@
-"""Do Dagster and the group agree: each materialisation begins where the last ended, and the group stands there too."""
+"""Contiguity check: each materialization starts where the one before ended, and the group's offset is the last end."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from kpipe_platform.slices.plan.lag import Waiting
 
 @dataclass(frozen=True)
 class Taken:
-    """What one materialisation took of one Kafka partition.
+    """The offset range of one Kafka partition that one materialization processed.
 
     Args:
         start: First offset.
-        end: Offset behind the last.
-        topic_id: Id of the topic then.
+        end: Offset after the last.
+        topic_id: Id of the topic at that time.
     """
 
     start: int
@@ -43,13 +43,13 @@ def offset_contiguity_check(
     partitioned: bool = True,
     io_manager_key: str = "kafka_io_manager",
 ) -> dg.AssetChecksDefinition:
-    """A check that fails where offsets were left out or taken twice, or the group stands elsewhere than Dagster.
+    """Create a check that fails if offsets were skipped or processed twice, or if the group and Dagster disagree.
 
-    A break between materialisations is told for as long as both are among the last so many.
+    A break between two materializations is reported for as long as both are among the ``last`` ones.
 
     Args:
         asset: The Kafka asset.
-        last: Materialisations of each partition that are looked at, 2 or more.
+        last: Number of materializations of each partition that are checked, 2 or more.
         name: Name of the check; None: offset_contiguity.
         source: The topic asset(s) that the asset reads; None: found from the asset's inputs, or in its last
             materialization. A check that runs without the asset, before the first materialization, needs it.
@@ -57,11 +57,11 @@ def offset_contiguity_check(
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose brokers are asked.
+        io_manager_key: Resource key of the KafkaIOManager whose brokers are queried.
 
     Returns:
-        The check ``offset_contiguity``. Numbers of a partition: materialisations, breaks, last_end (Dagster's),
-        committed (the group's), drift (the group's minus Dagster's).
+        The check ``offset_contiguity``. Its numbers for each partition: materialisations, breaks, last_end (Dagster's
+        offset), committed (the group's offset), drift (the group's offset minus Dagster's).
 
     Raises:
         ConfigError: ``last`` is less than 2.
@@ -73,7 +73,7 @@ def offset_contiguity_check(
     def look(scope: Scope) -> list[Finding]:
         with scope.find_manager().source.clients() as clients:
             standings = scope.waiting(clients)
-        # Dagster is asked after the group: what it holds by now is at least what the group had then.
+        # Dagster is read after the group, so that its offset is not older than the group's.
         taken = _taken(scope, last)
         return [
             _finding(scope, standing, taken.get((standing.topic, standing.partition), [])) for standing in standings
@@ -93,7 +93,7 @@ def offset_contiguity_check(
 
 
 def _taken(scope: Scope, last: int) -> dict[tuple[str, int], list[Taken]]:
-    """What the last materialisations took of each Kafka partition, the newest first."""
+    """Return the ranges that the last materializations processed, by Kafka partition, the newest first."""
     found: dict[tuple[str, int], list[Taken]] = {}
     for _, materialisations in scope.materialised(last):
         for one in materialisations:
@@ -104,7 +104,7 @@ def _taken(scope: Scope, last: int) -> dict[tuple[str, int], list[Taken]]:
 
 
 def breaks(taken: Sequence[Taken]) -> list[str]:
-    """Where materialisations, the newest first, do not meet. Pure."""
+    """Describe the breaks between materializations, which are given newest first. Pure."""
     found = []
     for after, before in pairwise(taken):
         if after.topic_id != before.topic_id:
@@ -155,7 +155,7 @@ def _finding(scope: Scope, standing: Waiting, taken: list[Taken]) -> Finding:
 
 
 def _running(scope: Scope, standing: Waiting) -> str | None:
-    """Says which run moved the group and has yet to report; None where there is none."""
+    """Describe the unfinished run that committed the group's offset; None if there is none."""
     stored = _metadata(standing)
     run = scope.instance.get_run_by_id(stored.run_id) if stored is not None else None
     if stored is None or run is None or run.is_finished or stored.topic_id != standing.topic_id:
@@ -164,7 +164,7 @@ def _running(scope: Scope, standing: Waiting) -> str | None:
 
 
 def _drift(scope: Scope, standing: Waiting, newest: Taken) -> str:
-    """What the group and Dagster say, why they differ where that is known, and how to make them agree."""
+    """Describe the offsets of the group and of Dagster, the cause of the difference if known, and the fix."""
     group, where = scope.group, f"{standing.topic}/{standing.partition}"
     cli = f"kpipe offsets set {group} {standing.topic} --partition {standing.partition} --to"
     new = " --new-group" if standing.committed is None else ""

@@ -1,4 +1,4 @@
-"""What a check found in each partition, as one result with numbers."""
+"""Findings of an asset check in each partition, and their combination into one check result."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import Any
 import dagster as dg
 
 Number = str | int | float | bool | None
-# Rows of a table in the metadata, and lines of a description; Dagster stores the whole of both with every event.
+# Maximum numbers of rows of a metadata table and of lines of a description. Dagster stores both with every event.
 _ROWS = 100
 _LINES = 10
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What a check says of one partition.
+    """The finding of a check for one partition.
 
     Args:
         where: Topic and partition, for example ``orders/3``.
-        text: What was found, with numbers.
+        text: Description of the finding, with numbers.
         numbers: The numbers by name.
-        passed: False where the partition fails the check.
-        known: False where a number that decides is not known; then the partition does not pass.
+        passed: False if the partition fails the check.
+        known: False if a number that the check needs is not known; the partition then does not pass.
     """
 
     where: str
@@ -34,20 +34,20 @@ class Finding:
 
     @property
     def is_good(self) -> bool:
-        """True when the partition passes, and all that decides is known."""
+        """Whether the partition passes and all numbers that the check needs are known."""
         return self.passed and self.known
 
 
 def result_of(findings: Sequence[Finding], severity: dg.AssetCheckSeverity) -> dg.AssetCheckResult:
-    """One result for all partitions that a check looked at.
+    """Combine the findings of all checked partitions into one result.
 
     Args:
-        findings: One for each partition.
-        severity: Severity of a failure; where no partition fails and some cannot be known, it is WARN.
+        findings: One finding for each partition.
+        severity: Severity of a failure. If no partition fails but some are not known, the severity is WARN.
 
     Returns:
-        A result whose description says what is wrong in each partition. Metadata: partitions, failed, not_known; the
-        numbers of a single partition by name, of several as a table.
+        A result whose description lists the problem of each partition. Metadata: partitions, failed, not_known; and the
+        numbers by name for a single partition, or as a table for several.
     """
     failed = [f for f in findings if not f.passed]
     unknown = [f for f in findings if f.passed and not f.known]
@@ -59,7 +59,7 @@ def result_of(findings: Sequence[Finding], severity: dg.AssetCheckSeverity) -> d
     if len(findings) == 1:
         metadata |= {name: _metadata(value) for name, value in findings[0].numbers.items()}
     elif findings:
-        # What is wrong comes first, and is not what a cut leaves out.
+        # Failures come first, so that truncation does not remove them.
         ordered = [*failed, *unknown, *(f for f in findings if f.is_good)]
         metadata["by_partition"] = dg.MetadataValue.table(_rows(ordered[:_ROWS]))
     return dg.AssetCheckResult(

@@ -1,6 +1,6 @@
-"""What a check of a Kafka asset looks at: the run's partitions, the asset's topics, group and materialisations."""
+"""Scope of a check of a Kafka asset: the run's partitions, and the asset's topics, group and materializations."""
 
-# No postponed annotations here: Dagster reads the type of the check's context.
+# No "from __future__ import annotations": Dagster reads the type of the check's context.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,21 +21,21 @@ from kpipe_platform.partitions import partition_number
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations, ranges_of
 from kpipe_platform.slices.plan.lag import Waiting, gather_waiting
 
-# Dagster's own mark of an asset that a job only knows the key of.
+# Metadata by which Dagster marks an asset of which a job has only the key.
 _STUB = "dagster/auto_created_stub_asset"
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What one execution of a check looks at.
+    """The scope of one execution of a check.
 
     Args:
         asset_key: The asset.
-        keys: Dagster partitions that the run names; None: all, or the asset has none.
-        partitioned: True where the asset has Dagster partitions.
+        keys: Dagster partitions that the run names; None: all partitions, or the asset has none.
+        partitioned: Whether the asset has Dagster partitions.
         instance: Dagster instance.
-        find_manager: The KafkaIOManager.
-        find_topics: Topics that the asset reads.
+        find_manager: Returns the KafkaIOManager.
+        find_topics: Returns the topics that the asset reads.
     """
 
     asset_key: dg.AssetKey
@@ -52,21 +52,25 @@ class Scope:
 
     @property
     def numbers(self) -> list[int] | None:
-        """Kafka partitions that the run names; None: all."""
+        """Kafka partition numbers that the run names; None: all."""
         return None if self.keys is None else [partition_number(key) for key in self.keys]
 
     def waiting(self, clients: Clients, topics: Iterable[str] | None = None) -> list[Waiting]:
-        """Where the group stands, in the partitions of this scope only.
+        """Return the group's offset, watermarks and lag in each partition of this scope.
+
+        Args:
+            clients: The clients to use.
+            topics: Topics; None: those that the asset reads.
 
         Raises:
-            BrokerUnavailableError: No answer within the deadline.
+            BrokerUnavailableError: No response within the deadline.
             TopicNotFoundError: A topic or a partition does not exist.
         """
         policy = self.find_manager().source.policy(self.group)
         return gather_waiting(clients, policy, self.find_topics() if topics is None else topics, self.numbers)
 
     def materialised(self, limit: int = 1) -> Iterator[tuple[str | None, list[dg.AssetMaterialization]]]:
-        """For each Dagster partition of this scope its last materialisations by kpipe, the newest first."""
+        """Yield kpipe's last materializations of each Dagster partition of this scope, the newest first."""
         keys: Iterable[str | None] = [None]
         if self.partitioned:
             every = self.instance.get_materialized_partitions(self.asset_key) if self.keys is None else self.keys
@@ -78,17 +82,17 @@ class Scope:
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What all checks of Kafka assets have in common.
+    """The options that all checks of Kafka assets have.
 
     Args:
-        name: Name of the check; None: the check's own.
-        source: The topic asset(s) that the asset reads. None: found from the asset's inputs, or in its last
-            materialisation; a check that runs without the asset, before the first materialisation, needs it.
-        severity: Severity of a failure. What cannot be known fails with severity WARN.
-        blocking: Whether assets downstream wait for the check.
+        name: Name of the check; None: the default name of the check.
+        source: The topic asset(s) that the asset reads; None: found from the asset's inputs, or in its last
+            materialization. A check that runs without the asset, before the first materialization, needs it.
+        severity: Severity of a failure. A result that cannot be known fails with severity WARN.
+        blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
-            schedule can run without naming a partition.
-        io_manager_key: The KafkaIOManager whose source and brokers are asked.
+            schedule can run without a partition.
+        io_manager_key: Resource key of the KafkaIOManager whose source and brokers are queried.
     """
 
     name: str | None = None
@@ -108,15 +112,15 @@ def make_check(
     *,
     asks_brokers: bool = True,
 ) -> dg.AssetChecksDefinition:
-    """An asset check over the partitions of a run.
+    """Create an asset check over the partitions of a run.
 
     Args:
         asset: The Kafka asset.
-        name: Name of the check, unless the options give one.
+        name: Name of the check if the options have none.
         description: Text for the UI.
-        look: What is to say of each partition.
-        options: What all checks have in common.
-        asks_brokers: Whether it needs the KafkaIOManager.
+        look: Returns the finding of each partition.
+        options: The options that all checks have.
+        asks_brokers: Whether the check needs the KafkaIOManager.
     """
     inputs = _inputs(asset)
 
@@ -165,7 +169,7 @@ def _manager(context: dg.AssetCheckExecutionContext, key: str) -> KafkaIOManager
 
 
 def _inputs(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, bool]:
-    """Keys that may be topics read by slices; True where an input says that it is one."""
+    """Return the upstream keys that may be topics read by slices; True for an input that is declared as such."""
     found = {}
     for name, key in asset.keys_by_input_name.items():
         declared = asset.node_def.input_def_named(name)
@@ -190,7 +194,7 @@ def _topics(
     for key, is_feed in inputs.items():
         metadata = known.get(key)
         if metadata is None or _STUB in metadata:
-            # A job of checks alone knows nothing of what is upstream.
+            # A job with only checks has no definitions of upstream assets.
             return _materialised_topics(context.instance, asset_key)
         if is_feed or (TOPIC in metadata and DeadLetterTable.of(metadata) is None):
             topics.append(topic_of(metadata, key).name)

@@ -1,6 +1,6 @@
-"""Rules of a stage as asset checks: what ``expect`` counted in the last materialisation."""
+"""Rules of a stage as asset checks, from the counts of ``expect`` in the last materialization."""
 
-# No postponed annotations here: Dagster reads the type of the check's context.
+# No "from __future__ import annotations": Dagster reads the type of the check's context.
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -19,24 +19,25 @@ _LOOKED_BACK = 100
 def rule_checks(
     asset: dg.AssetsDefinition, rules: str | Sequence[str], *, max_failed_ratio: float = 0.0, blocking: bool = False
 ) -> list[dg.AssetChecksDefinition]:
-    """One asset check for each of a stage's rules.
+    """Create one asset check for each of a stage's rules.
 
-    A check passes when the rule held for every record of the last materialisation of the partition that it runs for
-    (but for ``max_failed_ratio`` of them). A rule that warns fails with severity WARN, any other with ERROR. A check
-    whose rule none of the asset's last materialisations looked at fails too: its name is wrong. Only where no
-    materialisation has read a record is that not known, and the check passes.
+    A check passes if at most ``max_failed_ratio`` of the records failed the rule, in the last materialization of the
+    checked partition. A rule that warns fails with severity WARN, any other with ERROR. A check also fails if none of
+    the asset's last materializations evaluated the rule, because its name is then wrong. If no materialization has read
+    a record, this is not known, and the check passes.
 
     Args:
         asset: The asset whose stage calls ``expect``.
         rules: Names of rules.
-        max_failed_ratio: The share of the records that a rule may fail for, 0 up to 1.
-        blocking: Whether assets downstream wait for the check.
+        max_failed_ratio: Maximum share of the records that may fail a rule, from 0 to 1.
+        blocking: Whether downstream assets wait for the check.
 
     Returns:
-        Checks for ``Definitions(asset_checks=...)``, each named like its rule.
+        Checks for ``Definitions(asset_checks=...)``. Each has the name of its rule, with ``_`` for every character
+        other than an ASCII letter or digit.
 
     Raises:
-        ConfigError: There is no rule, or the share is out of its bounds.
+        ConfigError: ``rules`` is empty, or ``max_failed_ratio`` is not between 0 and 1.
     """
     names = [rules] if isinstance(rules, str) else list(rules)
     if not names:
@@ -73,7 +74,7 @@ def _rule_check(
 def _counts(
     instance: dg.DagsterInstance, key: dg.AssetKey, rule: str, partitions: Iterable[str] | None
 ) -> Iterable[tuple[str | None, Mapping[str, Any] | None]]:
-    """For each partition its last materialisation's count of the rule; None where that names no such rule."""
+    """Yield the rule's counts in the last materialization of each partition; None if it does not contain the rule."""
     for partition in partitions if partitions is not None else [None]:
         event = last_materialization(instance, key, partition)
         yield partition, next((row for row in _rows(event) if row["rule"] == rule), None)
@@ -85,7 +86,7 @@ def _rows(event: dg.AssetMaterialization | None) -> list[Mapping[str, Any]]:
 
 
 def _names_of_rules(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str] | None:
-    """The rules that the asset's last materialisations looked at; None where none of them read a record."""
+    """Return the rules that the asset's last materializations evaluated; None if none of them read a record."""
     records = islice(own_materializations(instance, key), _LOOKED_BACK)
     events = [record.asset_materialization for record in records if record.asset_materialization is not None]
     read = [event for event in events if _read(event) or _rows(event)]
@@ -93,7 +94,7 @@ def _names_of_rules(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str] 
 
 
 def _read(event: dg.AssetMaterialization) -> int:
-    """Records that a materialisation read."""
+    """Return the number of records that a materialization read."""
     count = event.metadata.get("records_read")
     return int(count.value or 0) if isinstance(count, dg.IntMetadataValue) else 0
 
@@ -116,7 +117,7 @@ def _result(
     warns = bool(counted) and all(row["action"] == "warn" for _, row in counted)
     text = f"rule {rule!r} failed for {failed:,} of {checked:,} records"
     if not counted:
-        # An empty slice calls no stage, so there is nothing to say of its rules.
+        # An empty slice calls no stage, so its rules have no counts.
         text = f"the last materialisation looked at no record with rule {rule!r}"
     metadata: dict[str, Any] = {"checked": checked, "failed": failed}
     rows = [(partition, row) for partition, row in counted if partition is not None]

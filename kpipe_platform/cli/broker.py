@@ -114,7 +114,7 @@ def _run(service: BrokerService, options: ServiceOptions) -> None:
         while all(pid is not None for pid in broker.pids):
             time.sleep(_POLL_S)
         if service.is_wanted():
-            # Quoted, because a broker to be thrown away takes its log with it.
+            # The message quotes the log, because a throw-away broker deletes its log when it stops.
             ended = broker.pids.index(None)
             lines = tail(broker.log_paths[ended], 30)
             msg = f"Broker {ended} ended by itself. The last lines of its log:\n{lines}"

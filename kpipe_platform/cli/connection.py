@@ -1,6 +1,6 @@
-"""How commands reach a Kafka cluster: the servers by an option, security by the environment.
+"""Connection of commands to a Kafka cluster: an option has the servers, the environment has the security settings.
 
-Secrets come by the environment only: an option would show them in the list of processes and in the shell's history.
+Secrets are read only from the environment: an option would show them in the process list and in the shell's history.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def connection_settings(bootstrap_servers: str, environment: Mapping[str, str] |
     try:
         return ConnectionSettings(bootstrap_servers, client_id="kpipe-cli", **values)
     except ConfigError as error:
-        # The remedy must name what a person can set here.
+        # The fix must name the option or environment variable that sets the value.
         setting = error.attributes.get("setting")
         if setting == "bootstrap_servers":
             fix = '--bootstrap-servers "broker-1:9092,broker-2:9092", or the same in KAFKA_BOOTSTRAP_SERVERS'

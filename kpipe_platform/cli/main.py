@@ -1,7 +1,7 @@
-"""The application `kpipe`: its commands, and what is common to all of them.
+"""The application `kpipe`: its commands and their common options.
 
-A new group of commands is a module with a `typer.Typer` and one line here. Commands import what they need when
-they run, so that help and completion stay quick.
+To add a group of commands, add a module with a `typer.Typer` and one line here. Commands import their dependencies when
+they run, so that help and completion stay fast.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["app", "main"]
 
 
 class _KpipeGroup(TyperGroup):
-    """Shows kpipe's errors as text with a remedy; everything else is a bug and keeps its traceback."""
+    """Prints kpipe's errors as text with a fix. Any other exception is a bug and keeps its traceback."""
 
     def invoke(self, ctx: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""`kpipe offsets`: where an asset's group stands, and moving it by hand."""
+"""`kpipe offsets`: show the offsets and lag of an asset's group, and move its offsets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ app = typer.Typer(help="See where an asset's group stands, and move it.", no_arg
 RUN_ID = "kpipe-cli"
 """Stands in the commit metadata where a Dagster run would."""
 
-# The brokers abort a transaction that is open for longer, seconds; this one holds nothing but offsets.
+# The brokers abort a transaction that is open for longer than this, seconds. This transaction contains only offsets.
 _TRANSACTION_TIMEOUT_S = 60.0
 
 GroupArgument = Annotated[
@@ -41,12 +41,13 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic t
 
 @dataclass(frozen=True)
 class _Standing:
-    """What the brokers say of one partition.
+    """The state of one partition on the brokers.
 
     Args:
+        partition: Kafka partition.
         marks: Log start and last stable offset.
-        log_end: End of the log, open transactions included.
-        committed: The group's offset.
+        log_end: Log end, including open transactions.
+        committed: The group's offset; None if it has none.
     """
 
     partition: int
@@ -138,7 +139,7 @@ def set_(
         move = _as_slice(group, topic, described.topic_id, standings, targets)
         with SliceTransaction(clients.settings, move, timeout_s=_TRANSACTION_TIMEOUT_S) as transaction:
             transaction.open()
-            # Compares with what was shown above, and refuses where a run moved an offset since.
+            # store_offsets() compares with the offsets shown above, and refuses if a run has moved one since.
             store_offsets(transaction, [SliceCounts() for _ in move.ranges])
     print_hint(f"Moved {len(targets)} offset(s) of group {group}.")
 
@@ -148,7 +149,7 @@ def _standings(clients: Clients, group: str, topic: str, numbers: Iterable[int])
     from kpipe_platform.kafka.model.offsets import watermarks
 
     wanted = [(topic, number) for number in numbers]
-    # The offsets first, as a plan does: so the end can only be younger.
+    # Read the offsets before the log ends, as a plan does, so that a log end is never older than an offset.
     committed = committed_offsets(clients, group, wanted)
     stable = watermarks(clients, wanted, "read_committed")
     written = watermarks(clients, wanted, "read_uncommitted")
@@ -207,10 +208,10 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
 
 
 def _targets(clients: Clients, topic: str, standings: list[_Standing], to: str) -> dict[int, int]:
-    """The new offset of each partition.
+    """Return the new offset of each partition.
 
     Raises:
-        ConfigError: ``to`` is none of the forms, or lies outside of a partition's log.
+        ConfigError: ``to`` has none of the supported forms, or is outside of a partition's log.
     """
     if to == "earliest":
         return {s.partition: s.marks.log_start for s in standings}
@@ -225,7 +226,7 @@ def _targets(clients: Clients, topic: str, standings: list[_Standing], to: str) 
     partitions: list[Partition] = [(topic, s.partition) for s in standings]
     when = parse_time(to, "--to", or_else="earliest, latest, an offset")
     found = offsets_at(clients, partitions, when, "read_committed")
-    # Where no record is that young there is nothing to read again.
+    # A partition without a record at or after that time moves to its end.
     return {s.partition: _or(found[(topic, s.partition)], s.marks.end) for s in standings}
 
 
@@ -245,7 +246,7 @@ def _check_bounds(topic: str, standing: _Standing, offset: int) -> None:
 
 
 def _as_slice(group: str, topic: str, topic_id: str, standings: list[_Standing], targets: Mapping[int, int]) -> Slice:
-    """The move as an empty slice, so that it goes by the same compare and the same fencing as any other."""
+    """Represent the move as an empty slice, so that it uses the same offset comparison and fencing as other slices."""
     from kpipe_platform.kafka.model.offsets import OffsetRange
     from kpipe_platform.kafka.model.slices import PlannedRange, Slice, dotted_id, transactional_id
 
@@ -262,12 +263,13 @@ def _as_slice(group: str, topic: str, topic_id: str, standings: list[_Standing],
                 marks.log_start,
                 marks.end,
                 standing.offset,
-                # Of another topic of that name it says nothing.
+                # Metadata of a deleted topic with the same name does not apply.
                 partitions=stored.partitions if stored is not None and stored.topic_id == topic_id else None,
             )
         )
     own = transactional_id(group, [planned.range for planned in ranges])
-    # Whoever may be at work on these partitions: under one id each, under one for all, or as was committed last.
+    # Fence every possible run of these partitions: with one id for each partition, one id for all, or the id that
+    # committed last.
     each = [[planned.range] for planned in ranges]
     everything = [OffsetRange(topic, number, 0, 0) for number in (0, 1)]
     others = {name(group, of) for name in (transactional_id, dotted_id) for of in (*each, everything)}

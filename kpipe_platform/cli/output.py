@@ -1,4 +1,4 @@
-"""How commands talk: data on standard output, everything else on standard error."""
+"""Output of commands: data goes to standard output, everything else to standard error."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def progress_lines() -> Iterator[Callable[[str], None]]:
     if not sys.stderr.isatty():
         yield lambda line: None if line.startswith(" ") else print_hint(line)
         return
-    # Imported here: most commands have no long work, and nothing else in them needs rich.
+    # Imported here because only commands with progress output need rich.
     from rich.console import Console
     from rich.markup import escape
 

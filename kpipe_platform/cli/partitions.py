@@ -1,4 +1,4 @@
-"""`kpipe partitions`: where an asset's group stands in each partition, pausing one, and releasing a lost run."""
+"""`kpipe partitions`: show the state of an asset's partitions, pause and resume them, and release a lost run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ app = typer.Typer(
     help="See where an asset's group stands in each partition, pause one, release a lost run.", no_args_is_help=True
 )
 
-# Partitions with something wrong that are told of below the table; it shows all of them.
+# Maximum number of problems that are listed below the table. The table shows all partitions.
 _TOLD = 5
 
 PartitionOption = Annotated[
@@ -227,7 +227,7 @@ def release(
 
 
 def _refuse_unknown(instance: dg.DagsterInstance, clients: Clients, group: str, topic: str) -> None:
-    """Refuse a group that neither the brokers nor Dagster know.
+    """Refuse a group that is unknown to both the brokers and Dagster.
 
     Raises:
         ConfigError: The name is probably mistyped.
@@ -237,7 +237,7 @@ def _refuse_unknown(instance: dg.DagsterInstance, clients: Clients, group: str, 
     from kpipe_platform.partitions.groups import is_known
     from kpipe_platform.partitions.pauses import paused
 
-    # What was paused once can be resumed, whatever its name.
+    # A paused partition can always be resumed, even if its group is unknown.
     if not paused(instance, group, topic) and not is_known(instance, group, topic):
         refuse_unknown(clients, group, topic, describe_topics(clients, [topic])[topic].partitions)
 

@@ -1,4 +1,4 @@
-"""`kpipe doctor`: look at what this machine has, fetch what is missing, and say how to mend the rest."""
+"""`kpipe doctor`: check this machine, fetch missing jars, and report how to fix the other problems."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from kpipe_platform.jvm.java import find_java
 __all__ = ["Finding", "Level", "doctor", "examine"]
 
 _OLDEST_PYTHON, _NEWEST_PYTHON = (3, 10), (3, 13)
-# Spark 4.2 is tested by its makers on these; a newer Java usually works.
+# The Spark project tests Spark 4.2 with these versions; a newer Java usually works.
 _TESTED_JAVA = (17, 21)
 
 _MIB = 1024 * 1024
-# A broker preallocates its index files and Spark spills here: below the first figure jobs fail, and below the
-# second a large one may.
+# Brokers preallocate index files and Spark spills to disk. With less than the first value, jobs fail; with less than
+# the second, large jobs may fail.
 _DISK_NEEDED_BYTES = 500 * _MIB
 _DISK_WANTED_BYTES = 2048 * _MIB
-# A broker, a Spark driver and the Python of a run, with a few hundred MB of heap each.
+# Memory for a broker, a Spark driver and the Python process of a run, with a few hundred MB of heap each.
 _MEMORY_WANTED_BYTES = 2560 * _MIB
 
 
@@ -80,7 +80,7 @@ def examine(*, jars: bool = True, progress: Callable[[str], None] | None = None)
     yield java
     for folder in dict.fromkeys((cache_dir(), Path(tempfile.gettempdir()), Path.cwd())):
         finding = disk_finding(folder, _free_bytes(folder))
-        # Three lines that say that there is room would hide the one line that matters.
+        # Of several folders with enough space, only the cache folder is reported, to keep problems visible.
         if finding.level is not Level.OK or folder == cache_dir():
             yield finding
     memory = memory_finding(_available_memory_bytes())
@@ -151,7 +151,7 @@ def _table(findings: list[Finding]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     for finding in findings:
         mark = {Level.OK: "ok", Level.WARNING: "look", Level.PROBLEM: "MEND"}[finding.level]
-        # What quotes a program's output takes many lines and is printed below, beside its remedy.
+        # A detail that quotes a program's output has many lines; it is printed below with its fix.
         first_line = finding.detail.splitlines()[0]
         table.add_row(f"[{_STYLES[finding.level]}]{mark}[/]", finding.subject, escape(first_line))
     return table
@@ -170,7 +170,8 @@ def _java_finding() -> Finding:
 
 def _jars_finding(progress: Callable[[str], None] | None) -> Finding:
     spark_version = importlib.metadata.version("pyspark")
-    # Ivy requests one file at a time and mostly waits for answers, so two of them take no longer than the slower one.
+    # Ivy requests one file at a time and mostly waits for responses, so two concurrent downloads take no longer than
+    # the slower one.
     with ThreadPoolExecutor(max_workers=2) as downloads:
         broker = downloads.submit(kafka_broker_jars, progress=progress)
         connector = downloads.submit(spark_connector_jars, spark_version, progress=progress)
@@ -204,7 +205,7 @@ def _elsewhere(folder: Path) -> str:
 
 
 def _free_bytes(folder: Path) -> int:
-    # The folder may not exist yet: the disk that it would be made on is the one that counts.
+    # The folder may not exist yet. The disk of its nearest existing parent counts then.
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     return shutil.disk_usage(existing).free
 

@@ -1,4 +1,4 @@
-"""`kpipe spark`: a warm Spark on this machine, to which runs attach."""
+"""`kpipe spark`: a warm Spark Connect server on this machine that runs attach to."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def status(
 
 @contextmanager
 def _importable_here() -> Iterator[None]:
-    """Look for modules in this folder too, as `python -m` does."""
+    """Make modules in the current folder importable, as `python -m` does."""
     sys.path.insert(0, str(Path.cwd()))
     try:
         yield

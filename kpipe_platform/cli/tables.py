@@ -1,4 +1,4 @@
-"""Tables as plain aligned text, never cut to a width, and the status of a service in colour."""
+"""Tables as plain aligned text that is never truncated, and the status of a service in color."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 def print_status(state: str, facts: Iterable[tuple[str, str | None]]) -> None:
     """Print the state of a service in its colour, and what else is known of it under that."""
-    # Imported here: no other command needs rich.
+    # Imported here because only the status of a service needs rich.
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""`kpipe topics`: create topics on purpose, and look at them."""
+"""`kpipe topics`: create, describe and list topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`kpipe transactions`: end what a dead producer left open."""
+"""`kpipe transactions`: abort the open transaction of a dead producer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer(help="End what a dead producer left open.", no_args_is_help=Tr
 
 @app.callback()
 def _group() -> None:
-    # With it typer keeps `abort` a command of its own, though it is the only one.
+    # With this callback, typer keeps `abort` as a subcommand although it is the only one.
     pass
 
 

@@ -1,6 +1,6 @@
-"""Redrive as a Dagster job: the options of `kpipe dlq redrive` as the job's configuration."""
+"""Redrive as a Dagster job. Its configuration has the options of `kpipe dlq redrive`."""
 
-# No `from __future__ import annotations`: Dagster reads the classes of an op's arguments, not their names.
+# No `from __future__ import annotations`: Dagster needs the classes of an op's arguments, not their names.
 from typing import Any, Literal
 
 import dagster as dg
@@ -14,14 +14,14 @@ from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.known_names import KnownNames
 
 RESOURCE_KEY = "kafka_connection"
-"""Key of the connection, where the job is not given one."""
+"""Resource key of the connection if ``redrive_job`` is called without one."""
 
-# Lines of a dry run in the run's log; the counts are in the output's metadata all the same.
+# Maximum number of decisions in the run's log. The counts in the output's metadata include all of them.
 _LOGGED = 100
 
 
 class RedriveConfig(KnownNames):
-    """What to redrive, and how; see `kpipe_platform.dead_letters.redrive.options.RedriveOptions`."""
+    """Configuration of a redrive; see `kpipe_platform.dead_letters.redrive.options.RedriveOptions`."""
 
     topic: str = Field(description="the dead-letter topic")
     topics: list[str] = Field(default=[], description="filter: original topic, patterns")
@@ -54,10 +54,10 @@ class RedriveConfig(KnownNames):
     group: str | None = Field(default=None, description="group that holds the progress; by default {topic}.redrive")
 
     def options(self) -> RedriveOptions:
-        """The options of the engine.
+        """Convert the configuration to the options of the redrive.
 
         Raises:
-            ConfigError: A value makes no sense.
+            ConfigError: A value is invalid.
         """
         same = (
             *("topic", "dry_run", "limit", "max_records_per_s", "to_topic", "partitioning", "max_attempts"),
@@ -84,15 +84,15 @@ def redrive_job(
     default: RedriveConfig | None = None,
     **job_options: Any,
 ) -> dg.JobDefinition:
-    """A job that redrives a dead-letter topic.
+    """Create a job that redrives a dead-letter topic.
 
-    Its one op, ``redrive``, takes a `RedriveConfig`. The counts are the metadata of its output; the output is the whole
-    result as JSON values. A run that was terminated or failed is simply run again.
+    The job has one op, ``redrive``, with a `RedriveConfig`. Its output is the complete result as JSON values; the
+    counts are in the output's metadata. If a run fails or is terminated, run the job again.
 
     Args:
-        connection: How to reach the brokers; None: the resource ``kafka_connection`` of the definitions.
+        connection: Connection to the brokers; None: the resource ``kafka_connection`` of the definitions.
         name: Name of the job.
-        default: Configuration of a run that brings none, for example for a schedule.
+        default: Configuration of runs without their own, for example those of a schedule.
         **job_options: Further arguments of ``dagster.job``: ``description``, ``tags``, ``op_retry_policy``.
 
     Returns:

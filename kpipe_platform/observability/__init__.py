@@ -1,4 +1,4 @@
-"""What happens in the platform, as events for logs and collectors. No Dagster here, and no Spark."""
+"""Events of the platform for logs and log collectors. This package depends on neither Dagster nor Spark."""
 
 from kpipe_platform.observability.events import PartitionEvent, PartitionEventKind
 

@@ -1,7 +1,7 @@
-"""Partition execution events: what becomes of a Kafka partition of an asset, and how that stands in the log.
+"""Partition execution events: changes of an asset's Kafka partitions, and their format in the log.
 
-The logger ``kpipe_platform.observability.events`` takes nothing else. Each of its messages is one JSON object, so a
-collector needs no pattern: it parses the message. ``failed`` and ``lost`` are warnings, the others are for information.
+The logger ``kpipe_platform.observability.events`` logs only these events. Each message is one JSON object that a log
+collector can parse. ``failed`` and ``lost`` are logged as WARNING, the others as INFO.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 logger = logging.getLogger(__name__)
 
-# A reason may hold the report of a stage that failed; the run itself has all of it.
+# A reason may contain the report of a failed stage. The run's log has the complete report.
 _REASON_CHARACTERS = 1_000
 
 
@@ -25,27 +25,27 @@ class PartitionEventKind(str, Enum):
     """A change of a partition."""
 
     ASSIGNED = "assigned"
-    """This deployment was given it, or believes in it again after a silence of the coordinator."""
+    """It was assigned to this deployment, or its assignment is certain again after the group coordinator responded."""
     DRAINING = "draining"
-    """Another deployment is to have it: no new work, and work in flight is waited for."""
+    """It moves to another deployment: no new runs start, and the deployment waits for work in flight."""
     DRAINED = "drained"
-    """No work on it is in flight any more."""
+    """No work on it is in flight anymore."""
     REVOKED = "revoked"
-    """It was given away."""
+    """The deployment gave it up."""
     LOST = "lost"
-    """It was taken away, or is in doubt because the coordinator is silent."""
+    """The deployment lost it, or its assignment is uncertain because the group coordinator does not respond."""
     PAUSED = "paused"
     """An operator paused it."""
     RESUMED = "resumed"
     """An operator resumed it."""
     SATURATED = "saturated"
-    """It is due, and as many partitions are worked on as the bounds allow."""
+    """A run for it is due, but the limit on partitions or runs is reached."""
     STARTED = "started"
-    """A run knows which of its offsets it takes, and begins."""
+    """A run has planned its offsets and starts to process them."""
     COMPLETED = "completed"
-    """A run has committed all that it took of it."""
+    """A run has committed all of its planned offsets."""
     FAILED = "failed"
-    """A run stopped there with offsets uncommitted."""
+    """A run stopped before it committed all of its offsets."""
 
 
 @dataclass(frozen=True)
@@ -55,16 +55,16 @@ class PartitionEvent:
     Args:
         kind: What happened.
         topic: Topic.
-        partition: Kafka partition; None: every partition, of a run over all that failed before it knew them.
+        partition: Kafka partition; None: all partitions, for a run over all that failed before it had their numbers.
         group: The asset's consumer group.
-        asset: The asset's key, joined by ``/``; None where only the group is known.
-        run_id: The Dagster run; None where none is concerned.
-        member: The coordinator's id of the owner; None where ownership is not concerned.
-        start: First offset concerned; None where no offsets are.
-        end: Offset behind the last.
-        counts: Counted records by name: read, written (absent where nobody counted), dead_letters, skipped.
-        reason: Why, in words.
-        at_ms: When, milliseconds since the epoch.
+        asset: The asset key, joined by ``/``; None if only the group is known.
+        run_id: The Dagster run; None for events without a run.
+        member: The owner's member id in the group; None for events that do not concern ownership.
+        start: First offset of the range; None for events without offsets.
+        end: Offset after the last.
+        counts: Record counts by name: read, written (absent if not counted), dead_letters, skipped.
+        reason: Reason, as text for people.
+        at_ms: Time of the event, milliseconds since the epoch.
     """
 
     kind: PartitionEventKind
@@ -82,12 +82,12 @@ class PartitionEvent:
 
     @property
     def where(self) -> str:
-        """The place for people: ``orders/3 [100, 250)``."""
+        """Topic, partition and offset range as text: ``orders/3 [100, 250)``."""
         offsets = "" if self.start is None else f" [{self.start}, {self.end})"
         return f"{self.topic}/{'all' if self.partition is None else self.partition}{offsets}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The event as plain values; what is None is left out, but for the partition."""
+        """Return the event as plain values. Values that are None are omitted, except the partition."""
         at = dt.datetime.fromtimestamp(self.at_ms / 1000, dt.timezone.utc)
         found: dict[str, Any] = {
             "event": self.kind.value,
@@ -108,7 +108,7 @@ class PartitionEvent:
         return found | {name: value for name, value in others.items() if value is not None}
 
     def to_text(self) -> str:
-        """One line of JSON."""
+        """Return the event as one line of JSON."""
         return json.dumps(self.to_dict(), separators=(",", ":"), ensure_ascii=False)
 
 
@@ -116,17 +116,17 @@ _WARNINGS = (PartitionEventKind.FAILED, PartitionEventKind.LOST)
 
 
 def log_events(events: Iterable[PartitionEvent]) -> None:
-    """Write events to the log, a line each; safe in any thread."""
+    """Log each event as one line. Thread-safe."""
     for event in events:
         logger.log(logging.WARNING if event.kind in _WARNINGS else logging.INFO, "%s", event.to_text())
 
 
 def reason_of(error: BaseException) -> str:
-    """An error as the reason of an event: its type and text, of bounded length."""
+    """Return an error's type and text as the reason of an event, truncated to 1,000 characters."""
     text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return shortened(text)
 
 
 def shortened(text: str) -> str:
-    """A reason of bounded length."""
+    """Truncate a reason to 1,000 characters."""
     return text if len(text) <= _REASON_CHARACTERS else text[: _REASON_CHARACTERS - 1] + "…"

@@ -1,4 +1,4 @@
-"""Dagster partitions of a topic: the partition key is the Kafka partition number as text."""
+"""Dagster partitions of a topic. The partition key is the Kafka partition number as text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kpipe_platform.errors import ConfigError
 
 
 def kafka_partitions(topic: str, count: int | None = None) -> dg.PartitionsDefinition[str]:
-    """Partitions of a topic.
+    """Define the Dagster partitions of a topic.
 
     Args:
         topic: Topic name.
-        count: Fixed number of partitions; None: dynamic, following the topic. Dynamic partitions are registered by
-            observing the topic's asset, or by ``register_kafka_partitions``.
+        count: Fixed number of partitions; None: dynamic partitions that follow the topic. Dynamic partitions are
+            registered by observing the topic's asset, or by ``register_kafka_partitions``.
 
     Raises:
         ConfigError: count is less than 1.
@@ -29,7 +29,7 @@ def kafka_partitions(topic: str, count: int | None = None) -> dg.PartitionsDefin
 
 
 def dynamic_name(topic: str) -> str:
-    """Name of the topic's dynamic partitions in Dagster's storage."""
+    """Return the name of the topic's dynamic partitions in Dagster's storage."""
     return f"kafka.{topic}"
 
 
@@ -52,7 +52,7 @@ def register_kafka_partitions(instance: dg.DagsterInstance, topic: str, numbers:
 
 
 def partition_number(key: str) -> int:
-    """The Kafka partition of a Dagster partition key.
+    """Return the Kafka partition number of a Dagster partition key.
 
     Raises:
         ConfigError: The key is not a partition number.

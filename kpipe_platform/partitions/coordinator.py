@@ -1,7 +1,7 @@
-"""Dagster's run queue, which also sees which partition of which Kafka asset a run takes.
+"""Run coordinator that tags each queued run with the Kafka asset and partition that it processes.
 
-Dagster limits runs by their tags, and only runs of a sensor have tags of kpipe. This coordinator tags every run that
-is queued, whoever started it, so that one limit in dagster.yaml keeps two runs of one partition apart::
+Dagster limits concurrent runs by their tags, and only the runs of a sensor have kpipe tags. This coordinator tags every
+queued run, however it was started, so that one limit in dagster.yaml prevents concurrent runs of one partition::
 
     run_coordinator:
       module: kpipe_platform.partitions.coordinator
@@ -29,29 +29,29 @@ from kpipe_platform.resources._compat import (
 __all__ = ["SLOT", "KafkaRunCoordinator", "slot_of"]
 
 SLOT = "kpipe/slot"
-"""Run tag: asset and Kafka partition, ``kpipe.orders_priced/3``. A limit of 1 for each value keeps its runs apart."""
+"""Run tag: asset and Kafka partition, ``kpipe.orders_priced/3``. A limit of 1 per value prevents concurrent runs."""
 
 
 class KafkaRunCoordinator(dg.QueuedRunCoordinator[dg.DagsterInstance]):
-    """Queues runs as Dagster does, and tags those of Kafka assets with what they take. Its settings are Dagster's."""
+    """Dagster's ``QueuedRunCoordinator``, with the same settings, that also tags the runs of Kafka assets."""
 
     def submit_run(self, context: dg.SubmitRunContext) -> dg.DagsterRun:
-        """Queue a run."""
+        """Tag a run of a Kafka asset and queue it."""
         slot = slot_of(context.dagster_run)
-        # Before it is queued: the daemon may take it the moment after.
+        # Tag the run before it is queued: the daemon may dequeue it immediately.
         if slot is not None and context.dagster_run.tags.get(SLOT) != slot:
             self._instance.add_run_tags(context.dagster_run.run_id, {SLOT: slot})
         return super().submit_run(context)
 
 
 def slot_of(run: dg.DagsterRun) -> str | None:
-    """What a run takes: the pools of its Kafka assets joined by +, and the partition, the range, or ``all``.
+    """Return the pools of a run's Kafka assets, joined by ``+``, and the partition, the partition range or ``all``.
 
     Args:
         run: The run, as Dagster recorded it.
 
     Returns:
-        None for a run of no Kafka asset.
+        The value of the ``kpipe/slot`` tag; None if the run has no Kafka asset.
     """
     pools = pools_of(run)
     if not pools:

@@ -1,4 +1,4 @@
-"""From a consumer group back to its asset."""
+"""Find the asset of a consumer group."""
 
 from __future__ import annotations
 
@@ -9,14 +9,17 @@ from kpipe_platform.partitions.runs import GROUP, asked_ranges
 
 
 def asset_of_group(instance: dg.DagsterInstance, group: str) -> dg.AssetKey | None:
-    """The asset of a group, as far as the instance tells it: by the last run that a sensor asked for, else by its name.
+    """Return the asset of a group: from the last run that a sensor requested, otherwise from the group's name.
 
-    A group is ``{prefix}.{asset key joined by .}``, so a name alone may fit several assets; then the one counts whose
-    last materialisation names the group.
+    A group is named ``{prefix}.{asset key joined by .}``, so a name may match several assets. The asset whose last
+    materialization names the group is then returned.
 
     Args:
         instance: Dagster instance.
         group: Consumer group.
+
+    Returns:
+        The asset key; None if the asset is unknown or ambiguous.
     """
     for run in instance.get_runs(dg.RunsFilter(tags={GROUP: group}), limit=1):
         if run.asset_selection is not None and len(run.asset_selection) == 1:
@@ -30,9 +33,9 @@ def asset_of_group(instance: dg.DagsterInstance, group: str) -> dg.AssetKey | No
 
 
 def is_known(instance: dg.DagsterInstance, group: str, topic: str) -> bool:
-    """Whether Dagster knows that a group reads a topic.
+    """Return whether Dagster has a record of a group that reads a topic.
 
-    The last run that a sensor asked for tells it, or the last materialisation of the group's asset.
+    The record is the last run that a sensor requested, or the last materialization of the group's asset.
 
     Args:
         instance: Dagster instance.
@@ -50,7 +53,7 @@ def is_known(instance: dg.DagsterInstance, group: str, topic: str) -> bool:
 
 
 def _group_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
-    """The group that the last materialisation names; None where there is none."""
+    """Return the group that the last materialization names; None if there is none."""
     last = last_materialization(instance, key)
     found = None if last is None else last.metadata.get("consumer_group")
     return None if found is None else str(found.value)

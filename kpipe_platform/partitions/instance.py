@@ -1,4 +1,4 @@
-"""The Dagster instance of a command that runs outside of Dagster."""
+"""The Dagster instance for commands that run outside of Dagster."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from kpipe_platform.errors import ConfigError
 
 @contextmanager
 def own_instance() -> Iterator[dg.DagsterInstance]:
-    """The instance that ``DAGSTER_HOME`` names.
+    """Open the instance that ``DAGSTER_HOME`` names.
 
     Raises:
-        ConfigError: It names none: what a command stored would be seen by nobody.
+        ConfigError: ``DAGSTER_HOME`` is not set, so nothing would read what the command stores; or its instance cannot
+            be opened.
     """
     if not os.environ.get("DAGSTER_HOME"):
         msg = "DAGSTER_HOME is not set, so it is not known which Dagster instance is meant"

@@ -1,6 +1,6 @@
-"""Dagster's default run launcher, which also tells run monitoring whether a run's process is there.
+"""Dagster's default run launcher with health checks of the run's process, for run monitoring.
 
-Dagster's own does not, so a run whose process was lost with its container stays started for ever::
+Dagster's own launcher has no such checks, so a run whose process was lost with its container stays started forever::
 
     run_launcher:
       module: kpipe_platform.partitions.launcher
@@ -8,8 +8,8 @@ Dagster's own does not, so a run whose process was lost with its container stays
     run_monitoring:
       enabled: true
 
-It is for code servers that `dagster api grpc` runs on a port, and for `dagster dev`. It is not for
-`dagster code-server start` on a port, which forgets its runs when it reloads their code.
+Use it with code servers that `dagster api grpc` runs on a port, and with `dagster dev`. Do not use it with
+`dagster code-server start` on a port: that server forgets its runs when it reloads their code.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ __all__ = ["KafkaRunLauncher"]
 
 
 class KafkaRunLauncher(dg.DefaultRunLauncher):
-    """Starts runs as Dagster does, beside the code server; it has no settings."""
+    """Dagster's ``DefaultRunLauncher`` with health checks of the run's process. It has no settings."""
 
     @property
     def supports_check_run_worker_health(self) -> bool:
-        """It asks the code server."""
+        """Always True: the launcher queries the code server."""
         return True
 
     def check_run_worker_health(self, run: dg.DagsterRun) -> CheckRunHealthResult:
-        """Whether a run's process is there.
+        """Check whether a run's process exists.
 
-        Only a server that answers and does not run it is taken at its word. While none answers, the process may have
-        outlived its server, and the run is left to an operator: `kpipe partitions release`.
+        A run is reported as lost only if its code server responds and does not run it. If the server does not respond,
+        the process may have outlived its server. An operator can release such a run: `kpipe partitions release`.
         """
         process = process_of(run)
         if process is Process.GONE:

@@ -1,8 +1,8 @@
-"""Runs that Dagster holds for started though their process is gone, as after the loss of its host.
+"""Lost runs: Dagster lists them as started, but their process is gone, for example because its host was lost.
 
-A run's process is a child of the code server that started it, and that server knows whether it still runs. Where the
-server is gone too, nobody can tell a process that died with it from one that has outlived it. Such a run is named and
-never released by itself: an operator knows what became of the host.
+A run's process is a child of the code server that started it, and that server can report whether it still runs. If the
+server is gone too, a process that died with it cannot be distinguished from one that outlived it. Such a run is
+reported but never released automatically: an operator has to check the host.
 """
 
 from __future__ import annotations
@@ -20,35 +20,36 @@ from kpipe_platform.resources._compat import GRPC_INFO_TAG, IN_PROGRESS_RUN_STAT
 
 __all__ = ["LostRun", "Process", "lost_runs", "process_of", "release"]
 
-# A run that has logged something since is not asked about. One that waits for records may log nothing for hours.
+# A run that logged an event more recently than this is not checked. A run that waits for records may log nothing for
+# hours.
 _SILENT_S = 300.0
-# A server in the same network answers within milliseconds; a tick has seconds in all.
+# Timeout of a query. A server in the same network responds within milliseconds; a tick has only seconds in total.
 _ANSWER_S = 2
 _ASKED = 3
-# Started runs that are looked at, the oldest first: as many have a process in a large deployment.
+# Maximum number of started runs that are read, the oldest first. A large deployment has this many run processes.
 _LOOKED_AT = 50
 
 
 class Process(str, Enum):
-    """What is known of a run's process."""
+    """State of a run's process."""
 
     RUNS = "runs"
     GONE = "gone"
-    """The code server answers, and does not run it."""
+    """The code server responds and does not run it."""
     UNREACHABLE = "unreachable"
-    """The code server does not answer."""
+    """The code server does not respond."""
     UNKNOWN = "unknown"
-    """Nobody can tell: another launcher has started it, or a code server that may have reloaded its code since."""
+    """Not known: another launcher started it, or a code server that may have reloaded its code since."""
 
 
 @dataclass(frozen=True)
 class LostRun:
-    """A run whose process is gone, or probably so.
+    """A run whose process is gone or probably gone.
 
     Args:
         run_id: Dagster run.
-        process: What its code server says.
-        silent_s: Seconds since it has logged something.
+        process: State of its process, from its code server.
+        silent_s: Seconds since its last logged event.
     """
 
     run_id: str
@@ -65,7 +66,7 @@ class LostRun:
 
 
 def process_of(run: dg.DagsterRun) -> Process:
-    """Ask the code server that started a run whether its process is there."""
+    """Query the code server that started a run for the state of its process."""
     info = json.loads(run.tags.get(GRPC_INFO_TAG, "null"))
     if info is None:
         return Process.UNKNOWN
@@ -74,21 +75,20 @@ def process_of(run: dg.DagsterRun) -> Process:
         return Process.UNREACHABLE
     if runs:
         return Process.RUNS
-    # At a socket is the proxy of `dagster dev`. After a reload of the code it knows no earlier run, though they go on.
-    # It needs no second look: while it is there it reports runs that die, and its successor has another socket.
+    # A server at a socket is the proxy of `dagster dev`. After a code reload it has no record of earlier runs, although
+    # they continue. UNKNOWN is enough here: the proxy itself reports runs that die, and a new proxy has a new socket.
     return Process.GONE if info.get("port") else Process.UNKNOWN
 
 
 def lost_runs(
     instance: dg.DagsterInstance, run_ids: Iterable[str], *, clock: Callable[[], float] = time.time
 ) -> list[LostRun]:
-    """The runs among some whose process is gone, or probably so.
+    """Return the runs whose process is gone or probably gone.
 
     Args:
         instance: Dagster instance.
-        run_ids: Runs that are not finished; of those that have been silent for five minutes the oldest three are asked
-            about.
-        clock: Seconds since the epoch; injected for tests.
+        run_ids: Unfinished runs. Of those that have logged nothing for five minutes, the oldest three are checked.
+        clock: Returns seconds since the epoch; injected for tests.
     """
     wanted = list(run_ids)
     if not wanted:
@@ -110,18 +110,19 @@ def lost_runs(
 
 
 def release(instance: dg.DagsterInstance, run_id: str, *, force: bool = False) -> str:
-    """Mark a run as failed whose process is gone, so that it holds its partitions no longer.
+    """Mark a run whose process is gone as failed, so that it no longer holds its partitions.
 
     Args:
         instance: Dagster instance.
-        run_id: The run, or the first characters of its id.
-        force: Also where it is not known whether its process is there.
+        run_id: The run id, or its first characters.
+        force: Whether to release a run even if the state of its process is unknown.
 
     Returns:
-        The whole id.
+        The complete run id.
 
     Raises:
-        ConfigError: No started run has this id, or several have, or its process is there or may be.
+        ConfigError: No started run or several started runs have this id, its process exists, or the state of its
+            process is unknown and ``force`` is False.
     """
     found = [
         run

@@ -1,7 +1,7 @@
-"""What kpipe itself has materialized, as Dagster holds it.
+"""Materializations that kpipe stored in Dagster.
 
-Dagster's last materialization may be somebody else's: "Report materialization" in the UI, and the API behind it, add
-one that says nothing of offsets. Whoever asks where an asset was left looks behind those.
+Dagster's last materialization may have another origin: "Report materialization" in the UI and the API behind it add
+materializations without offsets. The functions here skip those.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Any
 import dagster as dg
 
 RANGES = "kpipe/ranges"
-"""Metadata of a materialization: the offset ranges that it took, for the next plan."""
+"""Metadata key of a materialization: the offset ranges that it processed, for the next plan."""
 
-# Mostly the last one is kpipe's own.
+# Most of the time, the last materialization is kpipe's own.
 _FIRST = 1
 _FURTHER = 100
 
@@ -22,7 +22,7 @@ _FURTHER = 100
 def own_materializations(
     instance: dg.DagsterInstance, asset_key: dg.AssetKey, partition: str | None = None
 ) -> Iterator[dg.EventLogRecord]:
-    """Records of the materializations that kpipe stored, the newest first; those of others are left out.
+    """Yield the records of the materializations that kpipe stored, the newest first.
 
     Args:
         instance: Dagster instance.
@@ -44,13 +44,13 @@ def own_materializations(
 def last_materialization(
     instance: dg.DagsterInstance, asset_key: dg.AssetKey, partition: str | None = None
 ) -> dg.AssetMaterialization | None:
-    """The last materialization that kpipe stored; None where there is none."""
+    """Return the last materialization that kpipe stored; None if there is none."""
     record = next(own_materializations(instance, asset_key, partition), None)
     return None if record is None else record.asset_materialization
 
 
 def ranges_of(materialization: dg.AssetMaterialization) -> list[dict[str, Any]]:
-    """The offset ranges that a materialization took: topic, partition, start, end, topic_id."""
+    """Return the offset ranges that a materialization processed: topic, partition, start, end, topic_id."""
     stored = materialization.metadata.get(RANGES)
     ranges: Any = stored.value if stored is not None else []
     return list(ranges)

@@ -1,4 +1,4 @@
-"""Partition events of runs as observations of their asset, where the asset wants them."""
+"""Partition events of runs as observations of their asset, if the asset enables them."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ import dagster as dg
 
 from kpipe_platform.observability.events import PartitionEvent
 
-# Rows of a table in the metadata; Dagster stores the whole of it with every event.
+# Maximum number of rows of a metadata table. Dagster stores the complete table with every event.
 _TABLE_ROWS = 100
 
 
 def observations_of(
     events: Sequence[PartitionEvent], asset_key: dg.AssetKey, *, partitioned: bool
 ) -> list[dg.AssetObservation]:
-    """One observation for each change of each Dagster partition.
+    """Return one observation for each change of each Dagster partition.
 
-    An asset that reads several topics has one Dagster partition for the same Kafka partition of each, and an
-    unpartitioned asset has none. What happens to several Kafka partitions together is one observation with a table.
+    An asset that reads several topics has one Dagster partition for the same Kafka partition of each topic, and an
+    unpartitioned asset has no Dagster partition. Events of the same kind for several Kafka partitions of one Dagster
+    partition become one observation with a table.
 
-    The observations carry no data version. Dagster takes only a materialization of a materializable asset for new data,
-    so they make nothing downstream stale, and start nothing.
+    The observations have no data version. For a materializable asset, Dagster treats only a materialization as new
+    data, so the observations do not make downstream assets stale and do not start runs.
 
     Args:
-        events: What happened.
+        events: The partition events.
         asset_key: The asset.
-        partitioned: Whether the asset has Dagster partitions, by the Kafka partition's number.
+        partitioned: Whether the asset has Dagster partitions, one for each Kafka partition number.
     """
     together: dict[tuple[str, str | None], list[PartitionEvent]] = {}
     for event in events:

@@ -1,7 +1,7 @@
-"""Paused partitions: sensors ask for nothing there until they are resumed. Kept in the Dagster instance's storage.
+"""Paused partitions: sensors request no runs of them until they are resumed. Dagster's storage holds the pauses.
 
-Which partitions are paused is a set of Dagster's dynamic partitions, because adding one and deleting one changes no
-other. Since when and why stands under a daemon cursor of its own for each partition.
+The set of paused partitions is stored as Dagster dynamic partitions, because one can be added or deleted without a
+change to the others. Time and reason of each pause are stored in a separate daemon cursor for each partition.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Pause:
 
     Args:
         since_ms: When it was paused, milliseconds since the epoch.
-        reason: Why, in the operator's words; None where nobody said.
+        reason: The operator's reason; None if none was given.
     """
 
     since_ms: int
@@ -31,7 +31,7 @@ class Pause:
 
 
 def paused(instance: dg.DagsterInstance, group: str, topic: str) -> dict[int, Pause]:
-    """The paused partitions of a topic, for one group.
+    """Return the paused partitions of a topic for one group.
 
     Args:
         instance: Dagster instance.
@@ -55,29 +55,29 @@ def pause(
     *,
     clock: Callable[[], float] = time.time,
 ) -> bool:
-    """Ask for nothing more of a partition; runs in flight finish. A run that is started by hand is taken all the same.
+    """Pause a partition: sensors request no further runs of it. Runs in flight finish, and manual runs still start.
 
     Args:
         instance: Dagster instance.
         group: Consumer group of the asset.
         topic: Topic name.
         partition: Kafka partition.
-        reason: Why, for whoever looks at it.
-        clock: Seconds since the epoch; injected for tests.
+        reason: Reason for the pause, for other operators.
+        clock: Returns seconds since the epoch; injected for tests.
 
     Returns:
-        False where it was paused already: then time and reason stay.
+        False if it was paused already; time and reason then stay unchanged.
     """
     name, number = _name(group, topic), str(partition)
     if instance.has_dynamic_partition(name, number):
         return False
     made = Pause(int(clock() * 1000), reason)
-    # First, so that whoever finds the partition in the set finds this too.
+    # Stored first, so that every partition in the set has a stored pause.
     instance.daemon_cursor_storage.set_cursor_values({f"{name}/{number}": json.dumps(asdict(made))})
     try:
         instance.add_dynamic_partitions(name, [number])
     except IntegrityError:
-        # Dagster looks and then inserts: somebody paused it in between.
+        # Dagster's check and insert are not atomic: another process paused it in between.
         return False
     log_events(
         [
@@ -95,10 +95,10 @@ def pause(
 
 
 def resume(instance: dg.DagsterInstance, group: str, topic: str, partition: int) -> bool:
-    """Ask for a partition again.
+    """Resume a partition: sensors request runs of it again.
 
     Returns:
-        False where it was not paused.
+        False if it was not paused.
     """
     name, number = _name(group, topic), str(partition)
     if not instance.has_dynamic_partition(name, number):

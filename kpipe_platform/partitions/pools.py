@@ -1,4 +1,4 @@
-"""The concurrency pool of each Kafka asset: what a limit in Dagster is set on, and how its runs are recognised."""
+"""The Dagster concurrency pool of each Kafka asset. Dagster can limit it, and it identifies the asset's runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PREFIX = "kpipe."
 
 
 def kafka_pool(asset_key: dg.AssetKey) -> str:
-    """The pool of an asset, ``kpipe.`` and its key joined by dots. It has no limit until somebody sets one.
+    """Return the pool of an asset: ``kpipe.`` and its key, joined by dots. It has no limit until one is set in Dagster.
 
     Args:
         asset_key: The asset.
@@ -19,7 +19,7 @@ def kafka_pool(asset_key: dg.AssetKey) -> str:
 
 
 def pools_of(run: dg.DagsterRun) -> list[str]:
-    """The pools of the Kafka assets that a run takes, in order.
+    """Return the pools of a run's Kafka assets, sorted.
 
     Args:
         run: The run, as Dagster recorded it.

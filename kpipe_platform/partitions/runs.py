@@ -1,4 +1,4 @@
-"""Unfinished runs of an asset: those that its sensor asked for, and all of them."""
+"""Unfinished runs of an asset: those that its sensor requested, and all of them."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from kpipe_platform.resources._compat import (
 GROUP = "kpipe/group"
 """Run tag: consumer group of the asset."""
 RANGES = "kpipe/ranges"
-"""Run tag: the offsets that the tick saw, ``{"orders": {"3": [100, 250]}}``. The run itself plans anew.
+"""Run tag: the offset ranges that the tick saw, ``{"orders": {"3": [100, 250]}}``. The run itself plans again.
 
-Where offsets before the first were lost, a third number is the group's offset: ``[100, 250, 60]``. Partitions that do
-not fit stand in ``kpipe/ranges.2``, ``kpipe/ranges.3`` and so on, in the same form.
+If offsets before the first were lost, a third number is the group's offset: ``[100, 250, 60]``. Partitions that do not
+fit are stored in ``kpipe/ranges.2``, ``kpipe/ranges.3`` and so on, in the same form.
 """
 
-# Dagster's storages index tags by their value. PostgreSQL takes some 2,600 bytes of key and value together.
+# Dagster's storages index tags by their value. PostgreSQL allows about 2,600 bytes for key and value together.
 _LONGEST_VALUE = 2_000
 _LONGEST_KEY = 200
 
 
 def tags_of_ranges(planned: Iterable[PlannedRange]) -> dict[str, str]:
-    """Offset ranges as tags of bounded size each."""
+    """Convert offset ranges to tags, each of bounded size."""
     parts: list[dict[str, dict[str, list[int]]]] = [{}]
     size = 0
     for each in sorted(planned, key=lambda p: p.range):
@@ -54,11 +54,11 @@ def _nth(number: int) -> str:
 
 
 def bounded(text: str, head: str | None = None) -> str:
-    """A text as the value of a tag that runs are found by; a long one ends in its digest.
+    """Shorten a text to the value of a tag that runs are searched by. A long text ends in a digest of the whole text.
 
     Args:
         text: The text.
-        head: What stands before the digest; None: the beginning of the text.
+        head: Text before the digest; None: the beginning of ``text``.
     """
     if len(text) <= _LONGEST_KEY:
         return text
@@ -68,12 +68,12 @@ def bounded(text: str, head: str | None = None) -> str:
 
 @dataclass(frozen=True)
 class AskedRange:
-    """The offsets of one partition that a run was asked for.
+    """The offsets of one partition that a run was requested for.
 
     Args:
-        start: First offset that was to be read.
-        end: Offset behind the last.
-        committed: The group's offset; for a group that had none the start.
+        start: First offset to read.
+        end: Offset after the last.
+        committed: The group's offset; ``start`` if the group had none.
     """
 
     start: int
@@ -82,7 +82,7 @@ class AskedRange:
 
 
 def asked_ranges(tags: Mapping[str, str]) -> dict[Partition, AskedRange]:
-    """What a run was asked for, by partition; nothing where no sensor wrote the tags."""
+    """Return the offsets that a run was requested for, by partition; empty if no sensor wrote the tags."""
     texts = [tags[name] for name in takewhile(tags.__contains__, map(_nth, count(1)))]
     try:
         return {
@@ -96,7 +96,7 @@ def asked_ranges(tags: Mapping[str, str]) -> dict[Partition, AskedRange]:
 
 
 def asked_for(instance: dg.DagsterInstance, group: str) -> dict[Partition, list[str]]:
-    """Unfinished runs of an asset's sensor. A run that somebody started by hand has no such tags and is not among them.
+    """Return the unfinished runs that an asset's sensor requested. A manual run lacks the tags and is not included.
 
     Args:
         instance: Dagster instance.
@@ -114,11 +114,11 @@ def asked_for(instance: dg.DagsterInstance, group: str) -> dict[Partition, list[
 
 @dataclass(frozen=True)
 class RunInFlight:
-    """A run that is not finished: queued, starting, at work, or being terminated.
+    """An unfinished run: queued, starting, started, or being terminated.
 
     Args:
         run_id: Dagster run.
-        keys: The Dagster partitions that it takes.
+        keys: The Dagster partitions that it processes.
     """
 
     run_id: str
@@ -126,22 +126,22 @@ class RunInFlight:
 
 
 def runs_in_flight(instance: dg.DagsterInstance, asset_key: dg.AssetKey, keys: Sequence[str]) -> list[RunInFlight]:
-    """The unfinished runs of an asset, whoever started them.
+    """Return all unfinished runs of an asset, however they were started.
 
     Args:
         instance: Dagster instance.
         asset_key: The asset.
-        keys: The asset's Dagster partitions in their order; empty for an unpartitioned asset.
+        keys: The asset's Dagster partitions in order; empty for an unpartitioned asset.
     """
     found = []
     for run in instance.get_runs(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES)):
-        # Empty where assets were materialised in a process, and where a run only checks some.
+        # The selection is empty for in-process materializations, and for runs that only execute checks.
         if run.asset_selection:
             if asset_key not in run.asset_selection:
                 continue
             taken = _keys_of(run.tags, keys)
         else:
-            # A job, started whole: what it plans was recorded when it was made.
+            # The run of a complete job: its planned materializations were recorded when the run was created.
             planned = _planned_keys(instance, run.run_id, asset_key)
             if planned is None:
                 continue
@@ -151,7 +151,7 @@ def runs_in_flight(instance: dg.DagsterInstance, asset_key: dg.AssetKey, keys: S
 
 
 def _keys_of(tags: Mapping[str, str], keys: Sequence[str]) -> frozenset[str]:
-    """The partitions that a run's tags name; all of them where they name none that is known."""
+    """Return the partitions that a run's tags name; all partitions if the tags name no partition or unknown ones."""
     if PARTITION_NAME_TAG in tags:
         return frozenset([tags[PARTITION_NAME_TAG]])
     first, last = tags.get(ASSET_PARTITION_RANGE_START_TAG), tags.get(ASSET_PARTITION_RANGE_END_TAG)
@@ -161,7 +161,10 @@ def _keys_of(tags: Mapping[str, str], keys: Sequence[str]) -> frozenset[str]:
 
 
 def _planned_keys(instance: dg.DagsterInstance, run_id: str, asset_key: dg.AssetKey) -> frozenset[str] | None:
-    """The partitions of an asset that a run is to materialize, as far as it names them; None where it is to do none."""
+    """Return the partitions of an asset that a run plans to materialize.
+
+    The result is empty if the plan names no partitions, and None if the run does not materialize the asset.
+    """
     keys, is_planned = set[str](), False
     connection = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION_PLANNED)
     for record in connection.records:

@@ -1,4 +1,4 @@
-"""Where an asset stands in each Kafka partition of a topic: a snapshot for people, monitors and `kpipe partitions`."""
+"""The state of each Kafka partition of an asset: a snapshot for people, monitors and `kpipe partitions`."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from kpipe_platform.slices.plan.ranges import PlanPolicy
 
 
 class Owner(Protocol):
-    """Tells what this deployment owns: ``ConsumerGroupOwnership``."""
+    """Provides the partitions that this deployment owns: ``ConsumerGroupOwnership``."""
 
     def state(self) -> OwnershipState:
-        """The partitions that are owned and that are draining, at this moment."""
+        """Return the partitions that are owned and those that are draining now."""
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,21 @@ class PartitionState:
     Args:
         topic: Topic.
         partition: Kafka partition.
-        assigned: With an owner that was asked: whether that deployment has it. Else whether any has it; None where
-            nobody shares the topic.
-        owner: Which deployment has it: its instance id, or client id and host; None where that is not known.
-        draining: Whether it is about to be given away and waits for work in flight; None where it is shared and no
-            owner was asked: only the deployment itself knows.
-        pause: Since when an operator has paused it, and why; None: it is not paused.
-        in_flight: Ids of the Dagster runs that take it and are not finished, queued ones included.
-        highest_completed: The last offset that the group is done with; None where it has no offset, or stands at 0.
-            Offsets that a start policy or an operator left out count as done.
-        committed: The group's offset: the next one to be taken; None where it has none.
+        assigned: If ``ownership`` was given, whether that deployment owns it. Otherwise whether any deployment owns it;
+            None if the topic is not shared.
+        owner: The deployment that owns it: its instance id, or its client id and host; None if not known.
+        draining: Whether it is about to be given up and waits for work in flight; None if it is shared and no
+            ``ownership`` was given, because only the owning deployment has this information.
+        pause: Time and reason of an operator's pause; None: it is not paused.
+        in_flight: Ids of the unfinished Dagster runs that process it, queued ones included.
+        highest_completed: The last offset that the group has processed; None if the group has no offset or its offset
+            is 0. Offsets that a start policy or an operator skipped count as processed.
+        committed: The group's offset, the next one to be processed; None if it has none.
         log_start: First offset that can be read.
-        end: Offset behind the last that can be read, at the source's isolation.
-        lag: Offsets that wait, those that were deleted unread included; no fewer than the records.
-        oldest_unprocessed_age_s: Age of the first record that waits, by its own timestamp, seconds; None where
-            nothing waits, where only transaction markers do, or where the record has no timestamp.
+        end: Offset after the last that can be read, at the source's isolation.
+        lag: Offsets that wait, including those that were deleted unread; an upper bound on the number of records.
+        oldest_unprocessed_age_s: Age of the first waiting record by its own timestamp, seconds; None if no record
+            waits, if only transaction markers wait, or if the record has no timestamp.
     """
 
     topic: str
@@ -69,12 +69,12 @@ class PartitionState:
 
     @property
     def paused(self) -> bool:
-        """Whether an operator has paused it."""
+        """Whether an operator paused it."""
         return self.pause is not None
 
     @property
     def lost(self) -> int:
-        """Offsets that retention deleted before they were taken."""
+        """Number of offsets that retention deleted before they were processed."""
         return 0 if self.committed is None else max(self.log_start - self.committed, 0)
 
 
@@ -87,27 +87,28 @@ def partition_states(
     ownership: Owner | None = None,
     clock: Callable[[], float] = time.time,
 ) -> list[PartitionState]:
-    """Where an asset stands in each Kafka partition of a topic that it reads; moves and joins nothing.
+    """Return the state of each Kafka partition of a topic that an asset reads. Moves no offsets and joins no group.
 
-    The brokers are asked a number of times that does not grow with the partitions: one description of the topic, two
-    lists of offsets, the group's offsets, the owners' group, and one reader of the oldest records that wait. Offsets
-    that an open transaction holds are waited for 1.5 s; then those count that are stored already.
+    The number of broker calls does not grow with the number of partitions: one topic description, two offset listings,
+    the group's offsets, the owners' group, and one reader for the oldest waiting records. If an open transaction holds
+    offsets, the call waits for 1.5 s and then uses the offsets that are already stored.
 
     Args:
         instance: Dagster instance.
         source: The asset's source.
         asset: The asset, or its key.
         topic: Topic name.
-        ownership: This deployment's owner, for what it has and drains; None: the coordinator is asked who has what.
-        clock: Seconds since the epoch; injected for tests.
+        ownership: This deployment's owner, for the partitions that it owns and drains; None: the group coordinator
+            provides the owners.
+        clock: Returns seconds since the epoch; injected for tests.
 
     Returns:
         One state for each partition that the topic has now, in order.
 
     Raises:
         TopicNotFoundError: The topic does not exist.
-        BrokerUnavailableError: No answer within the connection's deadline.
-        KpipeError: The brokers refuse a question.
+        BrokerUnavailableError: No response within the connection's deadline.
+        KpipeError: The brokers reject a request.
     """
     key = asset.key if isinstance(asset, dg.AssetsDefinition) else dg.AssetKey.from_coercible(asset)
     keys = _keys(instance, asset) if isinstance(asset, dg.AssetsDefinition) else None
@@ -128,17 +129,17 @@ def read_states(
     ownership: Owner | None = None,
     clock: Callable[[], float] = time.time,
 ) -> list[PartitionState]:
-    """The same for whoever knows the group only.
+    """Return the state of each Kafka partition of a topic, for callers that have only the consumer group.
 
     Args:
         instance: Dagster instance.
         clients: The clients to use.
-        policy: The group, its isolation, and where it begins.
+        policy: The group, its isolation, and where it starts.
         topic: Topic name.
-        asset_key: The asset; None: of runs in flight, those that a sensor asked for are found.
-        keys: The asset's Dagster partitions in their order, empty for an unpartitioned asset; None: the topic's.
-        ownership: As for `partition_states`.
-        clock: Likewise.
+        asset_key: The asset; None: of the runs in flight, only those that a sensor requested are included.
+        keys: The asset's Dagster partitions in order, empty for an unpartitioned asset; None: the topic's.
+        ownership: See `partition_states`.
+        clock: See `partition_states`.
     """
     group = policy.group
     asked = asked_for(instance, group)
@@ -199,7 +200,7 @@ def _state(
     committed = None if waiting.committed is None else waiting.committed.offset
     age_s = None
     if oldest is not None and oldest.timestamp_ms is not None:
-        # A producer whose clock is ahead makes no record younger than now.
+        # The clock of a producer may be ahead; the age is never negative.
         age_s = max((now_ms - oldest.timestamp_ms) / 1000, 0.0)
     return PartitionState(
         topic=waiting.topic,

@@ -1,4 +1,4 @@
-"""What a Dagster instance has not finished, for whoever is about to stop its processes."""
+"""Unfinished runs of a Dagster instance, for a check before its processes are stopped."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ __all__ = ["Unfinished", "unfinished_runs"]
 
 @dataclass(frozen=True)
 class Unfinished:
-    """Runs that are not finished.
+    """Unfinished runs.
 
     Args:
-        at_work: A line for each run that has a process, or gets one at this moment.
-        queued: Runs that wait for one.
+        at_work: One line for each active run: its process exists or is about to start.
+        queued: Number of queued runs.
     """
 
     at_work: tuple[str, ...]
@@ -31,10 +31,10 @@ class Unfinished:
 
 
 def unfinished_runs(home: Path) -> Unfinished:
-    """Ask the instance of a Dagster home.
+    """Return the unfinished runs of the instance in a Dagster home.
 
     Args:
-        home: The folder that DAGSTER_HOME names.
+        home: The folder that ``DAGSTER_HOME`` names.
     """
     with dg.DagsterInstance.from_config(str(home)) as instance:
         runs = instance.get_runs(dg.RunsFilter(statuses=ACTIVE_RUN_STATUSES))

@@ -1,1 +1,1 @@
-"""Dagster resources over the Kafka and Spark layers. None of them does I/O when it is constructed."""
+"""Dagster resources on top of the Kafka and Spark layers. Construction of a resource does no I/O."""

@@ -1,7 +1,7 @@
-"""The private interfaces of Dagster that kpipe uses, because they have no public twin in 1.13.
+"""The private interfaces of Dagster that kpipe uses because Dagster 1.13 has no public equivalent.
 
-No other module of the package imports ``dagster._...``. What is relied on here is checked by
-``kpipe_platform_tests/resources/test_compat.py``, which fails first when Dagster is upgraded.
+No other module of the package imports ``dagster._...``. ``kpipe_platform_tests/resources/test_compat.py`` tests the
+behavior that kpipe relies on, and fails first when a Dagster upgrade changes it.
 """
 
 from __future__ import annotations
@@ -47,15 +47,15 @@ __all__ = [
 
 
 def code_server_runs(server: Mapping[str, Any], run_id: str, timeout_s: int) -> bool | None:
-    """Ask a code server whether a run that it started still has a process there.
+    """Query a code server whether a run that it started still has a process there.
 
     Args:
-        server: What the run's tag ``GRPC_INFO_TAG`` says: host, and port or socket.
+        server: Value of the run's tag ``GRPC_INFO_TAG``: host, and port or socket.
         run_id: The run.
-        timeout_s: How long to wait for the answer, seconds.
+        timeout_s: Timeout of the query, seconds.
 
     Returns:
-        None where the server does not answer.
+        Whether the process exists; None if the server does not respond.
     """
     client = DagsterGrpcClient(
         port=server.get("port"), socket=server.get("socket"), host=server["host"], use_ssl=bool(server.get("use_ssl"))
@@ -68,5 +68,5 @@ def code_server_runs(server: Mapping[str, Any], run_id: str, timeout_s: int) -> 
 
 
 def io_manager_of_output(step_context: dg.StepExecutionContext, output: str) -> Any:
-    """The IO manager that stores an output of a step."""
+    """Return the IO manager that stores an output of a step."""
     return step_context.get_io_manager(StepOutputHandle(step_context.step.key, output))

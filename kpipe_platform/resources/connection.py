@@ -1,4 +1,4 @@
-"""The resource that says how to reach a Kafka cluster."""
+"""The resource for the connection to a Kafka cluster."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.resources.known_names import KnownNames
 
 _SECRETS = ("sasl_password", "ssl_key_password")
-# True while Dagster rebuilds the resource with the values of its environment variables.
+# True while Dagster recreates the resource with the values of its environment variables.
 _resolving: ContextVar[bool] = ContextVar("_resolving", default=False)
 
 
 class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
-    """How to reach a Kafka cluster; one object for librdkafka, Spark's Java client and the tools.
+    """Connection to a Kafka cluster, shared by librdkafka, Spark's Java client and the tools.
 
-    Secrets are given by ``dagster.EnvVar`` only: a plain value would stand in Dagster's UI and in its storage.
+    Pass secrets only as ``dagster.EnvVar``: Dagster would show a plain value in its UI and store it.
 
     Raises:
-        ConfigError: A secret is a plain value, or a further property is kpipe's own or unknown. The other settings are
-            checked by ``settings``.
+        ConfigError: A secret is a plain value, or a property in ``librdkafka`` or ``java`` is unknown or set by kpipe.
+            The other settings are checked by ``settings``.
     """
 
     bootstrap_servers: str = Field(description="host:port, several separated by commas")
@@ -75,7 +75,7 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
         """The checked settings, with environment variables read.
 
         Raises:
-            ConfigError: A value is unknown, or a combination makes no sense.
+            ConfigError: A value or a combination of values is invalid, or an environment variable is not set.
         """
         values = {name: getattr(self, name) for name in type(self).model_fields}
         return ConnectionSettings(**{name: _read(name, value) for name, value in values.items()})
@@ -87,17 +87,17 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
 
 
 def is_plain(value: object) -> bool:
-    """Whether a setting has a value of its own, which Dagster shows and stores."""
+    """Return whether a setting is a plain value, which Dagster shows and stores, and not an ``EnvVar``."""
     return value is not None and not isinstance(value, dg.EnvVar)
 
 
 def known_values(given: Mapping[str, str]) -> dict[str, str | None]:
-    """Properties whose values come by environment variables have none before a run."""
+    """Return properties with None for each value from an environment variable: it is not known before a run."""
     return {name: value if is_plain(value) else None for name, value in given.items()}
 
 
 def _read(setting: str, value: Any) -> Any:
-    """A setting with the values of its environment variables."""
+    """Return a setting with environment variables replaced by their values."""
     if isinstance(value, dict):
         return {name: _read(f"{setting}[{name!r}]", each) for name, each in value.items()}
     if not isinstance(value, dg.EnvVar):

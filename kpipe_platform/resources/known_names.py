@@ -1,4 +1,4 @@
-"""Configuration that refuses a mistyped name. Dagster ignores one, so that the default would silently apply."""
+"""Configuration base class that refuses unknown names. Dagster ignores them, so a typo would select the default."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpipe_platform.errors import ConfigError
 
 
 class KnownNames(dg.Config):
-    """Base of kpipe's resources, IO managers and configurations.
+    """Base class of kpipe's resources, IO managers and configurations.
 
     Raises:
         ConfigError: An argument is not a field of the class.
@@ -23,7 +23,7 @@ class KnownNames(dg.Config):
 
     @classmethod
     def configure_at_launch(cls, **kwargs: Any) -> Any:
-        """As Dagster's; the names are checked now, not at the launch."""
+        """Same as Dagster's, but checks the names immediately instead of at launch."""
         cls._refuse_unknown(kwargs)
         return super().configure_at_launch(**kwargs)  # type: ignore[misc]  # of resources, which are the other base
 

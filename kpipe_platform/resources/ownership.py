@@ -1,4 +1,4 @@
-"""How a deployment shares the partitions of its topics with others."""
+"""Configuration for sharing the partitions of topics with other deployments."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from kpipe_platform.resources.scaling import RebalanceMode
 
 
 class PartitionOwnership(KnownNames):
-    """This deployment shares the partitions of its topics with others that have the same group.
+    """Share the partitions of topics with other deployments that have the same consumer group.
 
-    Sensors then request runs only for partitions that Kafka's group coordinator gave this deployment.
-    ``PartitionScaling.rebalance_mode`` decides what happens to work on those that another deployment gets.
+    Sensors then request runs only for partitions that Kafka's group coordinator assigned to this deployment.
+    ``PartitionScaling.rebalance_mode`` decides what happens to runs in flight when a partition moves to another
+    deployment.
 
     Args:
         protocol: ``"classic"``, or ``"consumer"`` for KIP-848 (brokers 4.0 and later); the same in all deployments.
-        instance_id: Name of this deployment, different in each: static membership, and the name in metadata, dead
-            letters and output headers. None: every start is a new member, named after its host.
-        session_timeout_s: How long a deployment that died, or cannot reach the brokers, keeps its partitions, seconds;
-            with ``consumer`` the brokers decide that.
-        drain_deadline_s: How long ``DRAIN_AND_YIELD`` waits for runs in flight, seconds.
-        idle_timeout_s: A deployment whose sensor makes no ticks gives its partitions away after this long, seconds:
-            a sensor that was turned off, or a daemon that stopped. At least three times the sensor's interval.
+        instance_id: Unique name of this deployment. It is used for static membership, and as the name in metadata, dead
+            letters and output headers. None: each start creates a new member, named after its host.
+        session_timeout_s: Time that a deployment keeps its partitions after it died or lost the connection to the
+            brokers, seconds. With ``consumer``, the brokers decide it.
+        drain_deadline_s: Time that ``DRAIN_AND_YIELD`` waits for runs in flight, seconds.
+        idle_timeout_s: Time without ticks after which a deployment gives up its partitions, seconds: its sensor was
+            turned off, or the daemon stopped. At least three times the sensor's interval is used.
 
     Source: KIP-345, KIP-429, KIP-848.
     """
@@ -61,19 +62,19 @@ class PartitionOwnership(KnownNames):
         listener: Listener | None = None,
         is_needed: Callable[[], bool] | None = None,
     ) -> ConsumerGroupOwnership:
-        """This process's member for a group: made at the first call, found again by each later one.
+        """Return this process's member for a group. The first call creates it; later calls return the same member.
 
         Args:
-            connection: How to reach the brokers.
+            connection: Connection settings.
             group: Consumer group of the asset.
             topic: The topic whose partitions are shared.
-            rebalance_mode: What happens to partitions that another deployment is to have.
-            in_flight: Which of the given partitions have work in flight.
-            listener: Called with every event.
-            is_needed: Whether the member should stay in the group.
+            rebalance_mode: What happens to partitions that move to another deployment.
+            in_flight: Returns those of the given partitions that have work in flight.
+            listener: Called with each event.
+            is_needed: Returns whether the member should stay in the group.
 
         Raises:
-            ConfigError: A value makes no sense.
+            ConfigError: A value is invalid.
         """
         return ownership_of(
             ConsumerGroupOwnership(

@@ -1,4 +1,4 @@
-"""How a topic's partitions share the work."""
+"""Concurrency of partitions: how many are processed at once, and in what order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from kpipe_platform.resources.known_names import KnownNames
 
-# Partitions at once, and parts of a partition, where the mode allows several and nothing is said.
+# Defaults of max_concurrent_partitions and max_in_flight_per_partition in modes that allow more than one.
 _PARTITIONS_AT_ONCE = 4
 _IN_FLIGHT_PER_PARTITION = 4
 
@@ -17,40 +17,40 @@ class ExecutionMode(str, Enum):
     """What may run at the same time."""
 
     PRESERVE_PARTITION_ORDER = "preserve_partition_order"
-    """One partition after another, each in its order."""
+    """One partition after another, each in offset order."""
 
     PARALLELIZE_ACROSS_PARTITIONS = "parallelize_across_partitions"
-    """Several partitions at once, each in its order."""
+    """Several partitions at once, each in offset order."""
 
     RELAX_ORDERING_WITHIN_PARTITION = "relax_ordering_within_partition"
     """Several partitions at once, and several parts of one partition's slice at once."""
 
 
 class RebalanceMode(str, Enum):
-    """What a deployment does with a partition that another one is to take over."""
+    """What a deployment does with a partition that moves to another deployment."""
 
     DRAIN_AND_YIELD = "drain_and_yield"
-    """Ask for no new run of it, wait for the one in flight up to a deadline, then give it up."""
+    """Request no new runs, wait for the run in flight up to a deadline, then give up the partition."""
 
     STOP_ACCEPTING_NEW_WORK_AND_YIELD = "stop_accepting_new_work_and_yield"
-    """Ask for no new run of it and give it up at once; the run in flight is fenced if it is late."""
+    """Request no new runs and give up the partition immediately; a run in flight is fenced if it commits too late."""
 
 
 class PartitionScaling(KnownNames):
-    """Bounds of the work on one topic, honoured by sensors, by partition-range runs and inside a slice.
+    """Concurrency limits for one topic. They apply to sensors, to partition-range runs and within a slice.
 
     Args:
         execution_mode: What may run at the same time.
-        max_records: Largest number of offsets of one Kafka partition in a slice; None: up to the log's end.
-        max_concurrent_partitions: Kafka partitions that are worked on at once: runs that a sensor asks for, and
-            partitions of a partition-range run, each with its own Spark job and transaction. None: 1 where the mode
-            preserves the order of partitions, else 4.
-        max_in_flight_per_partition: Parts of one partition's slice that are staged and written at once, each in a
-            transaction of its own; more than 1 needs ``RELAX_ORDERING_WITHIN_PARTITION``. None: 4 there, else 1. A
-            slice is never cut into more parts than the engine runs tasks at once.
-        rebalance_mode: What happens to a partition that another deployment is to take over; see
+        max_records: Maximum number of offsets of one Kafka partition in a slice; None: up to the log end.
+        max_concurrent_partitions: Maximum number of Kafka partitions that are processed at once, in the runs that a
+            sensor requests and within a partition-range run. Each partition has its own Spark job and transaction.
+            None: 1 with ``PRESERVE_PARTITION_ORDER``, otherwise 4.
+        max_in_flight_per_partition: Maximum number of parts of one partition's slice that are staged and written at
+            once, each in a separate transaction. More than 1 needs ``RELAX_ORDERING_WITHIN_PARTITION``. None: 4 in that
+            mode, otherwise 1. A slice is never split into more parts than the engine runs tasks at once.
+        rebalance_mode: What happens to a partition that moves to another deployment; see
             ``KafkaSource(ownership=...)``.
-        emit_partition_execution_events: Also store the events of a run (a partition is started, completed, failed) as
+        emit_partition_execution_events: Whether to store the partition events of a run (started, completed, failed) as
             observations of the asset. All partition events are logged in any case.
     """
 
@@ -92,14 +92,14 @@ class PartitionScaling(KnownNames):
 
     @property
     def partitions_at_once(self) -> int:
-        """Kafka partitions that may be worked on at the same time."""
+        """Maximum number of Kafka partitions that are processed at the same time."""
         if self.max_concurrent_partitions is not None:
             return self.max_concurrent_partitions
         return 1 if self.execution_mode is ExecutionMode.PRESERVE_PARTITION_ORDER else _PARTITIONS_AT_ONCE
 
     @property
     def in_flight_per_partition(self) -> int:
-        """Parts of one partition's slice that may be written at the same time."""
+        """Maximum number of parts of one partition's slice that are written at the same time."""
         if not self._relaxes:
             return 1
         return self.max_in_flight_per_partition or _IN_FLIGHT_PER_PARTITION

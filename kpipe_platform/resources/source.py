@@ -23,10 +23,10 @@ from kpipe_platform.slices.plan.ranges import LastMaterialization, PlanPolicy
 
 
 class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Where slices come from: plans them, and answers where topics and groups stand.
+    """Plans slices of topics, and reads watermarks, committed offsets and lag.
 
     Raises:
-        ConfigError: ``start`` is neither a policy nor a time.
+        ConfigError: ``start`` is neither a start policy nor a time.
     """
 
     connection: KafkaConnection
@@ -48,20 +48,25 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
 
     def __init__(self, **data: Any) -> None:
         super().__init__(**data)
-        # An environment variable, which is a str too, has no value before a run.
+        # EnvVar is a subclass of str and has no value before a run.
         if type(self.start) is str:
             parse_start(self.start)
 
     def group(self, asset_key: dg.AssetKey) -> str:
-        """The consumer group of an asset and of nothing else.
+        """Return the name of an asset's consumer group. Each asset has its own group.
 
         Raises:
-            ConfigError: A part of the key has a dot.
+            ConfigError: A part of the asset key contains a dot.
         """
         return group_name(self.group_prefix, asset_key.path)
 
     def policy(self, group: str, scaling: PartitionScaling | None = None) -> PlanPolicy:
-        """What decides the plans of a group."""
+        """Return the policy that a group's slices are planned with.
+
+        Args:
+            group: Consumer group.
+            scaling: Overrides the source's own limits.
+        """
         return PlanPolicy(
             group=group,
             isolation=self.isolation,
@@ -72,7 +77,7 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
         )
 
     def clients(self) -> Clients:
-        """New Kafka clients for this source; close them."""
+        """Return new Kafka clients for this source. The caller closes them."""
         return Clients(self.connection.settings)
 
     def plan(
@@ -86,19 +91,19 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
         scaling: PartitionScaling | None = None,
         clients: Clients | None = None,
     ) -> Slice:
-        """Plan the next slice of some partitions; moves nothing.
+        """Plan the next slice of some partitions. Moves no offsets.
 
         Args:
             group: Consumer group.
             partitions: Pairs of topic and partition number.
             run_id: Dagster run.
             slice_id: Name of the slice.
-            earlier: The last materialisation of a partition that Dagster holds.
-            scaling: Overrides the source's own bounds.
-            clients: Clients to use; None: new ones, closed after the plan.
+            earlier: Returns a partition's last materialization in Dagster; None if there is none.
+            scaling: Overrides the source's own limits.
+            clients: Clients to use; None: new clients that are closed after the plan.
 
         Raises:
-            KpipeError: One of the refusals of the plan; see ``kpipe_platform.slices.plan``.
+            KpipeError: The slice cannot be planned; see ``kpipe_platform.slices.plan``.
         """
         with nullcontext(clients) if clients is not None else self.clients() as used:
             return plan_next(
@@ -111,26 +116,26 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
             )
 
     def partition_numbers(self, topic: str) -> list[int]:
-        """The topic's partitions now."""
+        """Return the numbers of the topic's current partitions."""
         with self.clients() as clients:
             return list(range(describe_topics(clients, [topic])[topic].partitions))
 
     def watermarks(self, topic: str) -> dict[int, Watermarks]:
-        """Log start and end of every partition of a topic, at this source's isolation."""
+        """Return the log start and log end of each partition of a topic, at this source's isolation."""
         with self.clients() as clients:
             count = describe_topics(clients, [topic])[topic].partitions
             marks = watermarks(clients, [(topic, n) for n in range(count)], self.isolation)
         return {number: mark for (_, number), mark in marks.items()}
 
     def committed(self, group: str, topic: str) -> dict[int, CommittedOffset | None]:
-        """A group's offsets in every partition of a topic."""
+        """Return a group's offset in each partition of a topic; None if it has none."""
         with self.clients() as clients:
             count = describe_topics(clients, [topic])[topic].partitions
             found = committed_offsets(clients, group, [(topic, n) for n in range(count)])
         return {number: offset for (_, number), offset in found.items()}
 
     def lag(self, group: str, topic: str) -> dict[int, int]:
-        """Offsets that wait for a group in every partition of a topic; all of them for a new group."""
+        """Return a group's lag in each partition of a topic, in offsets. For a new group, all offsets count."""
         marks, committed = self.watermarks(topic), self.committed(group, topic)
         lags = {}
         for number, mark in marks.items():

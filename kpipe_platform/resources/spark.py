@@ -1,4 +1,4 @@
-"""The resource that gives a Spark session, made at first use."""
+"""The resource that provides a Spark session, created at first use."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from kpipe_platform.spark.engine.settings import ASSUMED_TASKS, EngineSettings
 class SparkEngine(KnownNames, LazyPySparkResource):
     """A Spark session with the Kafka connector of the installed pyspark.
 
-    Without arguments it is ``local[*]`` in this process. ``remote`` attaches to a Spark Connect server, for example
-    that of ``kpipe spark start``: each process has a session of its own there, which is released when the last run that
-    uses it ends, and opened again when the server was restarted.
+    Without arguments, Spark runs in this process as ``local[*]``. ``remote`` attaches to a Spark Connect server, for
+    example that of ``kpipe spark start``. Each process has its own session there. It is released when the last run that
+    uses it ends, and opened again after a restart of the server.
     """
 
     spark_config: dict[str, Any] = Field(default={}, description="Spark settings by their names")
@@ -36,7 +36,7 @@ class SparkEngine(KnownNames, LazyPySparkResource):
         """The checked settings.
 
         Raises:
-            ConfigError: A combination makes no sense.
+            ConfigError: A combination of settings is invalid.
         """
         return EngineSettings(
             master=self.master,
@@ -48,29 +48,29 @@ class SparkEngine(KnownNames, LazyPySparkResource):
 
     @property
     def known_tasks_at_once(self) -> int | None:
-        """How many tasks the engine runs at once, for which a Connect server is asked; None where nobody says."""
+        """Number of tasks that the engine runs at once. A Connect server is queried for it; None if it is not known."""
         settings = self.settings
         known = settings.known_tasks_at_once
         return tasks_of(self.spark_session) if known is None and settings.remote else known
 
     @property
     def tasks_at_once(self) -> int:
-        """The same, with an assumption where nobody says."""
+        """Number of tasks that the engine runs at once, with a default if it is not known."""
         return self.known_tasks_at_once or ASSUMED_TASKS
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Release the session on a Connect server, unless another run of this process uses it."""
+        """Release the session on a Connect server unless another run of this process uses it."""
         detach(self._holder)
 
     def _init_session(self) -> None:
         settings = self.settings
-        # A session on a server is looked at again: the server may have been restarted since.
+        # A session on a Connect server is checked each time, because the server may have been restarted.
         if self._spark_session is None or settings.remote:
             self._spark_session = get_session(settings, self._holder)
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested settings as dotted names, as dagster-pyspark takes them too."""
+    """Flatten nested settings to dotted names, which dagster-pyspark accepts too."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         if isinstance(value, dict):

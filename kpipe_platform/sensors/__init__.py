@@ -1,4 +1,4 @@
-"""Sensors of Kafka assets and topics."""
+"""Sensors for Kafka assets and topics."""
 
 from kpipe_platform.sensors.offset_sensor import kafka_offset_sensor
 from kpipe_platform.sensors.partition_sensor import kafka_partition_sensor

@@ -1,4 +1,4 @@
-"""A sensor's part in sharing partitions: it keeps a member in the group, and tells it what work is in flight."""
+"""A sensor's membership in the group that shares partitions, and the work in flight that the member waits for."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.sensors.tick.candidates import Target
 from kpipe_platform.sensors.tick.growth import known_keys
 
-# The daemon makes the runs that a tick requests within moments. A drain waits for them, but not for ever: a tick that
-# is tried out in the UI requests runs that nobody makes. Seconds.
+# Seconds that a drain waits for a requested run to be created. The daemon creates it within moments after the tick. The
+# wait is bounded because a test tick in the UI requests runs that are never created.
 _RUN_EXPECTED_S = 15.0
-# A member leaves after this many intervals without a tick at the earliest: ticks are late at times.
+# A member stays for at least this many intervals without a tick, because ticks can be late.
 _INTERVALS = 3
 
 
 @dataclass(frozen=True)
 class _Request:
-    """A run that a tick requested, until it exists."""
+    """A run that a tick requested and that does not exist yet."""
 
     run_key: str
     numbers: frozenset[int]
@@ -38,16 +38,16 @@ class _Request:
 
 
 class PartitionShare:
-    """One sensor's part, for as long as its process lives. Its ticks come and go; the member stays.
+    """One sensor's group membership. It lasts as long as the sensor's process, across ticks.
 
-    The group shares the partitions of the first topic only, and the same numbers of the others go with them: an
-    assignor distributes each topic by itself, but a run takes the same number of each. An unpartitioned asset belongs
-    to whoever has partition 0, for its runs take all.
+    The group shares only the partitions of the first topic; the same partition numbers of the other topics follow. An
+    assignor distributes each topic separately, but a run processes the same partition number of every topic. An
+    unpartitioned asset belongs to the deployment that owns partition 0, because its runs process all partitions.
 
     Args:
         asset: The asset of the sensor.
         interval_s: Time between ticks, seconds.
-        clock: Seconds, never going back.
+        clock: Monotonic clock, seconds.
     """
 
     def __init__(
@@ -75,17 +75,20 @@ class PartitionShare:
         rebalance_mode: RebalanceMode,
         listener: Listener | None = None,
     ) -> ConsumerGroupOwnership | None:
-        """Take part from now on, in the background; nothing happens where the source shares no partitions.
+        """Join the group in the background, or do nothing if the source does not share partitions.
 
         Args:
-            context: The tick, whose Dagster instance has the runs in flight.
-            source: Says how partitions are shared.
+            context: The tick's context. Its Dagster instance holds the runs in flight.
+            source: The source, whose ``ownership`` configures how partitions are shared.
             target: The asset.
-            rebalance_mode: What happens to partitions that another deployment is to have.
+            rebalance_mode: What happens to partitions that move to another deployment.
             listener: Receives each change, on the member's thread.
 
+        Returns:
+            The member; None if the source does not share partitions.
+
         Raises:
-            ConfigError: A value makes no sense.
+            ConfigError: A value is invalid.
         """
         if source.ownership is None:
             return None
@@ -107,14 +110,14 @@ class PartitionShare:
         return self._member
 
     def owned(self, target: Target, partitions: int) -> frozenset[Partition] | None:
-        """The partitions that this deployment has; None while that is not known.
+        """Return the partitions that this deployment owns; None while they are not known.
 
         Args:
             target: The asset.
-            partitions: How many Kafka partitions all of its topics have.
+            partitions: Number of Kafka partitions that all of its topics have.
 
         Raises:
-            KpipeError: The member is not let in; see `ConsumerGroupOwnership.owned`.
+            KpipeError: The group rejected the member; see `ConsumerGroupOwnership.owned`.
         """
         member = self._member
         given = None if member is None else member.owned()
@@ -126,12 +129,12 @@ class PartitionShare:
         return frozenset((topic, number) for topic in target.topics for number in numbers)
 
     def tags(self) -> dict[str, str]:
-        """The tags of a run that is requested now."""
+        """Return the ownership tags for a run that is requested now."""
         return {} if self._member is None else tags_of(self._member)
 
     @contextmanager
     def deciding(self) -> Iterator[None]:
-        """A tick: which runs it will request is not known yet, so nothing is given away meanwhile."""
+        """Mark a tick in progress. Its run requests are not known yet, so no partition is given up during the tick."""
         with self._lock:
             self._ticks += 1
         try:
@@ -141,11 +144,11 @@ class PartitionShare:
                 self._ticks -= 1
 
     def requested(self, requests: Sequence[dg.RunRequest], numbers: Sequence[Sequence[int | None]]) -> None:
-        """Remember what a tick requests: until its runs exist, nothing else shows that partitions are in use.
+        """Record the run requests of a tick. Until the runs exist, nothing else marks their partitions as in use.
 
         Args:
-            requests: The requests.
-            numbers: The Kafka partitions of each; None stands for all.
+            requests: The run requests.
+            numbers: The Kafka partitions of each request; None stands for all.
         """
         if self._member is None:
             return
@@ -157,25 +160,25 @@ class PartitionShare:
             ]
 
     def _open_instance(self, context: dg.SensorEvaluationContext) -> None:
-        """An instance of the member's own: the tick's is closed with the tick."""
+        """Open a separate Dagster instance for the member, because the tick's instance is closed with the tick."""
         reference = context.instance_ref
         if reference is None and context.instance.is_persistent:
             reference = context.instance.get_ref()
         if reference is None:
             self._instance = context.instance
         elif reference != self._reference:
-            # Its storages connect anew for each question, so keeping it costs nothing between two drains.
+            # The instance's storages connect for each query, so an open instance holds no connection between drains.
             self._reference, self._instance = reference, dg.DagsterInstance.from_ref(reference)
 
     # ---------------------------------------------------------------------------------- the member's thread
 
     def is_needed(self) -> bool:
-        """Whether ticks come: a sensor that was turned off must not keep partitions from other deployments."""
+        """Return whether ticks still arrive. A sensor that is turned off must not withhold partitions."""
         with self._lock:
             return self._ticks > 0 or self._clock() < self._needed_until_s
 
     def in_flight(self, partitions: frozenset[Partition]) -> frozenset[Partition]:
-        """Which of these partitions are taken by an unfinished run, queued ones included, or by a requested one."""
+        """Return those of the partitions that an unfinished (or queued) run or a requested run processes."""
         with self._lock:
             if self._ticks:
                 return partitions
@@ -183,7 +186,7 @@ class PartitionShare:
         instance, target = self._instance, self._target
         if instance is None or target is None:
             return frozenset()
-        # Before the unfinished runs: a run that is made in between still counts as expected.
+        # Read the requests before the unfinished runs, so that a run created in between still counts as expected.
         expected = [each for each in requests if self._is_expected(instance, each)]
         with self._lock:
             self._requests = [each for each in self._requests if each not in requests or each in expected]

@@ -1,4 +1,4 @@
-"""``kafka_partition_sensor``: a topic's new partitions as Dagster partitions, and nothing else."""
+"""``kafka_partition_sensor``: registers a topic's new partitions as Dagster partitions."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def kafka_partition_sensor(
     io_manager_key: str = "kafka_io_manager",
     description: str | None = None,
 ) -> dg.SensorDefinition:
-    """A sensor that registers a topic's new partitions, for assets that something else asks for.
+    """Create a sensor that registers a topic's new partitions and requests no runs.
 
-    ``kafka_offset_sensor`` does so itself. Of a Kafka asset it registers the partitions of the topic that the asset
-    writes.
+    Use it for assets without a ``kafka_offset_sensor``, which registers new partitions too. For a Kafka asset, the
+    sensor registers the partitions of the topic that the asset writes.
 
     Args:
-        topic_asset: A topic asset, or a Kafka asset, with dynamic partitions.
-        name: Sensor name; None: the asset's with ``_partitions`` behind it.
-        deadline_s: Longest time of a tick's broker calls, seconds; past it the tick is skipped with the reason.
-        minimum_interval_seconds: Time between ticks.
-        default_status: Whether the sensor runs at once.
-        io_manager_key: A KafkaIOManager; its source is asked.
+        topic_asset: A topic asset or a Kafka asset with dynamic partitions.
+        name: Sensor name; None: the asset key with the suffix ``_partitions``.
+        deadline_s: Deadline for a tick's broker calls, seconds. A tick that exceeds it is skipped with the reason.
+        minimum_interval_seconds: Minimum time between ticks, seconds.
+        default_status: Initial status of the sensor.
+        io_manager_key: Resource key of the KafkaIOManager whose source has the connection.
         description: Text for the UI.
 
     Raises:
@@ -59,7 +59,7 @@ def kafka_partition_sensor(
         msg = f"kafka_partition_sensor(deadline_s={deadline_s})"
         raise ConfigError(msg, fix="set it to more than 0 seconds")
     topic = topic_of(metadata, topic_asset.key).name
-    # A Kafka asset's own partitions are those of the topic that it reads.
+    # Not the asset's partitions_def: a Kafka asset has the partitions of the topic that it reads.
     followed = kafka_partitions(topic)
     deadline = Deadline(deadline_s, f"describe topic {topic}")
 

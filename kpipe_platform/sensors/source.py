@@ -1,4 +1,4 @@
-"""The source that a sensor asks, from the IO manager that its asset is loaded by."""
+"""The Kafka source of a sensor, from the IO manager of its asset."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from kpipe_platform.resources.source import KafkaSource
 
 
 def source_of(context: dg.SensorEvaluationContext, io_manager_key: str) -> KafkaSource:
-    """The source of a KafkaIOManager.
+    """Return the source of a KafkaIOManager.
+
+    Args:
+        context: The tick's context.
+        io_manager_key: Resource key of the IO manager.
 
     Raises:
-        ConfigError: The resource is of another kind.
+        ConfigError: The resource is not a KafkaIOManager.
     """
     manager = getattr(context.resources, io_manager_key)
     source = getattr(manager, "source", None)

@@ -1,1 +1,1 @@
-"""`kpipe dev`: a broker, Spark and the Dagster UI, started and stopped together."""
+"""`kpipe dev`: start and stop a broker, Spark and the Dagster UI together."""

@@ -1,4 +1,4 @@
-"""`kpipe dev`: a broker, a warm Spark and the Dagster UI, started and stopped together."""
+"""`kpipe dev`: start and stop a broker, a warm Spark and the Dagster UI together."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ __all__ = ["dagster_yaml", "dev", "service_environment"]
 _POLL_S = 0.2
 _KILL_DEADLINE_S = 5.0
 _PR_SET_PDEATHSIG = 1
-# Two runs of one Kafka partition are kept apart by their slot. A run that a pool holds back waits in the queue, where
-# it has no process. Dagster looks into the queue every 5 s by default, which every record would wait for.
+# The slot tag prevents concurrent runs of one Kafka partition. A run that waits for a pool stays in the queue, where it
+# has no process. By default, Dagster reads the queue every 5 s, which would delay every record.
 _DAGSTER_YAML = """\
 telemetry:
   enabled: false
@@ -167,7 +167,7 @@ def _seed_command(text: str) -> list[str]:
 
 
 def _seed(command: Sequence[str], environment: Mapping[str, str]) -> None:
-    # It writes to this terminal itself, so that it can draw a progress bar there.
+    # The command writes directly to this terminal, so that it can draw a progress bar.
     with subprocess.Popen(command, env=environment, preexec_fn=_ending_with_parent()) as seeding:
         try:
             code = seeding.wait()
@@ -224,22 +224,22 @@ def _serve_dagster(
 
 
 def _say(line: str) -> None:
-    # The terminal may be the first that is gone.
+    # The terminal may already be closed.
     with suppress(OSError):
         typer.echo(line)
 
 
 def _follower(path: Path) -> Callable[[], None]:
-    """Make a function that echoes what was added to a text file since it was last called."""
+    """Return a function that prints the lines that were added to a text file since its last call."""
     seen = 0
 
     def echo_new_lines() -> None:
         nonlocal seen
-        # The file may not be there yet, and the terminal not any more.
+        # The file may not exist yet, and the terminal may already be closed.
         with suppress(OSError), path.open("rb") as file:
             file.seek(seen)
             added = file.read()
-            # Half a line, or half a character, is left for the next time.
+            # An incomplete line or character is left for the next call.
             complete = added[: added.rfind(b"\n") + 1]
             seen += len(complete)
             if complete:

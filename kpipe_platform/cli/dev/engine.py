@@ -1,4 +1,4 @@
-"""The warm engine of `kpipe dev`: started before Dagster, started again when it is lost, stopped at the end."""
+"""The warm Spark of `kpipe dev`: started before Dagster, restarted if it ends unexpectedly, and stopped at the end."""
 
 from __future__ import annotations
 

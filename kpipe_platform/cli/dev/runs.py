@@ -1,4 +1,4 @@
-"""What `kpipe dev` says of the runs that it waits for."""
+"""Messages of `kpipe dev` about the runs that it waits for."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ class Awaited:
             self._say(f"  {run}")
 
     def _look(self) -> tuple[str, ...]:
-        # Imported here: Dagster takes a second, and nothing else in this process needs it.
+        # Imported here: the import of Dagster takes a second, and nothing else in this process needs it.
         from kpipe_platform.partitions.unfinished import unfinished_runs
 
         try:
             found = unfinished_runs(self._home)
-        except Exception as error:  # noqa: BLE001  # whatever ails the storage: stopping goes on without its answer
+        except Exception as error:  # noqa: BLE001  # a storage error must not prevent the shutdown
             logger.warning("the runs at work are not known: %s", error)
             return self._runs or ("runs that could not be looked up",)
         if found.queued and not self._told:

@@ -1,8 +1,8 @@
-"""`dagster dev` as a child of `kpipe dev`: started, and stopped without cutting off the runs at work.
+"""Start `dagster dev` as a child of `kpipe dev`, and stop it without interrupting active runs.
 
-On SIGINT to it alone `dagster dev` ends the webserver and the daemon, so that no further run begins, and tells the
-code servers to end once their runs are finished. On SIGINT to its whole process group the runs get it too: each cancels
-its Spark jobs and aborts its transactions.
+A SIGINT to the process of `dagster dev` alone ends the webserver and the daemon, so that no further run starts, and
+makes the code servers exit once their runs are finished. A SIGINT to its process group also reaches the runs: each
+cancels its Spark jobs and aborts its transactions.
 """
 
 from __future__ import annotations
@@ -27,15 +27,16 @@ DEFINITIONS = "kpipe_platform.definitions"
 
 _POLL_S = 0.2
 _LOOK_S = 1.0
-# The webserver waits for requests of a browser, the daemon for a tick: with no run at work they need not.
+# Without active runs, there is no need to wait longer for the webserver's open requests and the daemon's tick.
 _IDLE_DEADLINE_S = 8.0
-# What a run needs to cancel its jobs and to abort its transactions. Kafka is stopped after that, and all of it should
-# not take more than 15 s.
+# Time for a run to cancel its jobs and abort its transactions. Kafka is stopped after that; the complete shutdown
+# should take at most 15 s.
 _END_DEADLINE_S = 11.0
 _KILL_DEADLINE_S = 1.0
-# A child that must not be hit by this terminal's Ctrl-C is started with SIGINT ignored, and would pass that on to
-# what it starts: Dagster would not see the SIGINT that it is ended with either. It leads the session, and what is left
-# of that is killed when it ends: so it stays until the code servers are gone, for theirs are the runs.
+# The child is started with SIGINT ignored, so that this terminal's Ctrl-C does not reach it. Its own children would
+# inherit that, and Dagster would ignore the SIGINT that stops it, so the handler is restored here. The child leads the
+# session, and the rest of the session is killed when it exits. It therefore waits for the code servers, whose children
+# are the runs.
 _RUN_DAGSTER = """
 import os, runpy, signal
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -66,7 +67,7 @@ class DagsterServices:
     """
 
     def __init__(self, port: int, log: Path, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
-        # `dg dev`, which it recommends instead, is for projects of another layout.
+        # Suppress the recommendation of `dg dev`, which needs another project layout.
         quiet = ",".join(filter(None, (environment.get("PYTHONWARNINGS"), _SUPERSEDED)))
         workspace = ["-w", "workspace.yaml"] if Path("workspace.yaml").exists() else ["-m", DEFINITIONS]
         self._process = ManagedProcess(
@@ -81,7 +82,7 @@ class DagsterServices:
     def start(self) -> None:
         """Start them; they run when this returns, which says nothing about them being ready."""
         self._process.start()
-        # Every process that Dagster starts belongs to this session, whatever process group it makes for itself.
+        # All processes that Dagster starts belong to this session, even if they create their own process groups.
         self._session = self._process.pid
 
     def is_running(self) -> bool:

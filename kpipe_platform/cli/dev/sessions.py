@@ -1,4 +1,4 @@
-"""Sessions of processes: everything that a service started, whatever process group it made for itself."""
+"""Process sessions: all processes that a service started, including those that created their own process groups."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def session_members(session: int) -> Iterator[int]:
     """
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, IndexError):
-            # After the command in parentheses: state, parent, group, session.
+            # The fields after the command in parentheses are state, parent, group and session.
             state, _, _, its_session = stat.read_text(errors="replace").rpartition(")")[2].split()[:4]
             if int(its_session) == session and state not in "ZX":
                 yield int(stat.parent.name)

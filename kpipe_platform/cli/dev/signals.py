@@ -1,4 +1,4 @@
-"""Ctrl-C and the other ways to be told to stop: the first unwinds the program, further ones ask for haste."""
+"""Ctrl-C and other stop signals: the first unwinds the program, the second ends active runs, the third kills all."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""`kpipe dlq`: dead letters, listed, counted and redriven."""
+"""`kpipe dlq`: list, count, show and redrive dead letters."""

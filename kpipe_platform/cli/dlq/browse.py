@@ -1,4 +1,4 @@
-"""`kpipe dlq`: look at dead letters, and send them back to where they came from."""
+"""`kpipe dlq`: list, show and count dead letters. The command `redrive` is in its own module."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ app.command()(redrive)
 
 
 def _record(record: KafkaRecord, missing: str | None) -> dict[str, Any] | None:
-    """The original record as JSON values, byte for byte."""
+    """Return the original record as JSON values with Base64 bytes; None if it is missing."""
     if missing is not None:
         return None
 

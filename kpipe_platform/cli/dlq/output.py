@@ -1,4 +1,4 @@
-"""How dead letters and redrives are shown."""
+"""Output of dead letters and redrive results."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
     "print_stats",
 ]
 
-# A table's row stays one line on a usual terminal; the whole message is in `show` and in JSON.
+# Keeps a table row on one line of a usual terminal. `show` and JSON contain the complete message.
 _MESSAGE_CHARS = 60
 _KEPT_SHOWN = 20
 
@@ -222,7 +222,7 @@ def moving_bar(description: str) -> Iterator[Callable[[RedriveProgress], None]]:
     if not sys.stderr.isatty():
         yield lambda _: None
         return
-    # Imported here: most commands have no long work, and nothing else in them needs rich.
+    # Imported here because only commands with progress output need rich.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -1,4 +1,4 @@
-"""`kpipe dlq redrive`: send dead letters back to where they came from."""
+"""`kpipe dlq redrive`: send dead letters back to their original topics and partitions."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def redrive(
     kept = 0
 
     def note(decision: Decision) -> None:
-        # What cannot be redriven does not count for the limit, and there may be any number of it.
+        # Dead letters that cannot be redriven do not count toward the limit, so their number is bounded separately.
         nonlocal kept
         kept += decision.record is None
         if limit is None or decision.record is not None or kept <= limit:
@@ -152,7 +152,7 @@ def redrive(
 
 
 def _within(limit: int, decisions: list[Decision]) -> list[Decision]:
-    """So many of them, in their order: those that are sent or parked, then those that stay."""
+    """Return at most ``limit`` decisions, in order. Sent and parked dead letters have priority over kept ones."""
     room = limit - sum(each.record is not None for each in decisions)
     shown = []
     for each in decisions:

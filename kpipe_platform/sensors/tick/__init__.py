@@ -1,1 +1,1 @@
-"""One tick of an offset sensor: reads, candidates, decision, report."""
+"""One tick of an offset sensor: broker reads, candidates, decision and report."""

@@ -1,4 +1,4 @@
-"""Which partitions a tick asks for: pure decisions over facts, with the time passed in."""
+"""Which partitions a tick requests runs for: pure functions of the facts and the time."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from kpipe_platform.policies.bounds import is_count, is_positive
 
 
 class State(str, Enum):
-    """Why a partition is asked for, or is not."""
+    """Why a run is requested for a partition, or is not."""
 
     ASKED = "asked"
     IDLE = "idle"
-    """Nothing new."""
+    """No new offsets."""
     WAITING = "waiting"
-    """Fewer records than the minimum, and not for long enough."""
+    """Fewer offsets wait than the minimum, and the maximum wait has not passed."""
     IN_FLIGHT = "in_flight"
     PAUSED = "paused"
     NOT_OWNED = "not_owned"
-    """Another deployment has it."""
+    """Another deployment owns it."""
     BLOCKED = "blocked"
-    """A plan would be refused: somebody has to act."""
+    """A run could not be planned: operator action needed."""
     BACKING_OFF = "backing_off"
-    """A run for this offset failed, and the next attempt is not due."""
+    """A run for this offset failed, and the next attempt is not due yet."""
     EXHAUSTED = "exhausted"
-    """Every attempt at this offset failed: somebody has to act."""
+    """Retries for this offset are exhausted: operator action needed."""
     SATURATED = "saturated"
-    """Due, and as many partitions are worked on as the bounds allow."""
+    """Due, but the limit on partitions or runs is reached."""
     HELD_BACK = "held_back"
-    """Due, and a downstream asset is too far behind."""
+    """Due, but backpressured: a downstream asset is too far behind."""
     DUE = "due"
 
 
 @dataclass(frozen=True)
 class Failures:
-    """Runs that failed at a partition's present offset, with no success since.
+    """Runs that failed at a partition's current offset, with no success since.
 
     Args:
-        count: How many.
-        last_s: When the last of them ended, seconds since the epoch.
+        count: Number of failed runs.
+        last_s: End of the last failed run, seconds since the epoch.
     """
 
     count: int = 0
@@ -52,16 +52,17 @@ class Failures:
 
 @dataclass(frozen=True)
 class Candidate:
-    """What a tick knows of one Dagster partition; of all Kafka partitions together for an unpartitioned asset.
+    """The facts about one Dagster partition, or about all Kafka partitions of an unpartitioned asset.
 
     Args:
         number: Kafka partition; None: all of them.
-        ranges: What a run would take now, one range a topic and Kafka partition; empty where ``problem`` is set.
-        problem: Why a run would be refused.
-        in_flight: A run is at work on it, or is queued.
-        paused: An operator paused it.
-        owned: This deployment has it.
-        new_group: A run is needed only to store where the group begins (``start="latest"``).
+        ranges: The offset ranges that a run would process now, one for each topic and Kafka partition; empty if
+            ``problem`` is set.
+        problem: Why a run cannot be planned.
+        in_flight: Whether an unfinished run, active or queued, processes it.
+        paused: Whether an operator paused it.
+        owned: Whether this deployment owns it.
+        new_group: Whether a run is needed to store the start of a new group (``start="latest"``).
         failures: Runs that failed at this offset.
         first_seen_s: When its oldest unprocessed offset was first seen, seconds since the epoch.
     """
@@ -78,28 +79,28 @@ class Candidate:
 
     @cached_property
     def waiting_offsets(self) -> int:
-        """Offsets that wait for a run: an upper bound of the records."""
+        """Offsets that wait for a run: an upper bound on the number of records."""
         return sum(planned.end - planned.range.start for planned in self.ranges)
 
     @property
     def must_move(self) -> bool:
-        """True where a run is due even without a record: to store a start or an expired offset, or to record a loss."""
+        """Whether a run is due even without records: to store a start or an expired offset, or to record a loss."""
         return self.new_group or any(planned.lost is not None or planned.resumed for planned in self.ranges)
 
 
 @dataclass(frozen=True)
 class Rules:
-    """Bounds of what a tick asks for.
+    """Limits on the runs that a tick requests.
 
     Args:
-        min_records: Offsets that must wait before a partition is asked for.
-        max_wait_s: After this long fewer are enough; None: never.
-        max_runs_per_tick: Runs that one tick asks for at most; None: as many as the other bounds allow.
-        partitions_per_run: Neighbouring partitions that one run may take.
-        partitions_at_once: Partitions that may be worked on at the same time.
-        max_attempts: Runs for one offset before it is left to an operator.
-        retry_delay_s: Wait after the first failure; it doubles with each further one.
-        retry_max_delay_s: The longest wait.
+        min_records: Offsets that must wait before a run is requested for a partition.
+        max_wait_s: Wait after which fewer offsets are enough, seconds; None: fewer are never enough.
+        max_runs_per_tick: Maximum number of runs that one tick requests; None: only the other limits apply.
+        partitions_per_run: Maximum number of adjacent partitions that one run processes.
+        partitions_at_once: Maximum number of partitions that are processed at the same time.
+        max_attempts: Runs for one offset before the retries are exhausted.
+        retry_delay_s: Wait after the first failure, seconds; it doubles with each further failure.
+        retry_max_delay_s: Maximum wait after a failure, seconds.
     """
 
     min_records: int = 1
@@ -133,24 +134,24 @@ class Rules:
             raise ConfigError(msg, fix="set both to more than 0 seconds, the second to no less than the first")
 
     def retry_at_s(self, failures: Failures) -> float:
-        """When the next attempt is due, seconds since the epoch."""
-        # Past some 60 doublings the power alone would overflow what a clock can say.
+        """Return when the next attempt is due, seconds since the epoch."""
+        # The exponent is bounded because a large one would overflow a float.
         doubled = self.retry_delay_s * 2.0 ** min(failures.count - 1, 60)
         return failures.last_s + min(doubled, self.retry_max_delay_s)
 
 
 MAX_PARTITIONS_PER_RUN = 1_000
-"""Ranges stand in the run's tags, some 30 characters each."""
+"""Maximum of ``partitions_per_run``: the run's tags hold every offset range, about 30 characters each."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """What a tick asks for.
+    """The runs that a tick requests.
 
     Args:
         runs: The partitions of each run, in Dagster's order.
-        states: Why each partition is asked for or is not; by number, None for an unpartitioned asset.
-        after: The last partition that was asked for; the next tick begins behind it.
+        states: The state of each partition by number; the number is None for an unpartitioned asset.
+        after: The last partition that a run was requested for; the next tick starts after it.
     """
 
     runs: tuple[tuple[Candidate, ...], ...]
@@ -159,7 +160,7 @@ class Decision:
 
 
 def state_of(candidate: Candidate, rules: Rules, now_s: float) -> State:
-    """What is to be done with one partition, as if there were no others. Pure."""
+    """Return the state of one partition, independently of the others. Pure."""
     if not candidate.owned:
         return State.NOT_OWNED
     if candidate.paused:
@@ -192,19 +193,19 @@ def decide(
     after: int | None = None,
     held_back: bool = False,
 ) -> Decision:
-    """What to ask for. Pure.
+    """Decide which runs to request. Pure.
 
     Args:
-        candidates: Every partition, in the order of the Dagster partitions: neighbours may share a run.
-        rules: The bounds.
-        now_s: The time, seconds since the epoch.
-        in_flight: Number of partitions of each run that is not finished.
-        after: The partition that was asked for last: the turn goes on behind it, so that a busy partition does not
-            starve the others where few are worked on at once.
-        held_back: A downstream asset is too far behind: nothing is asked for.
+        candidates: All partitions, in the order of the Dagster partitions; adjacent partitions may share a run.
+        rules: The limits.
+        now_s: The current time, seconds since the epoch.
+        in_flight: Number of partitions of each unfinished run.
+        after: The partition that a run was requested for last. The round robin continues after it, so that a busy
+            partition does not starve the others when few are processed at once.
+        held_back: Whether a downstream asset is too far behind; then no run is requested.
     """
     states = {c.number: state_of(c, rules, now_s) for c in candidates}
-    # A run over many partitions works on no more of them at once than the bound says.
+    # A run over many partitions processes at most `partitions_at_once` of them at the same time.
     free = rules.partitions_at_once - sum(min(size, rules.partitions_at_once) for size in in_flight)
     runs: list[tuple[Candidate, ...]] = []
     for stretch in _stretches(_turn(candidates, after), states):
@@ -213,7 +214,7 @@ def decide(
             if held_back or free <= 0 or len(runs) == rules.max_runs_per_tick:
                 states.update({c.number: State.HELD_BACK if held_back else State.SATURATED for c in left})
                 break
-            # Where all of the bound is free one run may take more partitions than it: it keeps the bound by itself.
+            # If nothing is in flight, one run may take more partitions than the limit: the run enforces it internally.
             alone = free == rules.partitions_at_once
             size = rules.partitions_per_run if alone else min(rules.partitions_per_run, free)
             taken, left = tuple(left[:size]), left[size:]
@@ -225,13 +226,13 @@ def decide(
 
 
 def _turn(candidates: Sequence[Candidate], after: int | None) -> list[list[Candidate]]:
-    """The candidates behind ``after``, then the others; two lists, for their ends are no neighbours."""
+    """Return the candidates after ``after``, then the others: two lists, because their ends are not adjacent."""
     place = next((n for n, c in enumerate(candidates) if c.number == after), -1) + 1
     return [list(candidates[place:]), list(candidates[:place])]
 
 
 def _stretches(turn: list[list[Candidate]], states: Mapping[int | None, State]) -> Iterable[list[Candidate]]:
-    """Due partitions without one between them that is not."""
+    """Yield lists of adjacent due partitions."""
     for part in turn:
         stretch: list[Candidate] = []
         for candidate in part:

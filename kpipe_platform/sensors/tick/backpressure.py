@@ -1,4 +1,4 @@
-"""Holding a sensor back while an asset behind it cannot keep up."""
+"""Backpressure: a sensor requests no runs while a downstream asset cannot keep up."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kpipe_platform.policies.bounds import is_count
 
 @dataclass(frozen=True)
 class Backpressure:
-    """Nothing is asked for while an asset downstream is too far behind.
+    """Request no runs while a downstream asset is too far behind.
 
     Args:
-        asset: An asset that reads what the sensor's target writes, with the same IO manager.
-        max_lag: Offsets that may wait for it, over all partitions of the topics that it reads.
+        asset: An asset that reads what the sensor's asset writes, with the same IO manager.
+        max_lag: Maximum lag of that asset, in offsets over all partitions of the topics that it reads.
     """
 
     asset: dg.AssetKey
@@ -24,10 +24,10 @@ class Backpressure:
 
     @classmethod
     def of(cls, asset: dg.AssetsDefinition | dg.AssetKey | str, max_lag: int) -> Backpressure:
-        """From an asset or its key.
+        """Create it from an asset or an asset key.
 
         Raises:
-            ConfigError: The bound is not a whole number of 0 or more.
+            ConfigError: ``max_lag`` is not a whole number of 0 or more.
         """
         if not is_count(max_lag, 0):
             msg = f"backpressure of {max_lag} records"

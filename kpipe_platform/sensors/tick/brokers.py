@@ -1,4 +1,4 @@
-"""What a tick asks the brokers: a number of calls that does not grow with the partitions."""
+"""The broker calls of a tick. Their number does not grow with the number of partitions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kpipe_platform.slices.plan.ranges import PartitionFacts, PlanPolicy
 
 @dataclass(frozen=True)
 class Downstream:
-    """An asset whose lag holds a sensor back.
+    """A downstream asset whose lag causes backpressure.
 
     Args:
         group: Its consumer group.
@@ -31,12 +31,12 @@ class Downstream:
 
 @dataclass(frozen=True)
 class BrokerView:
-    """What the brokers know.
+    """The state of the topics and groups on the brokers.
 
     Args:
-        topics: The topics that the asset reads, as they are now.
-        facts: Of every partition that all of the topics have, without what Dagster holds.
-        downstream_lag: Offsets that wait for the downstream asset; None where none was asked for.
+        topics: Descriptions of the topics that the asset reads, by name.
+        facts: The facts of every partition that all of the topics have, without the last materialization.
+        downstream_lag: Lag of the downstream asset, in offsets; None if there is no downstream asset.
     """
 
     topics: Mapping[str, TopicDescription]
@@ -45,15 +45,15 @@ class BrokerView:
 
     @property
     def partitions(self) -> int:
-        """Partitions that all of the topics have: a run takes the same number of each."""
+        """Number of partitions that all topics have. A run processes the same partition number of every topic."""
         return min(topic.partitions for topic in self.topics.values())
 
 
 def refuse_unequal(asset: dg.AssetKey, view: BrokerView) -> None:
-    """Refuse a partitioned asset over topics that differ in their number of partitions, as its runs do.
+    """Refuse a partitioned asset whose topics have different numbers of partitions, as its runs do.
 
     Raises:
-        ConfigError: They do.
+        ConfigError: The numbers of partitions differ.
     """
     counts = {name: topic.partitions for name, topic in view.topics.items()}
     if len(set(counts.values())) > 1:
@@ -61,16 +61,18 @@ def refuse_unequal(asset: dg.AssetKey, view: BrokerView) -> None:
 
 
 def tick_settings(settings: ConnectionSettings, deadline_s: float) -> ConnectionSettings:
-    """The connection with time-outs that end before the tick's deadline, so that its own errors are heard."""
+    """Return connection settings whose timeout ends before the tick's deadline, so that broker errors are reported."""
     return replace(settings, request_timeout_s=min(settings.request_timeout_s, 0.8 * deadline_s))
 
 
 def read_brokers(
     settings: ConnectionSettings, policy: PlanPolicy, topics: Sequence[str], downstream: Downstream | None = None
 ) -> BrokerView:
-    """Ask: one description, two lists of offsets (log start, end) and one fetch of the group, whatever the partitions.
+    """Read the state of the topics and groups.
 
-    One list more where a new group begins at a time; one fetch more where a downstream asset is looked at.
+    This takes one topic description, two offset listings (log start and log end) and one fetch of the group's offsets,
+    whatever the number of partitions. A new group that starts at a time needs one more listing, and a downstream asset
+    one more fetch.
 
     Raises:
         TopicNotFoundError: A topic does not exist.
@@ -90,7 +92,7 @@ def read_brokers(
                 behind.update(stored_offsets(clients, downstream.group, read))
             return stored_offsets(clients, policy.group, wanted)
 
-        # The groups' offsets are read before the ends: so an end can only be younger, never older.
+        # Groups' offsets are read before the log ends, so that a log end is never older than an offset.
         places = everything if downstream is not None else wanted
         marks, committed = watermarks_around(clients, policy.group, places, policy.isolation, read)
         facts = facts_of(clients, policy, described, committed, marks)

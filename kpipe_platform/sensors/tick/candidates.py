@@ -1,4 +1,4 @@
-"""What a tick knows of each partition: the brokers' facts with what Dagster, operators and other deployments say."""
+"""The candidates of a tick: broker facts combined with Dagster's runs, operators' pauses and partition ownership."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from kpipe_platform.sensors.tick.in_flight import RunInFlight, failed_runs, fail
 from kpipe_platform.slices.plan.ranges import PartitionFacts, PlanPolicy, plan_range
 
 WHOLE = -1
-"""Stands for an unpartitioned asset in the cursor."""
+"""Partition number that stands for an unpartitioned asset in the cursor."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """The asset that a sensor asks for.
+    """The asset that a sensor requests runs of.
 
     Args:
         key: Asset key.
         group: Its consumer group.
-        policy: What decides its plans.
+        policy: The policy that its slices are planned with.
         topics: The topics that it reads.
     """
 
@@ -51,17 +51,17 @@ def make_candidates(
     cursor: Cursor,
     now_s: float,
 ) -> list[Candidate]:
-    """The candidates of a tick, in the order of the Dagster partitions.
+    """Return the candidates of a tick, in the order of the Dagster partitions.
 
     Args:
         instance: Dagster instance.
         target: The asset.
-        view: What the brokers know.
+        view: The state on the brokers.
         growth: Dagster's partitions; None for an unpartitioned asset.
         running: Unfinished runs of the asset.
-        owned: Kafka partitions of this deployment; None: all of them.
-        cursor: What the last tick left.
-        now_s: The time, seconds since the epoch.
+        owned: Kafka partitions that this deployment owns; None: all of them.
+        cursor: The cursor of the last tick.
+        now_s: The current time, seconds since the epoch.
     """
     facts = {(f.topic, f.partition): f for f in _with_earlier(instance, target, view, growth)}
     stops = {topic: paused(instance, target.group, topic) for topic in target.topics}
@@ -80,7 +80,7 @@ def make_candidates(
             in_flight=bool(running) if key is None else key in busy,
             paused=any(number in stops[topic] for topic, number in partitions),
             owned=owned is None or all(partition in owned for partition in partitions),
-            # Until the start is stored, what is produced between two ticks would be taken for old and left out.
+            # Until the start is stored, "latest" would skip the records that are produced between two ticks.
             new_group=starts_late and problem is None and any(f.committed is None for f in known),
             first_seen_s=cursor.first_seen_s(in_cursor, place_of(ranges), now_s) if problem is None else 0.0,
         )
@@ -95,7 +95,7 @@ def make_candidates(
             if number < fewest.partitions:
                 found.append(candidate(key, [number]))
             else:
-                # It keeps its place, so that no run over a range takes it together with its neighbours.
+                # It stays in the list, so that a run over a range does not include it with the adjacent partitions.
                 problem = shrunk(fewest.name, number, fewest.partitions, growth.name)
                 found.append(Candidate(number, problem=problem))
     return _with_failures(instance, target, found)
@@ -104,10 +104,13 @@ def make_candidates(
 def _with_earlier(
     instance: dg.DagsterInstance, target: Target, view: BrokerView, growth: Growth | None
 ) -> list[PartitionFacts]:
-    """The facts with the last materialisation, where the group has no offset: the second copy says if it had one."""
+    """Add the last materialization to the facts of partitions without a group offset.
+
+    The materialization holds a second copy of the offset, which shows whether the group had one.
+    """
     if all(f.committed is not None for f in view.facts):
         return list(view.facts)
-    # One query for all of a new group's partitions, most of which were never materialised.
+    # One query for all partitions of a new group, most of which were never materialized.
     known = None if growth is None else instance.get_materialized_partitions(target.key)
 
     def earlier(f: PartitionFacts) -> PartitionFacts:
@@ -121,7 +124,7 @@ def _with_earlier(
 
 
 def _planned(facts: Sequence[PartitionFacts], policy: PlanPolicy) -> tuple[tuple[PlannedRange, ...], KpipeError | None]:
-    """What a run would take, or why it would be refused."""
+    """Return the ranges that a run would process, or the reason that it cannot be planned."""
     try:
         return tuple([plan_range(f, policy) for f in facts]), None
     except KpipeError as problem:
@@ -129,7 +132,7 @@ def _planned(facts: Sequence[PartitionFacts], policy: PlanPolicy) -> tuple[tuple
 
 
 def place_of(ranges: Sequence[PlannedRange]) -> int:
-    """Where a group stands, as one number that moves with any of its offsets, and not with the log's start."""
+    """Return the sum of a group's offsets: it changes with any of the offsets, but not with the log start."""
     return sum(planned.committed or 0 for planned in ranges)
 
 

@@ -1,4 +1,4 @@
-"""What a tick leaves for the next one. A hint: every tick decides rightly without it."""
+"""The sensor's cursor: hints that a tick leaves for the next one. A tick decides correctly without it."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 VERSION = 1
 REMEMBERED = 500
-"""Partitions that each part of the cursor remembers one by one, about 30 characters each. Dagster keeps the cursor in a
-text column, which takes 64 KiB at worst (MySQL)."""
+"""Maximum number of partitions in each part of the cursor, about 30 characters each. Dagster stores the cursor in a
+text column, which holds 64 KiB in the worst case (MySQL)."""
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Seen:
     """An unprocessed offset, and when it was first seen.
 
     Args:
-        start: The group's offset, summed over topics and partitions; 0 where it has none.
-        at_s: Seconds since the epoch.
+        start: The group's offset, summed over topics and partitions; 0 if it has none.
+        at_s: When it was first seen, seconds since the epoch.
     """
 
     start: int
@@ -29,15 +29,16 @@ class Seen:
 
 @dataclass(frozen=True)
 class Cursor:
-    """A sensor's memory.
+    """The state that a sensor keeps between ticks.
 
     Args:
-        seen: Partitions with fewer records than the minimum, and since when they wait; -1 for an unpartitioned asset.
-        seen_rest_s: Since when the oldest of those waits for which there was no room in ``seen``.
-        reported: Problems that were logged: by partition what it was.
-        after: The partition that was asked for last.
-        summary: Of the last tick, for people.
-        saturated: Partitions that were logged to be due and to wait, and still are.
+        seen: Partitions with fewer offsets than the minimum, and since when they wait; -1 for an unpartitioned asset.
+        seen_rest_s: Since when the oldest of the partitions that did not fit in ``seen`` waits, seconds since the
+            epoch.
+        reported: Name of the logged problem, by partition.
+        after: The partition that a run was requested for last.
+        summary: Summary of the last tick, for people.
+        saturated: Partitions that were logged as saturated and still are.
     """
 
     seen: Mapping[int, Seen] = field(default_factory=dict)
@@ -49,7 +50,7 @@ class Cursor:
 
     @classmethod
     def from_text(cls, text: str | None) -> Cursor:
-        """Read it back; an empty one where the text is absent or is not a cursor of this version."""
+        """Parse a cursor. The result is empty if the text is absent or not a cursor of this version."""
         try:
             data = json.loads(text or "")
             if data["kpipe"] != VERSION:
@@ -59,7 +60,7 @@ class Cursor:
                 seen_rest_s=None if data["seen_rest_s"] is None else _finite(data["seen_rest_s"]),
                 reported={int(n): str(what) for n, what in data["reported"]},
                 after=None if data["after"] is None else int(data["after"]),
-                # Cursors of earlier releases do not have it.
+                # Cursors of earlier releases lack this field.
                 saturated=frozenset(int(number) for number in data.get("saturated", ())),
                 summary=dict(data["summary"]),
             )
@@ -67,7 +68,7 @@ class Cursor:
             return cls()
 
     def to_text(self) -> str:
-        """JSON of bounded size."""
+        """Return the cursor as JSON of bounded size."""
         oldest = sorted(self.seen.items(), key=lambda item: (item[1].at_s, item[0]))
         rest = [seen.at_s for _, seen in oldest[REMEMBERED:]]
         if self.seen_rest_s is not None:
@@ -87,16 +88,16 @@ class Cursor:
 
     @property
     def is_full(self) -> bool:
-        """True where there is no room for further reported problems: they are not logged again and again."""
+        """Whether there is no room for further reported problems. They are not logged then, to avoid repeated logs."""
         return len(self.reported) >= REMEMBERED
 
     def first_seen_s(self, number: int, start: int, now_s: float) -> float:
-        """When the partition's oldest unprocessed offset was first seen; now, where that is not known."""
+        """Return when the partition's oldest unprocessed offset was first seen; ``now_s`` if that is not known."""
         seen = self.seen.get(number)
         if seen is None:
-            # One that had no room in the cursor is rather asked for too early than never.
+            # For a partition that did not fit in the cursor, a run too early is better than none.
             return now_s if self.seen_rest_s is None else min(self.seen_rest_s, now_s)
-        # A clock that was set back does not make a partition wait for the old time to come again.
+        # min(): a partition does not wait longer when the clock was set back.
         return min(seen.at_s, now_s) if seen.start == start else now_s
 
 

@@ -1,4 +1,4 @@
-"""One tick of an offset sensor: ask the brokers, look into Dagster, decide, say so."""
+"""One tick of an offset sensor: read the brokers and Dagster, decide, and report."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ logger = logging.getLogger(__name__)
 
 @runtime_checkable
 class Ownership(Protocol):
-    """Tells which Kafka partitions this deployment has."""
+    """Provides the Kafka partitions that this deployment owns."""
 
     def owned(self) -> frozenset[Partition] | None:
-        """The partitions; None while that is not known yet."""
+        """Return the partitions; None while they are not known yet."""
 
 
 @dataclass(frozen=True)
 class OffsetTick:
-    """What the ticks of one sensor have in common.
+    """The settings that all ticks of one sensor share.
 
     Args:
-        asset: The asset that is asked for.
-        rules: Builds the bounds of a tick from the partitions that may be worked on at once.
-        backpressure: The downstream asset that holds the sensor back.
-        ownership: Which partitions are this deployment's; None: what the source's ``ownership`` says.
-        share: This deployment's part where the source shares its partitions.
+        asset: The asset that runs are requested for.
+        rules: Builds the limits of a tick from the number of partitions that may be processed at once.
+        backpressure: The downstream asset whose lag stops the sensor; None: no backpressure.
+        ownership: Provides the partitions that this deployment owns; None: the source's ``ownership`` decides.
+        share: The sensor's group membership, used if the source shares its partitions.
         deadline: The deadline of the broker calls.
-        deadline_s: The same in seconds.
-        io_manager_key: The IO manager that loads the topics.
-        clock: Seconds since the epoch.
+        deadline_s: The same deadline, seconds.
+        io_manager_key: Resource key of the IO manager that loads the topics.
+        clock: Returns seconds since the epoch.
     """
 
     asset: dg.AssetsDefinition
@@ -79,10 +79,10 @@ class OffsetTick:
     clock: Callable[[], float]
 
     def evaluate(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        """One tick.
+        """Evaluate one tick.
 
         Raises:
-            ConfigError: A definition is wrong: the tick fails, for skipping would hide it.
+            ConfigError: A definition is wrong. The tick fails, because a skipped tick would hide the error.
         """
         with self.share.deciding():
             return self._evaluate(context)
@@ -94,24 +94,24 @@ class OffsetTick:
         definition = self.asset.partitions_def
         name, keys = (None, ()) if definition is None else known_keys(definition, context.instance)
         if is_foreign(name, target.topics):
-            # Those of another topic, which its own readers follow: registering in it would give them partitions that
-            # their topic does not have.
+            # These dynamic partitions follow another topic. Registering the partitions of this topic there would add
+            # partitions that the other topic does not have.
             name = None
-        # Before the offsets: a run that ends in between is taken to be at work still. The other way round its range
-        # would be asked for again.
+        # Read the runs before the offsets: a run that ends in between then still counts as in flight. In the other
+        # order, its range would be requested again.
         running = runs_in_flight(context.instance, target.key, keys)
         settings = tick_settings(source.connection.settings, self.deadline_s)
         is_shared = self.ownership is not None or source.ownership is not None
 
         def ask() -> BrokerView:
             if self.ownership is None:
-                # First: it joins in the background, while the brokers are asked.
+                # Start the join first: it proceeds in the background during the broker calls.
                 self.share.join(context, source, target, scaling.rebalance_mode, ownership_listener(target.key))
             return read_brokers(settings, target.policy, target.topics, downstream)
 
         try:
             view = self.deadline.run(ask)
-            # Last: a partition may have been taken over while the brokers were asked.
+            # Read the ownership last: a partition may have moved during the broker calls.
             owned = self._owned(target, view) if is_shared else None
         except ConfigError:
             raise
@@ -210,17 +210,17 @@ class OffsetTick:
         context.log.info("tick of group %s on %s: %s", target.group, ", ".join(target.topics), shown(summary))
         if new:
             context.log.error("group %s needs somebody to act:\n%s", target.group, told(new))
-            # Also where a collector of logs looks, which does not read those of ticks.
+            # Log collectors read Python loggers, not the logs of ticks.
             logger.error("group %s needs somebody to act:\n%s", target.group, told(new))
 
 
 def owned_by(ownership: Ownership | Callable[[], frozenset[Partition] | None]) -> frozenset[Partition] | None:
-    """Ask an object with ``owned()``, or a function."""
+    """Return the owned partitions from an object with ``owned()``, or from a function."""
     return ownership.owned() if isinstance(ownership, Ownership) else ownership()
 
 
 def tags_of_owner(ownership: object) -> dict[str, str]:
-    """The tags of the runs that an owner asks for; none where it does not say who it is."""
+    """Return the ownership tags for the requested runs; none unless the owner is a `ConsumerGroupOwnership`."""
     return tags_of(ownership) if isinstance(ownership, ConsumerGroupOwnership) else {}
 
 

@@ -1,6 +1,6 @@
-"""Partition events that a sensor logs: changes of ownership, and partitions that begin to wait for their turn.
+"""Partition events that a sensor logs: changes of ownership, and partitions that become saturated.
 
-Ownership changes on a thread of its own, between two ticks and while the brokers are away.
+Ownership changes on a separate thread, also between ticks and while the brokers are unavailable.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from kpipe_platform.sensors.tick.cursor import REMEMBERED
 
 
 def ownership_listener(asset_key: dg.AssetKey) -> Listener:
-    """A listener for `ConsumerGroupOwnership` that logs the change of each partition; safe in any thread."""
+    """Return a listener for `ConsumerGroupOwnership` that logs one event for each partition. It is thread-safe."""
     asset = asset_key.to_user_string()
     return lambda event: log_events(partition_events(event, asset))
 
 
 def partition_events(event: OwnershipEvent, asset: str | None = None) -> list[PartitionEvent]:
-    """An ownership event as one event for each partition, in their order."""
+    """Convert an ownership event to one event for each partition, in order of topic and partition."""
     late = "; work on it was in flight"
     at_ms = int(time.time() * 1000)
     return [
@@ -50,17 +50,17 @@ def log_saturated(
     *,
     clock: Callable[[], float] = time.time,
 ) -> frozenset[int]:
-    """Log which partitions are due and must wait, each once until it has had its turn.
+    """Log the partitions that become saturated, each once for as long as it stays saturated.
 
     Args:
         target: The asset.
         candidates: The partitions.
         decision: Their states.
         logged: Partitions that earlier ticks logged, from the cursor.
-        clock: Seconds since the epoch; injected for tests.
+        clock: Returns seconds since the epoch; injected for tests.
 
     Returns:
-        The partitions that are logged and still wait, for the cursor. It has room for a bounded number; while it is
+        The logged partitions that are still saturated, for the cursor. Their number is bounded. While the cursor is
         full, no further partition is logged, because it would be logged again at every tick.
     """
     waiting = {

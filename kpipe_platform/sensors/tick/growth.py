@@ -1,4 +1,4 @@
-"""The topic's partitions beside Dagster's: new ones to register, and those that are gone."""
+"""Differences between a topic's partitions and Dagster's: new partitions to register, and removed ones."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kpipe_platform.partitions import dynamic_name, partition_number
 
 @dataclass(frozen=True)
 class Growth:
-    """Dagster's partitions and the topic's.
+    """The differences between Dagster's partitions and the topic's.
 
     Args:
-        name: The dynamic partitions in Dagster's storage; None where the partitions are fixed.
-        keys: Dagster's partitions in their order, the new ones last.
-        new: Kafka partitions to be registered.
-        gone: Dagster's partitions that the topic does not have.
-        left_out: Kafka partitions that fixed Dagster partitions do not have.
+        name: Name of the dynamic partitions in Dagster's storage; None if the partitions are fixed.
+        keys: Dagster's partition keys in order, the new ones last.
+        new: Kafka partitions to register.
+        gone: Dagster partitions that the topic does not have.
+        left_out: Kafka partitions that the fixed Dagster partitions do not include.
     """
 
     name: str | None
@@ -30,7 +30,7 @@ class Growth:
     left_out: tuple[int, ...] = ()
 
     def requests(self) -> list[dg.AddDynamicPartitionsRequest]:
-        """What registers the new partitions."""
+        """Return the Dagster requests that register the new partitions."""
         if self.name is None or not self.new:
             return []
         return [dg.AddDynamicPartitionsRequest(self.name, [str(number) for number in self.new])]
@@ -39,19 +39,24 @@ class Growth:
 def known_keys(
     definition: dg.PartitionsDefinition[str], instance: dg.DagsterInstance
 ) -> tuple[str | None, tuple[str, ...]]:
-    """The name of dynamic partitions (None for fixed ones), and Dagster's partitions in their order."""
+    """Return the name of dynamic partitions (None for fixed ones), and Dagster's partition keys in order."""
     name = definition.name if isinstance(definition, dg.DynamicPartitionsDefinition) else None
     with dg.partition_loading_context(dynamic_partitions_store=instance):
         return name, tuple(definition.get_partition_keys())
 
 
 def is_foreign(name: str | None, topics: Sequence[str]) -> bool:
-    """Whether dynamic partitions are those of another topic than the ones that are read."""
+    """Return whether dynamic partitions belong to a topic that is not among the topics."""
     return name is not None and name.startswith(dynamic_name("")) and name not in map(dynamic_name, topics)
 
 
 def compare(name: str | None, keys: Sequence[str], count: int) -> Growth:
-    """Compare Dagster's partitions with a topic of ``count``. Pure.
+    """Compare Dagster's partitions with those of a topic. Pure.
+
+    Args:
+        name: Name of the dynamic partitions; None if the partitions are fixed.
+        keys: Dagster's partition keys.
+        count: Number of partitions of the topic.
 
     Raises:
         ConfigError: A Dagster partition is not a Kafka partition number.
@@ -65,7 +70,7 @@ def compare(name: str | None, keys: Sequence[str], count: int) -> Growth:
 
 
 def shrunk(topic: str, number: int, count: int, name: str | None) -> TopicRecreatedError:
-    """The problem of a Dagster partition that its topic does not have."""
+    """Return the error for a Dagster partition that its topic does not have."""
     msg = f"topic {topic!r} has {count} partitions, and Dagster has a partition {number}: the topic was recreated"
     fix = "set the count of kafka_partitions(topic, count=...) to the topic's"
     if name is not None:

@@ -1,4 +1,4 @@
-"""Runs of an asset in the Dagster instance: those that are not finished, and those that failed."""
+"""Runs of an asset in the Dagster instance: unfinished and failed ones."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ __all__ = [
     "runs_in_flight",
 ]
 
-# Failed runs of one asset that a tick looks at, newest first. Older failures than these are forgotten, so that a
-# history of years does not make a tick slow.
+# Maximum number of failed runs of one asset that a tick reads, newest first. Older failures are ignored, so that a long
+# history does not slow down a tick.
 _FAILED_RUNS = 1_000
 
 
@@ -33,8 +33,8 @@ class FailedRun:
     """A run that failed or was terminated.
 
     Args:
-        asked_for: The offsets that the tick saw when it asked for it.
-        ended_s: When it ended, seconds since the epoch.
+        asked_for: The offsets that the tick saw when it requested the run.
+        ended_s: When the run ended, seconds since the epoch.
     """
 
     asked_for: AskedFor
@@ -42,7 +42,7 @@ class FailedRun:
 
 
 def failed_runs(instance: dg.DagsterInstance, group: str) -> list[FailedRun]:
-    """The last runs that a sensor asked for and that failed or were terminated, newest first."""
+    """Return the last runs that a sensor requested and that failed or were terminated, newest first."""
     statuses = [dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
     records = instance.get_run_records(dg.RunsFilter(tags={GROUP: group}, statuses=statuses), limit=_FAILED_RUNS)
     return [
@@ -59,15 +59,15 @@ def failures_at(
     committed: Mapping[Partition, int | None],
     last_success_s: Callable[[], float | None],
 ) -> Failures:
-    """Failures at a partition's present offsets with no success since.
+    """Return the failures at a partition's current offsets with no success since.
 
     Args:
         failed: Failed runs.
-        committed: The group's offset in each Kafka partition that a run would take, None where it has none yet; where
-            one of them has moved, a run that failed is of the past. The log's start may move meanwhile: what retention
-            deletes is no success.
-        last_success_s: When the asset was last materialised there; asked only where a run failed. It is what tells
-            a group that was set back by an operator from one that never got past the offset.
+        committed: The group's offset in each Kafka partition that a run would process; None if it has none yet. A
+            failed run no longer counts once one of these offsets has moved. A moved log start does not count as
+            progress, because retention can move it without a success.
+        last_success_s: Returns when the asset was last materialized there, seconds since the epoch; called only if a
+            run failed. It distinguishes a group that an operator reset to the offset from one that never got past it.
     """
     ended = [
         run.ended_s
@@ -82,23 +82,23 @@ def failures_at(
 
 
 def _stands(asked_for: AskedFor, place: Partition, at: int | None) -> bool:
-    """Whether the group stands where it stood when a run was asked for."""
+    """Return whether the group's offset is the same as when a run was requested."""
     before = asked_for.committed.get(place)
-    # A group that has no offset now had none then: only a success, or an operator, stores one.
+    # A group without an offset now had none then: only a success or an operator stores one.
     return before is not None and at in (None, before)
 
 
 def last_success_s(instance: dg.DagsterInstance, asset_key: dg.AssetKey, partition: str | None) -> float | None:
-    """When a partition was last materialised, by whichever run; None: never."""
+    """Return when any run last materialized a partition, seconds since the epoch; None: never."""
     last = next(own_materializations(instance, asset_key, partition), None)
     return None if last is None else last.timestamp
 
 
 def next_attempt(instance: dg.DagsterInstance, key: str) -> int:
-    """The first attempt at a range key that no run has: Dagster starts no second run for a used run key.
+    """Return the next unused attempt number of a range key. Dagster starts no second run for a used run key.
 
-    The count is kept by the runs themselves, so it survives the loss of the cursor, and a range that an operator went
-    back to is asked for again.
+    The runs' tags hold the number. It therefore survives the loss of the cursor, and a range that an operator reset the
+    group to is requested again.
     """
     tags = {RANGE_KEY: key}
     last = instance.get_runs(dg.RunsFilter(tags=tags), limit=1)

@@ -1,4 +1,4 @@
-"""What a tick says: in its log, in its skip reason and in the cursor."""
+"""The report of a tick: its log, its skip reason and the summary in the cursor."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from kpipe_platform.sensors.tick.cursor import Cursor
 from kpipe_platform.sensors.tick.growth import Growth
 from kpipe_platform.sensors.tick.in_flight import RunInFlight
 
-# Problems that are told in full in one message; the others are counted.
+# Maximum number of problems that one message lists in full; the others are counted.
 _TOLD = 5
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that an operator has to see to.
+    """A problem that needs operator action.
 
     Args:
         number: Kafka partition; ``WHOLE`` for an unpartitioned asset.
-        what: Names the problem; it is logged once as long as this stays.
-        text: What happened and how to mend it.
+        what: Name of the problem. The problem is logged once for as long as the name stays the same.
+        text: What happened and how to fix it.
     """
 
     number: int
@@ -36,7 +36,7 @@ class Problem:
 def problems_of(
     target: Target, candidates: Sequence[Candidate], decision: Decision, growth: Growth | None
 ) -> list[Problem]:
-    """The problems of a tick, in order of partition."""
+    """Return the problems of a tick, in order of partition."""
     found = []
     for c in candidates:
         number = WHOLE if c.number is None else c.number
@@ -57,7 +57,7 @@ def problems_of(
 
 
 def problems_of_runs(running: Sequence[RunInFlight], lost: Sequence[LostRun]) -> list[Problem]:
-    """The runs in flight whose process is gone: they hold their partitions until somebody releases them."""
+    """Return a problem for each lost run. A lost run holds its partitions until an operator releases it."""
     keys = {run.run_id: run.keys for run in running}
     return [Problem(min(map(int, keys[run.run_id]), default=WHOLE), f"lost run {run.run_id}", str(run)) for run in lost]
 
@@ -70,12 +70,12 @@ def _exhausted(target: Target, candidate: Candidate, where: str) -> str:
 
 
 def told(problems: Sequence[Problem]) -> str:
-    """Some problems in full, the others counted."""
+    """Return the first problems in full and the number of the others."""
     return counted([problem.text for problem in problems])
 
 
 def counted(texts: Sequence[str]) -> str:
-    """The first texts, and how many partitions more there are."""
+    """Return the first texts and the number of further partitions."""
     lines = list(texts[:_TOLD])
     if len(texts) > _TOLD:
         lines.append(f"and {len(texts) - _TOLD:,} partitions more")
@@ -83,7 +83,7 @@ def counted(texts: Sequence[str]) -> str:
 
 
 def unreported(problems: Sequence[Problem], cursor: Cursor) -> list[Problem]:
-    """Those that no earlier tick has logged."""
+    """Return the problems that no earlier tick has logged; none if the cursor is full."""
     if cursor.is_full:
         return []
     return [problem for problem in problems if cursor.reported.get(problem.number) != problem.what]
@@ -92,11 +92,11 @@ def unreported(problems: Sequence[Problem], cursor: Cursor) -> list[Problem]:
 def summary_of(
     candidates: Sequence[Candidate], decision: Decision, growth: Growth | None, downstream_lag: int | None
 ) -> dict[str, Any]:
-    """A tick in numbers; its size does not depend on the partitions.
+    """Return the numbers of a tick. Their count does not grow with the number of partitions.
 
     Returns:
-        partitions; offsets that wait for a run; runs asked for; partitions by state; new, gone and left out ones
-        where there are any; the downstream asset's lag where one is looked at.
+        partitions; waiting_offsets; runs (the number of requested runs); the number of partitions in each state; new,
+        gone and left_out partitions if there are any; downstream_lag if there is a downstream asset.
     """
     states = Counter(state.value for state in decision.states.values())
     summary: dict[str, Any] = {
@@ -114,5 +114,5 @@ def summary_of(
 
 
 def shown(summary: Mapping[str, Any]) -> str:
-    """A summary as one line."""
+    """Format a summary as one line."""
     return ", ".join(f"{name.replace('_', ' ')} {value:,}" for name, value in summary.items())

@@ -1,4 +1,4 @@
-"""What a tick asks for, as Dagster's run requests."""
+"""Dagster run requests of a tick."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from kpipe_platform.sensors.tick.tags import ATTEMPT, GROUP, PARTITIONS, RANGE_K
 def run_request(
     instance: dg.DagsterInstance, target: Target, taken: Sequence[Candidate], owner: Mapping[str, str] | None = None
 ) -> dg.RunRequest:
-    """The request for one run over neighbouring partitions (or over an unpartitioned asset).
+    """Return the request for one run over adjacent partitions, or over an unpartitioned asset.
 
     Args:
         instance: Dagster instance, for earlier runs of the same ranges.
         target: The asset.
         taken: The partitions, in Dagster's order.
-        owner: Tags that name the deployment that asks; none where partitions are not shared.
+        owner: Tags that name the deployment that requests the run; None or empty if partitions are not shared.
     """
     planned = [each for candidate in taken for each in candidate.ranges]
     first, last = taken[0].number, taken[-1].number

@@ -1,4 +1,4 @@
-"""What a run that a sensor asked for says of itself, and how it is read back."""
+"""Tags of the runs that a sensor requests: how they are written and read."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from kpipe_platform.kafka.model.offsets import OffsetRange, Partition
 from kpipe_platform.partitions.runs import GROUP, RANGES, asked_ranges, bounded, tags_of_ranges
 
 PARTITIONS = "kpipe/partitions"
-"""Kafka partitions: ``3``, ``3-7``, ``all``."""
+"""Run tag: Kafka partitions, ``3``, ``3-7`` or ``all``."""
 RANGE_KEY = "kpipe/range_key"
-"""Names group, partitions and ranges; the run key without the attempt."""
+"""Run tag: group, partitions and ranges; the run key without the attempt."""
 ATTEMPT = "kpipe/attempt"
-"""1 for the first run of this range key, then one more than the last."""
+"""Run tag: 1 for the first run of this range key, then one more than the last."""
 
 
 def range_key(group: str, partitions: str, ranges: Sequence[OffsetRange]) -> str:
-    """Names what a run is asked for: ``{group}:{topic}/{partition}[{start}-{end}]`` for one partition.
+    """Return the name of a run's ranges: ``{group}:{topic}/{partition}[{start}-{end}]`` for one partition.
 
-    Where a run takes many, their ranges are told by a digest.
+    If the ranges of many partitions do not fit, a digest replaces them.
     """
     ordered = sorted(ranges)
     listed = ",".join([f"{r.topic}/{r.partition}[{r.start}-{r.end}]" for r in ordered])
@@ -29,18 +29,18 @@ def range_key(group: str, partitions: str, ranges: Sequence[OffsetRange]) -> str
 
 @dataclass(frozen=True)
 class AskedFor:
-    """What a run was asked for.
+    """The offsets that a run was requested for.
 
     Args:
-        committed: The group's offset in each Kafka partition; where it had none, the first offset to read. Unlike the
-            first offset to read, it stays where it is when the log's start moves.
+        committed: The group's offset in each Kafka partition; if it had none, the first offset to read. Unlike the
+            first offset to read, it does not change when the log start moves.
     """
 
     committed: Mapping[Partition, int]
 
     @classmethod
     def of(cls, tags: Mapping[str, str]) -> AskedFor:
-        """Read it from a run's tags; empty where they were not written by a sensor of kpipe."""
+        """Parse a run's tags; empty if no kpipe sensor wrote them."""
         return cls({place: asked.committed for place, asked in asked_ranges(tags).items()})
 
 

@@ -1,4 +1,4 @@
-"""Which topics an asset reads: from its definition and from those of the assets upstream."""
+"""The topics that an asset reads, from its definition and those of its upstream assets."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from kpipe_platform.io_managers.step import DEAD_LETTERS, READ_FEED, READ_SLICE,
 
 
 def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition | None) -> tuple[str, ...]:
-    """The topics whose slices an asset takes, the one that gives it its partitions first.
+    """Return the topics that an asset reads slices of. The first one determines the asset's partitions.
 
     Args:
-        asset: A ``@kafka_asset``, or a plain asset over a topic asset.
-        repository: The definitions that hold the topic assets.
+        asset: A ``@kafka_asset``, or a plain asset that reads a topic asset.
+        repository: The definitions that contain the topic assets.
 
     Raises:
-        ConfigError: It reads none, or an asset upstream is not among the definitions.
+        ConfigError: The asset reads no topic by slices, or an upstream asset is not among the definitions.
     """
     name = asset.key.to_user_string()
     if repository is None:
@@ -43,7 +43,7 @@ def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition 
 
 
 def _read_of(asset: dg.AssetsDefinition, parameter: str) -> str:
-    """How an input is read."""
+    """Return the read mode of an input: slice, feed or table."""
     inputs = asset.node_def.input_dict
     metadata = inputs[parameter].metadata if parameter in inputs else {}
     return read_of(metadata, f"input {parameter!r} of {asset.key.to_user_string()}")
