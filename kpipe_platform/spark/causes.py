@@ -1,7 +1,7 @@
-"""The innermost cause in what Spark raised: the user's own exception, not Spark's wrapper.
+"""Finds the innermost cause of a Spark error: the user's own exception, not Spark's wrapper.
 
-Spark hands the driver texts, not exceptions: of a failed Python worker the traceback, of an expression the error
-condition with its SQLSTATE, of anything else the JVM's stack trace. Over Connect there is nothing but these.
+Spark passes text to the driver, not exceptions: the traceback of a failed Python worker, the error condition and
+SQLSTATE of a failed expression, and the JVM's stack trace for anything else. Spark Connect provides only these.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TRACEBACK = "Traceback (most recent call last):"
 _PYTHON_LAST = re.compile(r"^([A-Za-z_][\w.]*)(?:: ?(.*))?$", re.DOTALL)
 _PYTHON_FILE = re.compile(r'^  File "([^"]+)"', re.MULTILINE)
 _JAVA_CAUSE = re.compile(r"^(?:Caused by: |: )?([\w.$]+(?:Error|Exception)): (.*)$", re.MULTILINE)
-# What a Connect client says of a server that did not answer.
+# The error text of a Connect client if the server did not respond.
 _GRPC = re.compile(
     r'of RPC that terminated with:\s*status = StatusCode\.(\w+)\s*details = "(.*?)"\s*debug_error', re.DOTALL
 )
@@ -35,10 +35,10 @@ class Cause:
     Args:
         language: ``python`` (a UDF's or a stage's own exception), ``spark`` (an error condition) or ``java``.
         exception_type: Class of the exception.
-        message: What it said.
-        condition: Spark's error condition, for example ``CAST_INVALID_INPUT``; None where there is none.
-        sql_state: Its SQLSTATE; class 22 is data.
-        where: Python traceback, or the call that Spark names; None where neither is known.
+        message: Message of the exception.
+        condition: Spark's error condition, for example ``CAST_INVALID_INPUT``; None if there is none.
+        sql_state: SQLSTATE of the condition; class 22 means a data error.
+        where: Python traceback, or the call that Spark reports; None if both are unknown.
         file: File of the innermost Python frame.
     """
 
@@ -51,7 +51,7 @@ class Cause:
     file: str | None = None
 
     def __str__(self) -> str:
-        """One line."""
+        """The cause in one line."""
         name = self.condition or self.exception_type
         if self.language == "java":
             name = name.rsplit(".", 1)[-1]
@@ -59,21 +59,21 @@ class Cause:
         return f"{name}: {first}"[:500] if first else name
 
     def fault(self, at_ms: int) -> Fault:
-        """The cause as the fault of the record that stands alone."""
+        """The cause as the fault of a single record."""
         kind = self.condition or self.exception_type.rsplit(".", 1)[-1]
         return Fault(Component.STAGE, kind, self.exception_type, self.message or kind, at_ms, stacktrace=self.where)
 
 
 def text_of(error: BaseException) -> str:
-    """An exception's text; its class where making the text raises."""
+    """The text of an exception, or its class if ``str()`` raises."""
     try:
         return str(error)
-    except Exception as another:  # noqa: BLE001  # of a user's class
+    except Exception as another:  # noqa: BLE001  # a user's class may raise anything
         return f"{qualified_name(type(error))}, whose text cannot be made: {type(another).__name__}"
 
 
 def cause_of(error: BaseException) -> Cause:
-    """The innermost cause of what Spark, or a stage on the driver, raised."""
+    """The innermost cause of an exception from Spark, or from a stage on the driver."""
     text = text_of(error)
     if not is_sparks(error):
         trace = error.__traceback__
@@ -85,7 +85,7 @@ def cause_of(error: BaseException) -> Cause:
             where="".join(traceback.format_exception(type(error), error, trace)) if trace is not None else None,
             file=files[-1] if files else None,
         )
-    # A Connect client's text says everything once more, cut off somewhere.
+    # A Connect client's text repeats everything in its JVM stack trace, truncated.
     plain = _JVM_STACK.sub("", text)
     if _TRACEBACK in text:
         return _python(plain if _TRACEBACK in plain else text)
@@ -111,7 +111,7 @@ def cause_of(error: BaseException) -> Cause:
 
 
 def _python(text: str) -> Cause:
-    """Of a text with a Python traceback: the exception at its end."""
+    """Parse the exception at the end of a Python traceback in a text."""
     trace = text[text.rindex(_TRACEBACK) :]
     # A JVM stack trace may follow.
     trace = re.split(r"\n+\s*at [\w.$]+\(", trace, maxsplit=1)[0].rstrip()
@@ -129,10 +129,10 @@ def _asked(error: BaseException, method: str) -> str | None:
 
 
 def is_of_lost_java(error: BaseException) -> bool:
-    """True where PySpark, on the driver, got no answer from its Java process: that has ended, or was killed.
+    """Whether PySpark, on the driver, lost its Java process, which has ended or was killed.
 
-    What it raises then is an exception of py4j's, or the socket's own one, which only its traceback tells from that of
-    a service that a stage calls.
+    PySpark then raises a py4j exception or a socket exception. Only the traceback distinguishes the latter from a
+    socket exception of a service that a stage calls.
     """
     if isinstance(error, Py4JNetworkError):
         return True
@@ -141,5 +141,5 @@ def is_of_lost_java(error: BaseException) -> bool:
 
 
 def is_sparks(error: BaseException) -> bool:
-    """True for an exception of Spark's, on classic or over Connect, not of the user's own code."""
+    """Whether an exception comes from Spark (classic or Connect) and not from the user's code."""
     return type(error).__module__.split(".")[0] in ("pyspark", "py4j", "grpc") or is_of_lost_java(error)

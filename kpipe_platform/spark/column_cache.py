@@ -1,4 +1,4 @@
-"""Spark columns that are made once: in a classic session each step of making one is a call to the JVM."""
+"""Reuse of Spark column expressions. In a classic session, each step of building one is a call to the JVM."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from pyspark.sql.utils import is_remote
 Asked = ParamSpec("Asked")
 Made = TypeVar("Made")
 
-# Different arguments of one function: some for each topic that a process reads or writes.
+# Maximum cache entries per function. Each topic that a process reads or writes needs a few.
 _KEPT = 256
 
 
 def reused(make: Callable[Asked, Made]) -> Callable[Asked, Made]:
-    """Call a function once for the same arguments, as long as the process has the same JVM.
+    """Cache a function's results by its arguments, as long as the process has the same JVM.
 
     Args:
-        make: Makes columns, or what holds them. Its arguments can be hashed; the columns name what they are computed
-            from, and belong to no DataFrame.
+        make: Makes columns, or an object that contains columns. Its arguments must be hashable, and its columns must
+            refer to their inputs by name, not through a DataFrame.
     """
 
     @lru_cache(maxsize=_KEPT)
@@ -36,5 +36,5 @@ def reused(make: Callable[Asked, Made]) -> Callable[Asked, Made]:
 
 
 def _engine() -> Hashable:
-    """Where columns live that are made now: a client of a Connect server holds them itself."""
+    """The JVM in which new columns are created; None on Spark Connect, where the client holds them."""
     return None if is_remote() else getattr(SparkContext, "_gateway", None)

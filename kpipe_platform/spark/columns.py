@@ -19,13 +19,14 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.column_cache import reused
 
 CORRUPT = "_kpipe_corrupt"
-"""Field in which from_json leaves a record that it cannot read."""
+"""Field in which ``from_json`` stores a record that it cannot parse."""
 
-# Name of the fields that kpipe puts around a record's JSON. No record can know it, so none can close what it is put in
-# and pass for another.
+# Name of the fields in which kpipe wraps a record's JSON. It is random, so that a record cannot contain text that
+# closes the wrapper and passes for another record.
 _FENCE = f"_k{secrets.token_hex(5)}"
 
-# All six digits of a second, and the seconds of an offset (years before 1900): Spark's own patterns cut both.
+# Keep all six fraction digits of a second, and the seconds of a zone offset (used before 1900). Spark's default
+# patterns truncate both.
 _WRITTEN = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXXXX",
     "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
@@ -33,20 +34,20 @@ _WRITTEN = {
 
 HEADERS_TYPE = "array<struct<key:string,value:binary>>"
 MISFIT = "_kpipe_misfit"
-"""Column of an output made of records: why one is none that its topic's codec holds, as text; else null."""
+"""Column (string) of an output made from KafkaRecords: why a record does not fit its topic; null if it fits."""
 
 SINK_COLUMNS = ("key", "value", "headers", "partition", "timestamp")
-"""What a raw or text output may hold beside ``_kafka``; the names are those of Spark's own Kafka sink."""
+"""Allowed columns of a raw or text output besides ``_kafka``. The names are those of Spark's Kafka sink."""
 
 
 def parsed(codec: Codec, data: Column) -> Column:
-    """What Spark makes of the bytes, in one expression: to be evaluated once and used by the functions below.
+    """Parse bytes in one expression. Evaluate it once and pass its result to the functions below.
 
-    A JSON record is read as the first of two elements of an array, because ``from_json`` reads the first object of a
-    text and silently drops whatever follows it. The second element says that the array is the one that was opened.
+    A JSON record is wrapped as the first of two array elements, because ``from_json`` parses only the first object of a
+    text and silently drops the rest. The second element proves that the record did not close the wrapping array.
 
-    A record with a DECIMAL of a huge exponent is not read at all: Java computes a power of ten of it, for minutes and
-    in gigabytes.
+    A record that has a DECIMAL with a huge exponent is not parsed: Java would compute a power of ten for it, which
+    takes minutes and gigabytes.
     """
     if isinstance(codec, JsonCodec):
         found = _from_json(json_type(codec.fields), data)
@@ -54,7 +55,7 @@ def parsed(codec: Codec, data: Column) -> Column:
         if not decimals:
             return found
         text = data.cast("string")
-        # A first look, at those records only whose text has digits that may be an exponent.
+        # Parse a first time, but only records whose text has digits that may be a huge exponent.
         numbers = _exactly(decimals, data)
         huge = F.when(text.rlike(_MAYBE_HUGE), _either(_conditions(decimals, numbers, partial(_is_huge, text))))
         return F.when(~F.coalesce(huge, F.lit(False)), found)
@@ -67,7 +68,7 @@ def _from_json(fields: T.StructType, data: Column) -> Column:
     text = F.concat(F.lit(f'{{"{_FENCE}":['), data.cast("string"), F.lit(f',{{"{_FENCE}":true}}]}}'))
     element = T.StructType([*fields, T.StructField(_FENCE, T.BooleanType())])
     schema = T.StructType().add(_FENCE, T.ArrayType(element)).add(CORRUPT, T.StringType())
-    # An object and an array are around the record.
+    # The wrapper adds two levels, an object and an array.
     depth = str(MAX_DEPTH + 2)
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT, "maxNestingDepth": depth}
     return F.from_json(text, schema, options)
@@ -85,7 +86,7 @@ def _first(parsed: Column) -> Column:
 
 
 def _with_moments(kind: T.DataType, column: Column, change: Callable[[EpochType, Column], Column]) -> Column:
-    """The column with each value of an EpochType changed, at any depth."""
+    """Apply ``change`` to each value of an EpochType in the column, at any depth."""
     if not any(isinstance(one, EpochType) for one in types_in(kind)):
         return column
     if isinstance(kind, T.StructType):
@@ -101,7 +102,7 @@ def _with_moments(kind: T.DataType, column: Column, change: Callable[[EpochType,
 
 
 def _moment(kind: EpochType, number: Column) -> Column:
-    """The moment that a number of milliseconds or microseconds is; null beyond what a TIMESTAMP holds."""
+    """Convert milliseconds or microseconds since the epoch to a TIMESTAMP; null outside its range."""
     moment = F.timestamp_millis(number) if isinstance(kind, TimestampMillisType) else F.timestamp_micros(number)
     return F.when(number.between(*held(kind)), moment)
 
@@ -111,12 +112,12 @@ def _number(kind: EpochType, moment: Column) -> Column:
 
 
 def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
-    """True where ``data`` is not null and does not decode; None for a codec that takes any bytes.
+    """A condition that is true if ``data`` is not null and does not decode; None for a codec that accepts all bytes.
 
     Args:
         codec: The codec.
         data: The bytes.
-        parsed: What ``parsed`` made of them.
+        parsed: The result of the function ``parsed`` for them.
     """
     if isinstance(codec, RawCodec):
         return None
@@ -133,7 +134,7 @@ def is_fault(codec: Codec, data: Column, parsed: Column) -> Column | None:
         ]
         exact = _reduced(codec.fields, (T.DecimalType, *_SUSPECT))
         if exact:
-            # A second look, at those records only whose text has digits that may be too many.
+            # Parse again without losing digits, but only records whose text may have too many digits.
             changed = _either(_conditions(exact, _exactly(exact, data), _is_changed))
             conditions.append(F.when(text.rlike(_suspect(codec.fields)), changed))
         bad = bad | _either([F.coalesce(c, F.lit(False)) for c in conditions])
@@ -145,15 +146,15 @@ def _either(conditions: Iterable[Column]) -> Column:
 
 
 def _half_of_a_pair(text: Column) -> Column:
-    """True where half of a surrogate pair is escaped, of which Spark makes a question mark."""
+    """A condition that is true if a lone surrogate is escaped, which Spark would replace by a question mark."""
     single = F.replace(text, F.lit(BACKSLASHES), F.lit("  "))
     half = F.regexp_replace(single, SURROGATE_PAIR, " ").rlike(SURROGATE)
-    # Most texts have no escape at all, and are looked through once.
+    # Most texts have no escapes and are searched only once.
     return F.when(text.contains("\\u"), F.when(text.contains("\\ud") | text.contains("\\uD"), half))
 
 
 def _unfit(fields: T.StructType, parent: Column) -> list[Column]:
-    """Conditions on what was read, true where the parent is there and a field is not as declared."""
+    """Conditions on parsed fields, true if the parent is not null and a field violates its declaration."""
     found = []
     for field in fields:
         column = parent[field.name]
@@ -191,10 +192,10 @@ def _has_limits(kind: T.DataType) -> bool:
     )
 
 
-# What Spark reads and changes without a word, and what a text must have for it: at least a number of so many digits.
+# Types whose values Spark may silently change, and a pattern that a text must contain for that: a number of digits.
 _SUSPECT: dict[type[T.DataType], str] = {T.ByteType: "[0-9]{3}", T.TimestampType: "[0-9]{13}"}
 
-# A DECIMAL may be text, with commas, with digits of any script, and with escapes in place of each.
+# A DECIMAL may be a string, with commas, digits of any script, and escapes for any of its characters.
 _DIGIT = r"\p{Nd}"
 _E = r"(?:[eE]|\\u00[46]5)"
 _BEFORE_E = rf"(?:[{_DIGIT}.,]|\\u002[cCeE])"
@@ -202,7 +203,7 @@ _MAYBE_HUGE = rf"{_BEFORE_E}{_E}[-+,]*(?:[{_DIGIT}][-+,{_DIGIT}]{{3}}|[-+,{_DIGI
 
 
 def _suspect(fields: T.StructType) -> str:
-    """What is in every text that has a number which its type does not hold."""
+    """A pattern that matches every text with a number that its type cannot represent."""
     found = set()
     for kind in types_in(fields):
         if isinstance(kind, T.DecimalType):
@@ -214,7 +215,7 @@ def _suspect(fields: T.StructType) -> str:
 
 
 def _reduced(fields: T.StructType, kept: tuple[type[T.DataType], ...]) -> T.StructType:
-    """The fields with nothing in them but scalars of these types; those without one are left out."""
+    """Reduce the fields to scalars of these types. Fields without such a scalar are left out."""
     kinds = ((field.name, _only(field.dataType, kept)) for field in fields)
     return T.StructType([T.StructField(name, kind) for name, kind in kinds if kind is not None])
 
@@ -232,7 +233,7 @@ def _only(kind: T.DataType, kept: tuple[type[T.DataType], ...]) -> T.DataType | 
 
 
 def _exactly(fields: T.StructType, data: Column) -> Column:
-    """The fields of a record in a form that keeps all digits."""
+    """Parse the fields of a record as VARIANT, which keeps all digits."""
     return _first(_from_json(map_fields(fields, lambda _: T.VariantType()), data))
 
 
@@ -240,7 +241,7 @@ _Rule: TypeAlias = Callable[[T.DataType, Column], Column]
 
 
 def _conditions(fields: T.StructType, parent: Column, rule: _Rule) -> list[Column]:
-    """The rule for each scalar in the fields, true where it is for one that is there."""
+    """Conditions, one per field, that are true if the rule is true for a scalar in the field."""
     return [F.coalesce(_condition(field.dataType, parent[field.name], rule), F.lit(False)) for field in fields]
 
 
@@ -263,17 +264,17 @@ def _is_changed(kind: T.DataType, column: Column) -> Column:
 
 
 def _is_huge(record: Column, _: T.DataType, column: Column) -> Column:
-    """Whether a DECIMAL is text with an exponent of four digits, or a number that one has made zero or infinity."""
+    """Whether a DECIMAL has an exponent of four digits or more, as text or as a number that became zero or infinity."""
     text = F.replace(column.cast("string"), F.lit(","), F.lit(""))
     lost = text.isin("0.0", "-0.0", "Infinity", "-Infinity") & (F.schema_of_variant(column) == "DOUBLE")
     return text.rlike(rf"[eE][-+]?[{_DIGIT}]{{4}}") | (lost & record.rlike(HUGE_NUMBER))
 
 
 def _digits_after_point(text: Column) -> Column:
-    """How many digits a number needs after the point; null for none."""
+    """Number of digits that a number needs after the decimal point; null if it has no nonzero digit."""
     number = F.replace(text, F.lit(","), F.lit(""))
     mantissa = F.regexp_extract(number, rf"^[-+]?([{_DIGIT}.]*)", 1)
-    # As a double: no exponent is too large for one.
+    # As a double, because an exponent may exceed every integer type.
     exponent = F.coalesce(F.regexp_extract(number, "[eE]([-+]?[0-9]+)$", 1).try_cast("double"), F.lit(0.0))
     fraction = F.regexp_extract(mantissa, rf"[.]([{_DIGIT}]*)$", 1)
     digits = F.replace(mantissa, F.lit("."), F.lit(""))
@@ -283,7 +284,7 @@ def _digits_after_point(text: Column) -> Column:
 
 
 def value_columns(codec: Codec, value: Column) -> list[Column]:
-    """The decoded value spread into the columns that a stage sees."""
+    """The columns of the decoded value that a stage gets."""
     if isinstance(codec, JsonCodec):
         return [value[field.name].alias(field.name) for field in codec.fields]
     return [value.alias("value")]
@@ -291,7 +292,11 @@ def value_columns(codec: Codec, value: Column) -> list[Column]:
 
 @reused
 def encoded_value(codec: Codec, output: T.StructType) -> Column:
-    """The value bytes of a stage's output with this schema.
+    """Encode a stage's output to value bytes.
+
+    Args:
+        codec: Codec of the destination's values.
+        output: Schema of the output.
 
     Raises:
         ConfigError: The columns do not fit the codec.
@@ -328,9 +333,9 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
 
 
 def passed_tombstone(codec: Codec, output: T.StructType) -> Column:
-    """True for a tombstone that the stage let pass unchanged, which must leave as one; the output has ``_kafka``.
+    """A condition that is true for a tombstone that the stage passed unchanged. It must be written as a tombstone.
 
-    A tombstone has no value to decode, so that all its value columns are null.
+    The output must have ``_kafka``. All value columns of a tombstone are null, because it has no value to decode.
     """
     names = [name for name in output.names if name != "_kafka"] if isinstance(codec, JsonCodec) else ["value"]
     nulls = (F.col(_quoted(name)).isNull() for name in names)
@@ -339,10 +344,17 @@ def passed_tombstone(codec: Codec, output: T.StructType) -> Column:
 
 @reused
 def misfit_of(codec: Codec, output: T.StructType) -> Column | None:
-    """Why an output of this schema is none that the codec's schema describes, as text; null where it is one.
+    """A string column with the reason why an output does not fit the codec's schema; null if it fits.
 
-    Types and names are compared before anything runs (`kpipe_platform.spark.sink.output_schema`): what is left are
-    nulls in a NOT NULL field, and texts longer than their VARCHAR or CHAR.
+    `kpipe_platform.spark.sink.output_schema` compares names and types before a job runs. This column covers nulls in
+    NOT NULL fields, and strings that are longer than their VARCHAR or CHAR.
+
+    Args:
+        codec: Codec of the destination's values.
+        output: Schema of the output.
+
+    Returns:
+        The column; None if every output with this schema fits.
     """
     if MISFIT in output.names:
         return F.col(MISFIT)
@@ -363,7 +375,7 @@ def misfit_of(codec: Codec, output: T.StructType) -> Column | None:
 
 
 def _broken(field: T.StructField, column: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
-    """Conditions that are true where a value breaks what is declared, each with what it says of it."""
+    """Conditions that are true if a value violates its declaration, each with the reason as text."""
     if not field.nullable:
         yield column.isNull(), f"{path!r} is null, declared NOT NULL"
     yield from _broken_inside(field.dataType, column, found, path)
@@ -391,7 +403,7 @@ def _broken_element(kind: T.DataType, values: Column, found: T.DataType, path: s
 
 
 def as_key(column: Column, kind: T.DataType) -> Column:
-    """A column as the bytes of a record key: bytes stay, structs become JSON, anything else its text."""
+    """Convert a column to record key bytes: binary stays, nested types become JSON, anything else its text."""
     if isinstance(kind, T.BinaryType):
         return column
     if isinstance(kind, T.StructType | T.MapType | T.ArrayType):
@@ -400,17 +412,22 @@ def as_key(column: Column, kind: T.DataType) -> Column:
 
 
 def as_timestamp_ms(column: Column, kind: T.DataType, name: str) -> Column:
-    """A column as milliseconds since 1970.
+    """Convert a column to milliseconds since the epoch.
+
+    Args:
+        column: The column.
+        kind: Its type.
+        name: Its name, for the message.
 
     Raises:
-        ConfigError: It is neither a timestamp, nor a date, nor a number of milliseconds.
+        ConfigError: It is not a timestamp, a date, or an integer of milliseconds.
     """
     if isinstance(kind, T.TimestampType):
         return F.unix_millis(column)
     if isinstance(kind, T.TimestampNTZType | T.DateType):
         return F.unix_millis(column.cast("timestamp"))
     if isinstance(kind, T.LongType | T.IntegerType | T.NullType):
-        # A pandas column of nulls only has no other type.
+        # NullType is included because a pandas column that has only nulls gets this type.
         return column.cast("long")
     msg = f"timestamp column {name!r} is {kind.simpleString()}"
     raise ConfigError(msg, fix="use a timestamp, a date, or a bigint of milliseconds since 1970", column=name)
@@ -421,12 +438,12 @@ def _quoted(name: str) -> str:
 
 
 def column_at(schema: T.StructType, path: str) -> tuple[Column, T.DataType]:
-    """A column, or a field in a struct column by its dotted path, with its type.
+    """Find a column, or a struct field by its dotted path, and its type.
 
     Raises:
-        ConfigError: There is no such column.
+        ConfigError: The schema has no such column.
     """
-    # A column whose own name has dots goes first.
+    # A column whose name contains dots takes precedence over a path.
     parts = [path] if path in schema.names else path.split(".")
     kind: T.DataType = schema
     for part in parts:

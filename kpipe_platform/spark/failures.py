@@ -1,4 +1,4 @@
-"""Spark's exceptions as kpipe's: whose fault was it, the data's and the stage's, or the platform's?"""
+"""Conversion of Spark's exceptions to kpipe's: stage failures are distinguished from failures of the platform."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from kpipe_platform.errors import (
 from kpipe_platform.policies.faults import qualified_name
 from kpipe_platform.spark.causes import Cause, cause_of, is_of_lost_java, is_sparks, text_of
 
-# Marks in what Spark says where it names neither a Python exception nor a condition of the data.
+# Patterns for errors of Spark that contain neither a Python exception nor a condition that data can cause.
 _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
     (
         r"Failed to find data source: kafka|NoClassDefFoundError: org/apache/kafka|"
@@ -33,7 +33,7 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
     ),
     (
         r"of RPC that terminated with|SESSION_CLOSED|SESSION_NOT_FOUND|SESSION_CHANGED|closed channel|"
-        # A server that was started again asks for another token.
+        # A restarted server requires another token.
         r"StatusCode\.(UNAVAILABLE|UNAUTHENTICATED)",
         EngineUnavailableError,
         "the Spark Connect server was lost, or was restarted",
@@ -64,39 +64,41 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
 )
 _MISSING_PACKAGE = re.compile(r"No module named '(kpipe_platform|confluent_kafka|pyarrow)")
 
-# Exceptions of a Python function that say nothing of its record: a service that it calls is away.
+# Exceptions of a Python function that its record does not cause: a service that the function calls is unreachable.
 _AWAY = re.compile(
     r"(Timeout|TimeoutError|TimeoutException|ConnectTimeout|ReadTimeout|ConnectError|ConnectionError|BrokenPipeError|"
     r"Connection\w*Error|NewConnectionError|MaxRetryError|RemoteDisconnected|URLError|gaierror|ServiceUnavailable|"
     r"TransientError|BrokerUnavailableError|CommitUnknownError|DeliveryError|EngineUnavailableError)$"
 )
-# A stage can overflow too, and of stages that fail at the same time Spark does not say why.
+# Not certain: a stage can overflow too, and if several Spark stages fail at the same time, Spark gives no reason.
 _TIMESTAMP = re.compile(
     r"that overflows when converting to Spark|^\S* long overflow$|STAGE_MATERIALIZATION_MULTIPLE_FAILURES"
 )
 _EXHAUSTED = re.compile(r"(^|\.)MemoryError$|No space left on device|\[Errno 28\]|Too many open files|\[Errno 24\]")
-# A mistake in the code fails on every record.
+# Programming errors, which fail on every record.
 _MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "PicklingError")
-# SQLSTATE classes of conditions that one record can cause: data, cardinality, constraint, external routine, raised.
+# SQLSTATE classes of conditions that one record can cause: data, cardinality, constraint, external routine, raised
+# errors.
 _DATA_STATES = ("21", "22", "23", "38", "39", "P0")
 _OWN_TASK = re.compile(r"kpipe_platform/(spark/sink/task/|spark/source/dead_letters|dead_letters/|kafka/)")
 
 
 def is_classified(error: BaseException) -> bool:
-    """Whether an error is one of kpipe's that says what it means; a stage may raise a bare StageFailedError itself."""
+    """Whether an error is a classified kpipe error. A ``StageFailedError`` that a stage raises itself is not."""
     return isinstance(error, KpipeError) and (not isinstance(error, StageFailedError) or "isolable" in error.attributes)
 
 
 def classify(error: BaseException, where: str) -> KpipeError:
-    """What a failed Spark job, or a stage that raised on the driver, means.
+    """Convert the exception of a Spark job, or of a stage on the driver, to a kpipe error.
 
     Args:
-        error: What was raised.
-        where: The slice.
+        error: The exception.
+        where: The slice, for the message.
 
     Returns:
-        A TransientError when nothing is wrong with the data; a StageFailedError otherwise, with ``isolable`` True
-        where one record may be the reason, and the ``fault``'s facts in ``source``.
+        A ``StageFailedError`` if the stage or the data is the reason; its ``isolable`` is True if a single record may
+        be the cause, and ``source`` has the `Cause`. Otherwise another typed error, for example ``TransientError`` for
+        a service that does not respond.
     """
     if isinstance(error, KpipeError) and is_classified(error):
         return error
@@ -135,10 +137,10 @@ def classify(error: BaseException, where: str) -> KpipeError:
 
 
 def java_lost(when: str) -> EngineUnavailableError:
-    """The error for a Spark in this process whose Java process is gone.
+    """The error for a Spark session in this process whose Java process is gone.
 
     Args:
-        when: The end of the sentence.
+        when: End of the message's sentence.
     """
     return EngineUnavailableError(
         f"Spark's Java process, which this process had started, is gone{when}",
@@ -148,7 +150,7 @@ def java_lost(when: str) -> EngineUnavailableError:
 
 
 def is_away(error: BaseException | None) -> bool:
-    """True for an exception that says nothing of the record a function looked at, or that was raised from one."""
+    """Whether an exception, or one in its ``__cause__`` chain, has another cause than the record being processed."""
     while error is not None:
         if isinstance(error, ConnectionError | TimeoutError | MemoryError | TransientError):
             return True
@@ -173,18 +175,18 @@ def _is_isolable(cause: Cause) -> bool:
     if cause.language == "python":
         inside = cause.file is not None and _OWN_TASK.search(cause.file)
         return not inside and cause.exception_type.rsplit(".", 1)[-1] not in _MISTAKES
-    # What cannot be analysed fails on every slice.
+    # A plan that Spark cannot analyze fails on every slice.
     return cause.condition is None or (cause.sql_state or "").startswith(_DATA_STATES)
 
 
 def may_be_timestamp(error: StageFailedError) -> bool:
-    """Whether the failure may be that of Spark's Kafka source on a timestamp that it cannot convert."""
+    """Whether the failure may come from Spark's Kafka source, for a timestamp that it cannot convert."""
     cause = error.attributes.get("source")
     return isinstance(cause, Cause) and _TIMESTAMP.search(f"{cause.condition} {cause.message}") is not None
 
 
 def root_cause(error: BaseException) -> str:
-    """One line: the innermost cause that Spark's text names, not Spark's wrapper."""
+    """The innermost cause of an exception in one line, without Spark's wrapper."""
     return str(cause_of(error))
 
 

@@ -1,1 +1,1 @@
-"""A Spark Connect server of this machine: its process, its service, its executors."""
+"""A Spark Connect server on this machine: its process, its service, and its executors."""

@@ -1,7 +1,7 @@
-"""The packages that a slice needs on the executors of a cluster, as one archive. Imports no Spark.
+"""An archive of the Python packages that slices need on a cluster's executors. Imports no Spark.
 
-Spark's own Python part comes with Spark. What is in here: kpipe, the packages that its tasks import, what those need,
-and what the user adds. Spark unpacks it into the working folder of each executor.
+The archive contains kpipe, the packages that its tasks import, their requirements, and the user's additions. PySpark is
+not included, because it comes with Spark. Spark unpacks the archive into the working folder of each executor.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from kpipe_platform.errors import ConfigError, EnvironmentSetupError
 __all__ = ["ArchiveManifest", "read_manifest", "write_archive"]
 
 TASK_PACKAGES = ("confluent-kafka", "numpy", "pandas", "pyarrow", "tenacity")
-"""Distributions that tasks import: the writer, Arrow batches, and row functions over pandas."""
+"""Distributions that tasks import, for the writer, Arrow batches, and row functions over pandas."""
 
 MANIFEST = "kpipe-archive.json"
 _OWN = "kpipe_platform"
-# Of no use to a task, and a third of the size.
+# Not needed by tasks, and a third of the size.
 _LEFT_OUT = frozenset({"__pycache__", "tests", "include"})
 _REQUIREMENT = re.compile(r"^\s*([A-Za-z0-9][A-Za-z0-9._-]*)([^;]*)(?:;(.*))?$")
-# Level 9 takes four times as long and saves 2 %.
+# Compression level. Level 9 takes four times as long and saves only 2%.
 _LEVEL = 5
-# The archive of the same packages has the same bytes, so that caches of it hold.
+# A fixed timestamp, so that the same packages make an identical archive and its caches stay valid.
 _TIME = 0
 
 
 @dataclass(frozen=True)
 class ArchiveManifest:
-    """What an archive was made from.
+    """The contents of an archive.
 
     Attributes:
-        python: ``3.11``; the executors' Python must be of the same feature release.
-        machine: ``Linux x86_64``.
+        python: Python feature release, for example ``3.11``. The executors' Python must have the same one.
+        machine: Operating system and machine type, for example ``Linux x86_64``.
         kpipe: Digest of kpipe's own code.
-        distributions: Versions by name.
-        modules: Further modules.
+        distributions: Versions of the distributions, by name.
+        modules: Names of the user's modules.
     """
 
     python: str
@@ -57,13 +57,13 @@ class ArchiveManifest:
     modules: tuple[str, ...] = ()
 
     def check(self, path: Path) -> None:
-        """Refuse an archive that does not go with this process.
+        """Refuse an archive that does not match this process.
 
         Args:
             path: The archive, for the message.
 
         Raises:
-            EnvironmentSetupError: It was made by another Python, or holds other versions.
+            EnvironmentSetupError: The archive is for a different Python, or has different versions.
         """
         differing = []
         if self.python != _python():
@@ -82,16 +82,16 @@ class ArchiveManifest:
 def write_archive(
     path: Path, *, packages: Sequence[str] = (), modules: Sequence[str] = (), without: Sequence[str] = ()
 ) -> ArchiveManifest:
-    """Write the archive; a file that is there is replaced once the new one is complete.
+    """Write the archive. An existing file is replaced only after the new one is complete.
 
     Args:
-        path: Where; its name ends in ``.tar.gz``.
-        packages: Further distributions, with what they need.
-        modules: Modules or packages of the user's that are importable here and in no distribution.
-        without: Distributions that the executors have already.
+        path: Path of the archive. Its name must end in ``.tar.gz``.
+        packages: Further distributions, which are packed with their requirements.
+        modules: The user's modules or packages that can be imported here and are not part of a distribution.
+        without: Distributions that the executors already have.
 
     Raises:
-        ConfigError: The name ends otherwise, or a module or distribution is not here.
+        ConfigError: The name has another ending, or a module or distribution is missing here.
     """
     if not path.name.endswith(".tar.gz"):
         msg = f"The archive would be named {path.name}."
@@ -118,7 +118,7 @@ def write_archive(
             gzip.GzipFile("", "wb", _LEVEL, raw, _TIME) as packed,
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
         ):
-            # First, so that whoever wants to know what it is need not unpack it.
+            # The manifest is the first member, so that it can be read without unpacking the archive.
             _add(archive, MANIFEST, json.dumps(asdict(manifest), indent=1).encode())
             for name, file in sorted(files.items()):
                 _add(archive, name, file.read_bytes())
@@ -129,10 +129,10 @@ def write_archive(
 
 
 def read_manifest(path: Path) -> ArchiveManifest:
-    """What an archive was made from.
+    """Read the manifest of an archive.
 
     Raises:
-        ConfigError: There is no such file, or it is none of `write_archive`.
+        ConfigError: The file cannot be read, or `write_archive` did not make it.
     """
     try:
         with tarfile.open(path, "r:gz") as archive:
@@ -157,19 +157,19 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def _with_requirements(names: Iterable[str], without: set[str]) -> dict[str, Distribution]:
-    """The distributions and all that they need of what is installed, by canonical name."""
+    """The distributions and their installed requirements, by canonical name."""
     found: dict[str, Distribution] = {}
     waiting = [(name, True) for name in names]
     while waiting:
         name, must = waiting.pop()
         key = _canonical(name)
-        # Spark brings its own.
+        # PySpark and py4j come with Spark; kpipe is packed separately.
         if key in found or key in without or key in ("pyspark", "py4j", "kpipe-platform"):
             continue
         try:
             found[key] = distribution(name)
         except PackageNotFoundError as error:
-            # A requirement for another platform or Python is not installed here, and not needed there.
+            # A requirement for another platform or Python version is neither installed here nor needed there.
             if not must:
                 continue
             msg = f"The package {name} is not installed here, so it cannot be packed."
@@ -181,7 +181,7 @@ def _with_requirements(names: Iterable[str], without: set[str]) -> dict[str, Dis
 def _requirements(of: Distribution) -> Iterator[str]:
     for line in of.requires or ():
         match = _REQUIREMENT.match(line)
-        # What an extra needs is needed by nobody who did not ask for the extra.
+        # Requirements of extras are optional, so they are not packed.
         if match is not None and "extra" not in (match.group(3) or ""):
             yield match.group(1)
 
@@ -191,7 +191,7 @@ def _distribution_files(of: Distribution) -> Iterator[tuple[str, Path]]:
         msg = f"The installed {of.metadata['Name']} does not say which files it has, so it cannot be packed."
         raise ConfigError(msg, fix="install it from a wheel, or name its packages with --module")
     for each in of.files:
-        # Scripts and data outside of the packages begin with "..".
+        # Skip scripts and data outside the packages, whose paths begin with "..".
         if ".." in each.parts or _LEFT_OUT.intersection(each.parts):
             continue
         place = Path(str(of.locate_file(each)))

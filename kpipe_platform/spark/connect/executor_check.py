@@ -1,4 +1,4 @@
-"""Whether the executors of a cluster have what a slice needs, found before the first slice needs it."""
+"""Checks, before the first slice, that a cluster's executors have the Python and the packages that slices need."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _PACK = (
 
 
 def check_executors(session: SparkSession, deadline_s: float) -> None:
-    """Run a task for each of the cluster's cores that imports what a slice's tasks import.
+    """Run one task per core of the cluster. Each imports the packages that a slice's tasks import.
 
     Args:
         session: The session of the server.
-        deadline_s: Seconds for it. Executors start within seconds, and then fetch jars and the archive.
+        deadline_s: Deadline for all tasks, seconds. Executors start within seconds, then fetch jars and the archive.
 
     Raises:
-        EnvironmentSetupError: Executors lack packages, or have another Python.
-        EngineUnavailableError: The cluster gave no executor, or the tasks failed otherwise.
+        EnvironmentSetupError: Executors lack packages, or have a different Python.
+        EngineUnavailableError: The cluster ran no task in time, or a task failed for another reason.
     """
     answered: list[BaseException | None] = []
-    # Spark waits for executors for ever; this thread does not.
+    # Spark waits forever for executors, so the job runs in another thread.
     working = threading.Thread(target=_run, args=(session, answered), daemon=True)
     working.start()
     working.join(deadline_s)
@@ -53,14 +53,14 @@ def _run(session: SparkSession, answered: list[BaseException | None]) -> None:
     try:
         tasks = max(session.sparkContext.defaultParallelism, 1)
         session.range(0, tasks, 1, tasks).mapInArrow(_import_all, "python string").collect()
-    except BaseException as error:  # noqa: BLE001  # handed to the thread that waits
+    except BaseException as error:  # noqa: BLE001  # passed to the waiting thread
         answered.append(error)
     else:
         answered.append(None)
 
 
 def _import_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The task: everything that tasks of a slice import, the writer's client library included."""
+    """The task. Its worker imports everything that tasks of a slice import, including the writer's client library."""
     for batch in batches:
         python = [platform.python_version()] * batch.num_rows
         yield pa.RecordBatch.from_pydict({"python": python})

@@ -1,4 +1,4 @@
-"""Where the executors of a cluster have their Python and its packages from. Imports no Spark."""
+"""Where a cluster's executors get Python and its packages. Imports no Spark."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kpipe_platform.spark.connect.executor_archive import read_manifest
 
 __all__ = ["Executors"]
 
-# Name of the folder, in an executor's working folder, that Spark unpacks the archive into.
+# Name of the folder in an executor's working folder into which Spark unpacks the archive.
 _FOLDER = "kpipe_packages"
 _ARCHIVES, _PATH = "spark.archives", "spark.executorEnv.PYTHONPATH"
 _JOINS = {_ARCHIVES: ",", _PATH: ":"}
@@ -23,21 +23,24 @@ class Executors:
     """How executors find Python and its packages.
 
     Args:
-        archive: An archive of `kpipe spark pack`, which Spark sends to them; None: they have the packages already, for
-            example because they run from the driver's image.
-        python: Their Python, as they find it; None: ``python3`` on their PATH where there is an archive, and else the
-            path of the driver's.
+        archive: An archive made with ``kpipe spark pack``, which Spark sends to the executors. None if they already
+            have the packages, for example because they use the driver's image.
+        python: Python command on the executors. Default: with an archive, the driver's ``PYSPARK_PYTHON`` or
+            ``python3``; otherwise the path of the driver's Python.
     """
 
     archive: Path | None = None
     python: str | None = None
 
     def check(self, master: str) -> None:
-        """Refuse what makes no sense before anything is started.
+        """Validate the settings before a server is started.
+
+        Args:
+            master: Spark master of the server.
 
         Raises:
-            ConfigError: A local master has no executors, or the archive is none.
-            EnvironmentSetupError: The archive does not go with this process.
+            ConfigError: The master is local, so it has no executors, or the archive is invalid.
+            EnvironmentSetupError: The archive does not match this process.
         """
         if master.startswith("local") and (self.archive is not None or self.python is not None):
             msg = f"The master {master} has no executors that an archive or a Python could be for."
@@ -46,17 +49,17 @@ class Executors:
             read_manifest(self.archive).check(self.archive)
 
     def settings(self, given: Mapping[str, str]) -> dict[str, str]:
-        """Spark settings: those that are given, and with them what sends the archive."""
+        """Add the settings that send the archive to the given Spark settings."""
         if self.archive is None:
             return dict(given)
-        # Relative: the Python workers are started in the folder into which archives are unpacked.
+        # A relative path, because Python workers start in the folder into which Spark unpacks archives.
         ours = {_ARCHIVES: f"{self.archive.absolute()}#{_FOLDER}", _PATH: _FOLDER}
         joined = {name: _JOINS[name].join(filter(None, [value, given.get(name)])) for name, value in ours.items()}
         return {**given, **joined}
 
     @property
     def environment(self) -> Mapping[str, str]:
-        """Environment of the driver, which names the executors' Python in each task."""
+        """Environment variables for the driver, which sends the path of the executors' Python with each task."""
         python = self.python
         if python is None and self.archive is not None:
             python = os.environ.get("PYSPARK_PYTHON") or "python3"

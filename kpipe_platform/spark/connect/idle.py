@@ -1,20 +1,21 @@
-"""When a server that nobody uses may drop what its clients have left."""
+"""Decides when an unused server may drop data that its clients left behind."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-# By then the jobs of a client that was killed are over too: spark.connect.execute.manager.detachedTimeout and its look.
+# Idle time before a sweep, seconds. By then the jobs of a killed client have ended too, after
+# spark.connect.execute.manager.detachedTimeout and the interval of its check.
 _IDLE_S = 90.0
 
 
 class IdleSweep:
-    """Clears once in each time of idleness.
+    """Clears leftover data once in each idle period.
 
     Args:
-        clients: Number of clients that are attached; None where nobody knows.
-        clear: Drops what is left.
+        clients: Returns the number of attached clients; None if unknown.
+        clear: Drops the leftover data.
         clock: Monotonic seconds; injected for tests.
     """
 
@@ -28,7 +29,7 @@ class IdleSweep:
         self._was_used = False
 
     def look(self) -> None:
-        """Look whether it is time; to be called every few seconds."""
+        """Clear if the server has been idle for long enough. Call this every few seconds."""
         if self._clients() != 0:
             self._since, self._was_used = None, True
         elif self._since is None:

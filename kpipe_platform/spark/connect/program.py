@@ -1,11 +1,10 @@
 """The process of a Spark Connect server: a driver that starts Spark with the Connect plugin, and waits.
 
-Spark's own main class makes every session an isolated one, and those cost each run a Python daemon of its own, which
-takes seconds to start and is never stopped. Sessions of the plugin share one; their settings, views and jobs are apart
-all the same.
+Spark's own main class isolates every session, so each run needs a separate Python daemon, which takes seconds to start
+and is never stopped. Sessions of the plugin share one daemon. Their settings, views and jobs are still separate.
 
-Run as ``python -m kpipe_platform.spark.connect.program FOLDER``. ``server.json`` in the folder says how; ``ready.json``
-appears in it once clients can attach, or ``failed.json`` where what is wrong is known.
+Run it with ``python -m kpipe_platform.spark.connect.program FOLDER``. It reads its options from ``server.json`` in the
+folder. It writes ``ready.json`` once clients can attach, or ``failed.json`` if it fails for a known reason.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def main() -> int:
     """Serve until SIGTERM, or until the JVM ends.
 
     Returns:
-        The exit code: 0 after SIGTERM, 1 where the JVM ended by itself or Spark could not start.
+        The exit code: 0 after SIGTERM, 1 if the JVM ended unexpectedly or Spark could not start.
     """
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s", level=logging.INFO)
     signal.signal(signal.SIGTERM, _exit)
@@ -82,13 +81,13 @@ def main() -> int:
 def _look(sweep: IdleSweep) -> None:
     try:
         sweep.look()
-    except Exception as error:  # noqa: BLE001  # housekeeping is no reason to end a server that works
+    except Exception as error:  # noqa: BLE001  # a failed cleanup must not end the server
         logger.warning("could not look for what clients have left: %s", error)
 
 
 def _exit(_number: int, _frame: FrameType | None) -> None:
     logger.info("stopped by SIGTERM")
-    # A second SIGTERM must not break off what the first began.
+    # A second SIGTERM must not interrupt the shutdown.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     sys.exit(0)
 
@@ -101,7 +100,7 @@ def _warm(session: SparkSession) -> None:
     began = time.monotonic()
     try:
         warm_up(session)
-    except Exception as error:  # noqa: BLE001  # the first slice does the same, and says it to somebody
+    except Exception as error:  # noqa: BLE001  # the first slice would report the same error
         logger.warning("could not warm up: %s", error)
     else:
         logger.info("warm after %.1f s", time.monotonic() - began)
@@ -116,12 +115,12 @@ def _end_jvm() -> None:
     if SparkContext._gateway is None:
         return
     process = _jvm_process()
-    # Spark's JVM ends in an orderly way when this pipe closes; it deletes its temporary folders then.
+    # When this pipe closes, Spark's JVM shuts down cleanly and deletes its temporary folders.
     with suppress(OSError):
         process.stdin.close()
     try:
         process.wait(_JVM_DEADLINE_S)
-    except Exception:  # noqa: BLE001  # subprocess.TimeoutExpired, or whatever another launcher's process raises
+    except Exception:  # noqa: BLE001  # subprocess.TimeoutExpired, or an exception of another launcher's process
         process.kill()
 
 

@@ -1,4 +1,4 @@
-"""A Spark Connect server on this machine: started, waited for, stopped. Imports no Spark itself."""
+"""Starting and stopping a Spark Connect server on this machine. Does not import Spark itself."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ __all__ = ["ConnectServer", "has_client", "spark_version"]
 
 _PROGRAM = "kpipe_platform.spark.connect.program"
 OPTIONS, READY, FAILED = "server.json", "ready.json", "failed.json"
-"""Files of the server's folder: how it is to be started; written by it once clients can attach, or cannot ever."""
-# Three seconds on a machine with nothing else to do; a busy one takes half a minute.
+"""Files in the server's folder: its options, and what it writes once clients can attach or once its start failed."""
+# A start takes three seconds on an idle machine and half a minute on a busy one.
 _READY_DEADLINE_S = 180.0
 _POLL_S = 0.1
 _STOP_DEADLINE_S = 15.0
 _PORT_TRIES = 3
-# Of the environment of whoever starts it: they would make a client of the server.
+# Environment variables that are not passed to the server, because they would make it a client.
 _CLIENTS_ONLY = ("SPARK_REMOTE", "SPARK_LOCAL_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE")
 _RESERVED = (
     "spark.master",
@@ -46,12 +46,12 @@ _RESERVED = (
 )
 _SETTINGS = {
     "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
-    # The token goes over the wire as it is, so nobody elsewhere may connect.
+    # The token is sent without encryption, so only this machine may connect.
     "spark.connect.grpc.binding.address": LOOPBACK,
     "spark.connect.grpc.port.maxRetries": "0",
     "spark.python.daemon.module": "kpipe_platform.spark.connect.worker_daemon",
     "spark.python.worker.reuse": "false",
-    # The jobs of a client that was killed end within a minute of it, not five.
+    # End the jobs of a killed client after one minute instead of five.
     "spark.connect.execute.manager.detachedTimeout": "60s",
 }
 
@@ -59,19 +59,19 @@ _SETTINGS = {
 class ConnectServer:
     """A warm engine for `SparkEngine(remote=...)`: one JVM, to which each run attaches.
 
-    It listens on the loopback interface only, takes processes of this user only (by a token that they find in a file),
-    and has the Kafka connector and this interpreter's packages. It ends with this process, however that ends, unless
-    ``detached``.
+    It listens only on the loopback interface, accepts only processes of this user (which read its token from a file),
+    and has the Kafka connector and this interpreter's packages. Unless ``detached``, it ends when this process ends,
+    even if that is killed.
 
     Args:
-        folder: Folder for its log, settings and temporary files; a temporary one by default.
-        master: Where its jobs run: ``local[*]``, or a cluster's master.
-        executors: Where a cluster's executors have their Python and its packages from.
-        port: Port that it listens on; one that is free by default.
-        settings: Spark settings that win over the defaults.
-        warm: Do some work before anybody asks, so that the first slice finds Spark's classes loaded.
-        detached: Outlive this process.
-        ready_deadline_s: Seconds for becoming ready.
+        folder: Folder for the log, settings and temporary files. Default: a temporary folder.
+        master: Spark master: ``local[*]``, or a cluster's master.
+        executors: Where a cluster's executors get Python and its packages.
+        port: Port to listen on. Default: a free port.
+        settings: Spark settings that override the defaults.
+        warm: Run some jobs after the start, so that Spark's classes are loaded before the first slice.
+        detached: Keep running after this process ends.
+        ready_deadline_s: Deadline for becoming ready, seconds.
         progress: Called with a line of text for each step; details are indented.
     """
 
@@ -121,31 +121,31 @@ class ConnectServer:
 
     @property
     def pid(self) -> int | None:
-        """Process id of its driver; None while it does not run."""
+        """Process id of the driver; None if the server is not running."""
         return None if self._process is None else self._process.pid
 
     @property
     def log_path(self) -> Path:
-        """Its log file."""
+        """Path of the log file."""
         return self._home / "server.log"
 
     def is_running(self) -> bool:
-        """Tell whether its process is there."""
+        """Whether the server's process is running."""
         return self._process is not None and self._process.is_running()
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines that it logged since its last start."""
+        """The last lines that the server logged since its last start."""
         return "" if self._process is None else self._process.log_tail(lines)
 
     def start(self) -> None:
-        """Start it and wait until clients can attach.
+        """Start the server and wait until clients can attach.
 
         Raises:
-            EnvironmentSetupError: Java, pyspark, its jars, the client's packages or the port are missing; or the
-                executors of a cluster lack packages.
-            ConfigError: There is an archive for executors where there are none.
-            EngineUnavailableError: It did not become ready.
-            RuntimeError: It is running already.
+            EnvironmentSetupError: Java, pyspark, its jars or the client's packages are missing, the port is in use, or
+                a cluster's executors lack packages.
+            ConfigError: There are settings for executors although the master is local, or the archive is invalid.
+            EngineUnavailableError: The server did not become ready.
+            RuntimeError: The server is already running.
         """
         if self.is_running():
             msg = f"the Spark Connect server is running already, at {self.remote}"
@@ -168,7 +168,7 @@ class ConnectServer:
                 return
 
     def stop(self) -> None:
-        """Stop it and delete its temporary files. Nothing happens when it does not run."""
+        """Stop the server, if it is running, and delete its temporary files."""
         if self._process is not None:
             self._process.stop(_STOP_DEADLINE_S)
             self._process = None
@@ -180,7 +180,7 @@ class ConnectServer:
             self._made = None
 
     def kill(self) -> None:
-        """End it by SIGKILL, as a crash would; its JVM follows when it notices."""
+        """Kill the server's process with SIGKILL, to simulate a crash. Its JVM ends when it detects this."""
         if self._process is not None:
             self._process.kill()
 
@@ -193,7 +193,14 @@ class ConnectServer:
         return home
 
     def _try(self, last: bool) -> bool:
-        """Start it on the port that was chosen; False when somebody else has taken that meanwhile."""
+        """Start the server on the chosen port.
+
+        Args:
+            last: Whether a port conflict is an error.
+
+        Returns:
+            False if another process took the port in the meantime.
+        """
         ready = self._home / READY
         for each in (ready, self._home / FAILED):
             each.unlink(missing_ok=True)
@@ -201,7 +208,7 @@ class ConnectServer:
         write_private(self._home / OPTIONS, json.dumps(self._options(), indent=1))
         environment = {name: value for name, value in os.environ.items() if name not in _CLIENTS_ONLY}
         environment |= self._executors.environment
-        # Not among the settings: PySpark puts these on its JVM's command line.
+        # Not a Spark setting, because PySpark passes those on the JVM's command line.
         environment[TOKEN_VARIABLE] = keep_token(self._port or 0)
         process = ManagedProcess(
             [sys.executable, "-m", _PROGRAM, self._home],
@@ -229,12 +236,12 @@ class ConnectServer:
         return True
 
     def _failed(self, what: str) -> EngineUnavailableError:
-        # Quoted, because a temporary folder takes the log with it.
+        # The message quotes the log, because the log is deleted with a temporary folder.
         msg = f"The Spark Connect server {what}. The last lines of its log:\n{self.log_tail(60)}"
         return EngineUnavailableError(msg, fix="see what the log says, mend that and start it again")
 
     def _told(self) -> KpipeError | None:
-        """The error that its process left, where it knew what was wrong."""
+        """The error that the server's process reported; None if there is none."""
         try:
             left = json.loads((self._home / FAILED).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -254,7 +261,7 @@ class ConnectServer:
             "app_name": "kpipe",
             "settings": settings,
             "warm": self._warm,
-            # Sooner than this process gives up, so that what is wrong is told.
+            # Less than this process's own deadline, so that the server can report the reason.
             "executors_deadline_s": self._ready_deadline_s * 2 / 3,
         }
 
@@ -263,7 +270,7 @@ def spark_version() -> str:
     """Version of the installed pyspark.
 
     Raises:
-        EnvironmentSetupError: There is none.
+        EnvironmentSetupError: pyspark is not installed.
     """
     try:
         return version("pyspark")

@@ -1,4 +1,4 @@
-"""One Spark Connect server for a developer's machine, which outlives the command that started it."""
+"""A Spark Connect server for a developer's machine. It keeps running after the command that started it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _STOP_DEADLINE_S = 15.0
 
 @dataclass(frozen=True)
 class EngineOptions:
-    """How to start the server.
+    """Options for starting the server.
 
     Attributes:
-        master: Where its jobs run.
-        port: Its port; by default 15002, or another one when that is taken.
-        settings: Spark settings that win over the defaults.
-        executors: Where a cluster's executors have their Python and its packages from.
+        master: Spark master: ``local[*]``, or a cluster's master.
+        port: Port of the server. Default: 15002, or a free port if that is in use.
+        settings: Spark settings that override the defaults.
+        executors: Where a cluster's executors get Python and its packages.
     """
 
     master: str = "local[*]"
@@ -40,17 +40,17 @@ class EngineOptions:
 
 @dataclass(frozen=True)
 class EngineStatus:
-    """What is known about the server.
+    """Status of the server.
 
     Attributes:
-        state: ``crashed`` when it does not run though nobody stopped it.
-        remote: Its address, for ``SparkEngine(remote=...)``; None until clients can attach.
-        master: Where its jobs run.
-        pid: Its process id; None when it does not run.
-        log: Its log file.
-        token: The file with the token that clients need; kpipe's find it by themselves.
-        clients: Processes that are attached; None where this machine does not say (macOS).
-        spark_version: Version of the installed pyspark, which is the server's.
+        state: State of the server. ``crashed`` means that it is not running although it was not stopped.
+        remote: Address for ``SparkEngine(remote=...)``; None until clients can attach.
+        master: Spark master of the server.
+        pid: Process id; None if the server is not running.
+        log: Path of the log file.
+        token: Path of the file with the token that clients need. Clients of kpipe find it automatically.
+        clients: Number of attached clients; None if the operating system does not report it (macOS).
+        spark_version: Version of the installed pyspark, which the server uses.
     """
 
     state: Literal["running", "starting", "crashed", "stopped"]
@@ -64,19 +64,19 @@ class EngineStatus:
 
     @property
     def address(self) -> str | None:
-        """Where clients find it."""
+        """Address for clients."""
         return self.remote
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """The status as plain values, for JSON."""
         return asdict(self)
 
 
 class EngineService(LocalService[EngineOptions, EngineStatus, ConnectServer]):
-    """Starts, finds again and stops the server of one state folder; slices at work on one that is stopped fail.
+    """Starts, finds and stops the server of one state folder. Stopping it fails the slices that it is processing.
 
     Args:
-        folder: Where it remembers the server; ``spark`` in the state folder by default.
+        folder: Folder with the server's state. Default: ``spark`` in kpipe's state folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -84,7 +84,7 @@ class EngineService(LocalService[EngineOptions, EngineStatus, ConnectServer]):
         self._pid_file = PidFile(self.folder / "server.pid")
 
     def status(self) -> EngineStatus:
-        """Look whether the server's process runs."""
+        """Check whether the server's process is running."""
         state = self._state.read()
         if state is None:
             return EngineStatus("stopped", spark_version=spark_version())
@@ -125,7 +125,7 @@ class EngineService(LocalService[EngineOptions, EngineStatus, ConnectServer]):
             detached=detached,
             progress=progress,
         )
-        # Written first, so that a start that is broken off can be cleaned up.
+        # Written before the start, so that an interrupted start can be cleaned up.
         self._write(options.master, None)
         try:
             server.start()
@@ -136,11 +136,11 @@ class EngineService(LocalService[EngineOptions, EngineStatus, ConnectServer]):
         return server
 
     def _clear(self) -> None:
-        # What is left of a server that crashed, or whose start was broken off.
+        # Remove the remains of a server that crashed or whose start was interrupted.
         state = self._state.read()
         if state is None:
             return
-        # Said first, because a command in the foreground would take its server's end for a crash.
+        # Written before the stop; otherwise a command in the foreground would report the server's end as a crash.
         self._write(state["master"], state["remote"], stopping=True)
         identity = self._pid_file.running()
         if identity is not None:

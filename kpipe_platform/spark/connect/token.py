@@ -1,8 +1,8 @@
-"""The token that a Spark Connect server on this machine asks for: who may connect can run code as its user.
+"""The token that a Spark Connect server on this machine requires, since a client can run code as the server's user.
 
-It is kept in a file that only this user may read, one for each port, so that every process of the user that knows the
-server's address can attach. It is nowhere else: not in the address, which is logged, and not on a command line, which
-all users of the machine can read.
+The token is stored in a file for each port, which only this user may read, so that every process of the user that has
+the server's address can attach. It is not part of the address, which is logged, and not on a command line, which all
+users of the machine can read.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ __all__ = ["TOKEN_VARIABLE", "USUAL_PORT", "forget_token", "keep_token", "token_
 
 TOKEN_VARIABLE = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105  # Spark's own environment variable
 USUAL_PORT = 15002
-"""Spark's own port for Connect servers."""
+"""Spark's default port for Connect servers."""
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def token_file(port: int) -> Path:
-    """Where the token of the server on a port is kept."""
+    """Path of the file with the token of the server on a port."""
     return state_dir() / "spark-tokens" / str(port)
 
 
 def keep_token(port: int) -> str:
-    """A token for a server that is about to start: a new one, unless the environment names it.
+    """Store the token for a server that is about to start.
 
     Returns:
-        The token, which is now in its file.
+        The token from the environment variable ``SPARK_CONNECT_AUTHENTICATE_TOKEN``, or else a new one.
     """
     token = os.environ.get(TOKEN_VARIABLE) or secrets.token_urlsafe(32)
     path = token_file(port)
@@ -43,18 +43,19 @@ def keep_token(port: int) -> str:
 
 
 def forget_token(port: int) -> None:
-    """Delete the token of a server that was stopped."""
+    """Delete the token of a stopped server."""
     token_file(port).unlink(missing_ok=True)
 
 
 def token_for(remote: str) -> str | None:
-    """The token for a server on the loopback interface; None for another one, or where none is known.
+    """The token for a server on the loopback interface; None for other servers, or if there is no token.
 
     Args:
-        remote: Its address. Where that has a token of its own, or asks for TLS, Spark's client does what it says.
+        remote: The server's address. If it contains a token or requests TLS, the result is None, because Spark's client
+            handles both.
     """
     address = urlsplit(remote)
-    # The path holds Spark's parameters: "/;use_ssl=true;token=...".
+    # The path contains Spark's parameters: "/;use_ssl=true;token=...".
     if address.hostname not in _LOOPBACK or "token=" in address.path or "use_ssl=" in address.path:
         return None
     try:
@@ -64,5 +65,5 @@ def token_for(remote: str) -> str | None:
 
 
 def without_token(remote: str) -> str:
-    """A server's address for logs and messages."""
+    """A server's address for logs and messages, with its token masked."""
     return re.sub(r"(?<=token=)[^;]*", "***", remote)

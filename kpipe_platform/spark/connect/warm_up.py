@@ -1,4 +1,4 @@
-"""What the first slice would otherwise wait for: Spark's classes, its code generator, the Python daemon."""
+"""Warming up a server: loads Spark's classes, its code generator and the Python daemon before the first slice."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ROWS = 2_000
 
 
 def warm_up(session: SparkSession) -> None:
-    """Do a slice's kind of work on made-up rows: parse JSON, cache, filter, shuffle, call Python, write JSON.
+    """Run the operations of a slice on generated rows: parse JSON, cache, filter, shuffle, call Python, write JSON.
 
     Args:
         session: The session of the server.

@@ -1,10 +1,9 @@
-"""Spark's Python daemon, with what tasks import loaded before the first worker is forked.
+"""Spark's Python daemon, which imports the packages of tasks before it forks the first worker.
 
-Named by ``spark.python.daemon.module`` of a local session and of a Spark Connect server. A worker forked from here
-costs about 20 ms and does not import pandas and Arrow again, which takes a second. That matters where workers do not
-last: one whose task failed ends, and the server turns the reuse of workers off, because a worker that served one run
-would keep the modules of that run's code and silently compute the next run, whose code was edited in between, by the
-old one.
+A local session and a Spark Connect server set it with ``spark.python.daemon.module``. Forking a worker from it takes
+about 20 ms, and the worker need not import pandas and Arrow again, which takes a second. This matters if workers are
+short-lived. A worker ends when its task fails. The server also disables the reuse of workers, because a reused worker
+would keep the modules of an earlier run and silently run old code after the user has edited it.
 """
 
 from __future__ import annotations

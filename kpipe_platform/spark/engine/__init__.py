@@ -1,1 +1,1 @@
-"""The Spark session: settings, attaching to servers, cancelling."""
+"""The Spark session: settings, attaching to servers, and canceling jobs."""

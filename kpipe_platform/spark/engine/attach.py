@@ -1,6 +1,6 @@
-"""Sessions on Spark Connect servers: one a server in this process, checked before use, released when nobody needs it.
+"""Sessions on Spark Connect servers: one per server and settings, checked before use, released when unused.
 
-A session costs about 20 ms. What it leaves behind on the server, if it is not released, stays there for an hour.
+Opening a session takes about 20 ms. If it is not released, its state stays on the server for an hour.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ __all__ = ["attach", "detach", "is_reachable", "tasks_of"]
 logger = logging.getLogger(__name__)
 
 _REACH_S = 5.0
-# A session is asked whether it is still there (3 ms) when it was not used for so long.
+# A session that was checked longer ago than this is checked again before use (3 ms), seconds.
 _TRUSTED_S = 1.0
-# Spark's own client goes on asking a server that is gone for ten minutes: here it is five seconds.
+# Spark's own client retries for ten minutes if a server is gone. With these settings it retries for five seconds.
 _RETRIES = 5
 _BACKOFF_MAX_MS = 2_000
 _SPLITS = re.compile(r"splits=(?:Some\()?(\d+)")
@@ -53,16 +53,16 @@ _lock = threading.RLock()
 
 
 def attach(settings: EngineSettings, config: dict[str, str], holder: object) -> SparkSession:
-    """This process's session on the server; opened when there is none, and again when the server was restarted.
+    """Get this process's session on the server. Opens one if there is none, or if the server was restarted.
 
     Args:
-        settings: Which server.
-        config: Settings of the session.
-        holder: Who needs it, until `detach`.
+        settings: Engine settings with the server's address.
+        config: Spark settings of the session.
+        holder: Owner that keeps the session open until `detach`.
 
     Raises:
-        ConfigError: A package is missing, or this process runs a Spark of its own.
-        EngineUnavailableError: The server does not answer.
+        ConfigError: A package is missing, the token is wrong, or this process runs its own Spark.
+        EngineUnavailableError: The server does not respond, or refuses the session.
     """
     remote = settings.remote or ""
     key = (remote, settings.app_name, tuple(sorted(config.items())))
@@ -83,7 +83,7 @@ def attach(settings: EngineSettings, config: dict[str, str], holder: object) -> 
 
 
 def detach(holder: object) -> None:
-    """Let go of sessions; those that nobody holds any more are released on their servers."""
+    """Remove a holder from all sessions. Sessions without holders are released on their servers."""
     with _lock:
         for key, found in list(_attached.items()):
             found.holders.discard(holder)
@@ -93,7 +93,7 @@ def detach(holder: object) -> None:
 
 
 def tasks_of(session: SparkSession) -> int | None:
-    """How many tasks the session's server runs at once; None where it does not say."""
+    """Number of tasks that the session's server runs at once; None if unknown."""
     with _lock:
         found = next((each for each in _attached.values() if each.session is session), None)
         if found is not None and found.tasks is not None:
@@ -105,7 +105,7 @@ def tasks_of(session: SparkSession) -> int | None:
 
 
 def is_reachable(session: SparkSession) -> bool:
-    """Whether it is worth asking the session anything; True for one that is not of a Connect server."""
+    """Whether the session's server can be reached. True for a session that `attach` did not open."""
     with _lock:
         found = next((each for each in _attached.values() if each.session is session), None)
     return found is None or (not found.session.is_stopped and _reach(found.remote) is None)
@@ -151,7 +151,7 @@ def _builder(remote: str) -> Any:
 
     from kpipe_platform.spark.engine.loopback_channel import LoopbackChannel
 
-    # As PySpark's own builder does for an address: this process may not start a Spark of its own any more.
+    # PySpark's own builder sets this too: from now on this process cannot start its own Spark.
     os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
     return RemoteSession.builder.channelBuilder(LoopbackChannel(remote, token))
 
@@ -174,7 +174,7 @@ def _is_there(found: _Attached) -> bool:
         return False
     try:
         found.session.conf.get("spark.app.name", None)
-    except Exception as error:  # noqa: BLE001  # whatever it is: another session is the answer
+    except Exception as error:  # noqa: BLE001  # after any failure a new session is opened
         logger.info("session %s on %s: %s", found.session.session_id, without_token(found.remote), error)
         return False
     found.checked_s = time.monotonic()
@@ -184,13 +184,13 @@ def _is_there(found: _Attached) -> bool:
 def _close(found: _Attached) -> None:
     if found.session.is_stopped:
         return
-    # Without an answer there is nothing to release, and asking for it would take seconds.
+    # If the server is unreachable, there is nothing to release, and the request would take seconds.
     found.session.release_session_on_close = _reach(found.remote) is None
     found.session.stop()
 
 
 def _reach(remote: str) -> OSError | None:
-    """Why the server's port cannot be connected to; None where it can."""
+    """Try to connect to the server's port. Returns the error; None if the connection succeeds."""
     address = urlsplit(remote)
     try:
         socket.create_connection((address.hostname or "", address.port or USUAL_PORT), _REACH_S).close()
@@ -204,10 +204,11 @@ def _ask_tasks(session: SparkSession) -> int | None:
         master = session.conf.get("spark.master", None) or ""
         if "*" not in master and (tasks := local_tasks(master)) is not None:
             return tasks
-        # A plan's default number of parts: the cores of a local master, or of the executors that a cluster has now.
+        # The default number of splits in a plan is the number of cores of a local master or of a cluster's current
+        # executors.
         plan = session.sql("EXPLAIN SELECT * FROM range(1000000)").collect()[0][0]
         splits = _SPLITS.search(plan)
-    except Exception as error:  # noqa: BLE001  # an assumption takes its place
+    except Exception as error:  # noqa: BLE001  # the caller uses a default
         logger.info("the server does not say how many tasks it runs at once: %s", error)
         return None
     return int(splits.group(1)) if splits else None
@@ -221,5 +222,5 @@ def _release_all() -> None:
 
 
 atexit.register(_release_all)
-# A forked child must not release what its parent uses.
+# A forked child must not release its parent's sessions.
 os.register_at_fork(after_in_child=_attached.clear)

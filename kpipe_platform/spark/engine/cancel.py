@@ -1,4 +1,4 @@
-"""Cancelling Spark jobs: the same on classic and over Connect."""
+"""Canceling Spark jobs, on classic Spark and Spark Connect."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from kpipe_platform.spark.failures import classify
 
 
 def tag_jobs(session: object, tag: str) -> None:
-    """Tag the jobs that this thread starts from now on, so that `cancel_jobs` finds them.
+    """Tag the jobs that this thread starts from now on, so that `cancel_jobs` can find them.
 
-    On classic Spark the tag is the context's: a tag of the session is known only to the thread that has set it.
+    On classic Spark the tag is set on the context, because a session's tag is visible only to the thread that set it.
 
     Raises:
         EngineUnavailableError: The session is gone.
@@ -29,7 +29,7 @@ def tag_jobs(session: object, tag: str) -> None:
 
 
 def cancel_jobs(session: object, tag: str) -> None:
-    """Cancel the running jobs with a tag, from whichever thread; other jobs of the session go on."""
+    """Cancel the running jobs with a tag. Can be called from any thread; other jobs of the session continue."""
     spark = cast("SparkSession", session)
     if is_remote():
         spark.interruptTag(tag)

@@ -1,4 +1,4 @@
-"""The channel to a Spark Connect server of this machine that asks for a token."""
+"""The gRPC channel to a Spark Connect server on this machine that requires a token."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ __all__ = ["LoopbackChannel"]
 class LoopbackChannel(DefaultChannelBuilder):
     """Sends a token without TLS, over the loopback interface only.
 
-    Spark's own builder does so where the host is called ``localhost``. That name may stand for ``::1`` too, where
-    another user could wait for the token while the server listens on 127.0.0.1.
+    Spark's own builder does so if the host is ``localhost``. That name may also resolve to ``::1``, where another user
+    could listen to obtain the token while the server listens on 127.0.0.1.
 
     Args:
         remote: The server's address.
@@ -24,7 +24,7 @@ class LoopbackChannel(DefaultChannelBuilder):
         self.set(self.PARAM_TOKEN, token)
 
     def toChannel(self) -> grpc.Channel:
-        """The channel; gRPC refuses to send the token where the server's address is not of this machine."""
+        """Make the channel. gRPC refuses to send the token if the server is not on this machine."""
         credentials = grpc.composite_channel_credentials(
             grpc.local_channel_credentials(), grpc.access_token_call_credentials(self.token)
         )

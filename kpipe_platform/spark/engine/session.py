@@ -1,4 +1,4 @@
-"""The Spark session: started at first use, with the connector that matches the installed pyspark."""
+"""The Spark session: started at first use, with the Kafka connector that matches the installed pyspark."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from kpipe_platform.spark.failures import java_lost
 
 logger = logging.getLogger(__name__)
 
-# What a slice of a topic needs of Spark; a user's own settings go before.
+# Spark settings for processing slices. A user's own settings override them.
 _DEFAULTS = {
-    # Ten thousand Kafka records a batch keep the Python worker's memory flat.
+    # Batches of 10,000 Kafka records limit the memory of the Python worker.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
-    # And so do a few MiB a batch where records are large.
+    # Limits the memory if records are large.
     "spark.sql.execution.arrow.maxBytesPerBatch": "8m",
-    # 200 shuffle partitions suit a warehouse, not a slice.
+    # Spark's default of 200 shuffle partitions is too many for a slice.
     "spark.sql.shuffle.partitions": "8",
     # Compressing a slice's cached rows costs more than it saves: they are read once or twice.
     "spark.sql.inMemoryColumnarStorage.compressed": "false",
@@ -34,33 +34,35 @@ _DEFAULTS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # The default keeps a driver of a small job at 1 GB; a persisted slice of a million records needs more.
+    # The default is 1 GB; a persisted slice of a million records needs more.
     "spark.driver.memory": "2g",
-    # A slice is a batch job: throughput counts, not pauses.
+    # A slice is a batch job, for which throughput matters more than short pauses.
     "spark.driver.extraJavaOptions": "-XX:+UseParallelGC",
 }
 _LOCAL = {
-    # A local engine shuffles through the memory of one machine, where compressing costs more than it saves.
+    # A local engine shuffles within one machine, where compression costs more than it saves.
     "spark.shuffle.compress": "false",
-    # A Python worker whose task failed ends, and the next one would import pandas and Arrow again: about a second.
+    # A Python worker ends if its task fails. Without this daemon, the next worker would import pandas and Arrow again,
+    # which takes about a second.
     "spark.python.daemon.module": "kpipe_platform.spark.connect.worker_daemon",
 }
-# Settings of a driver that a Connect client does not have.
+# Driver settings, which do not apply to a Connect client.
 _CLASSIC_ONLY = ("spark.ui.", "spark.driver.")
 
 
 def get_session(settings: EngineSettings, holder: object = None) -> SparkSession:
-    """The session of this process for these settings; started when there is none.
+    """Get this process's session for these settings. Starts one if there is none.
 
     Args:
-        settings: Which Spark.
-        holder: Who needs it, until `connect_sessions.detach`; for a Connect server only.
+        settings: The engine settings.
+        holder: Owner that keeps a session on a Connect server open until `kpipe_platform.spark.engine.attach.detach`.
 
     Raises:
+        ConfigError: This process already uses another kind of engine (its own Spark or a Connect server).
         EnvironmentSetupError: Java or the connector jars are missing.
-        EngineUnavailableError: The Connect server does not answer, or the Java process of this one is gone.
+        EngineUnavailableError: The Connect server does not respond, or this process's Java process is gone.
     """
-    # Spark starts its workers with the first python3 on PATH, which is seldom the one that has our packages.
+    # By default Spark starts its workers with the first python3 on PATH, which often lacks the required packages.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     if settings.remote:

@@ -1,4 +1,4 @@
-"""Which Spark to use."""
+"""Settings of the Spark engine."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.connect.token import without_token
 
 _LOCAL = re.compile(r"^local(?:\[(\d+|\*)(?:,\s*\d+)?\])?$")
-# Tasks at once that are assumed of an engine that does not say.
+# Default number of parallel tasks if the engine does not report it.
 ASSUMED_TASKS = 4
 
 
 @dataclass(frozen=True)
 class EngineSettings:
-    """Which Spark to use.
+    """Settings of the Spark engine.
 
     Args:
-        master: ``local[*]``, or a cluster's master; not with ``remote``.
-        remote: A Spark Connect server, ``sc://host:port``.
-        app_name: Name in Spark's UI.
+        master: ``local[*]`` (default), or a cluster's master. Must not be combined with ``remote``.
+        remote: Address of a Spark Connect server, ``sc://host:port``.
+        app_name: Application name in Spark's UI.
         config: Spark settings.
-        parallelism: Tasks that the engine runs at once; None: the cores of a local master, what a Connect server says,
-            else 4.
+        parallelism: Number of tasks that the engine runs at once. Default: the cores of a local master, the number that
+            a Connect server reports, or 4.
     """
 
     master: str | None = None
@@ -47,14 +47,14 @@ class EngineSettings:
 
     @property
     def known_tasks_at_once(self) -> int | None:
-        """How many tasks the engine runs at once, where that is known without asking it."""
+        """Number of tasks that the engine runs at once; None if only the engine can report it."""
         if self.parallelism is not None:
             return self.parallelism
         return None if self.remote else local_tasks(self.master or "local[*]")
 
 
 def local_tasks(master: str) -> int | None:
-    """Tasks at once of a local master on this machine; None for another master."""
+    """Number of parallel tasks of a local master on this machine; None for any other master."""
     local = _LOCAL.match(master)
     if local is None:
         return None

@@ -1,1 +1,1 @@
-"""Columns to Kafka: rows, the writer's job, and its outcome."""
+"""Writing a stage's output to Kafka: the writer's rows, its Spark job, and its outcome."""

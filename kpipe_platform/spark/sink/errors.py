@@ -1,4 +1,4 @@
-"""The errors of a slice that its records stop: failed, too many of them, or refused by the destination."""
+"""Errors for slices that failed or rejected records stop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TOP_REASONS = 10
 
 
 def stopped_by_faults(spec: WriterSpec, outcome: Outcome) -> Exception:
-    """The error of a run that a failed record stops, by the action."""
+    """The error for a run that a failed record stops; its type depends on the record's action."""
     samples = outcome.samples
     if samples and samples[0].action is FaultAction.RETHROW:
         fault = samples[0].fault
@@ -34,7 +34,7 @@ def stopped_by_faults(spec: WriterSpec, outcome: Outcome) -> Exception:
 
 
 def over_limit(spec: WriterSpec, outcome: Outcome) -> DeadLetterLimitError:
-    """The error of a slice of which too many records failed."""
+    """The error for a slice in which more records failed than the limit allows."""
     total = outcome.total
     failed = total.dead_lettered + total.skipped
     return too_many_faults(str(spec.slice), spec.limit, failed, total.read, outcome.reasons)
@@ -43,7 +43,7 @@ def over_limit(spec: WriterSpec, outcome: Outcome) -> DeadLetterLimitError:
 def too_many_faults(
     where: str, limit: DeadLetterLimit, failed: int, read: int, reasons: Mapping[str, int]
 ) -> DeadLetterLimitError:
-    """The error of work of which more records failed than the limit allows."""
+    """The error for a slice, or other work, in which more records failed than the limit allows."""
     top = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_TOP_REASONS]
     listed = "\n".join(f"    {count:,} x {reason}" for reason, count in top)
     msg = (
@@ -60,7 +60,7 @@ def too_many_faults(
 
 
 def rejected_records(spec: WriterSpec, rejected: Mapping[Rejected, Fault]) -> DestinationRejectedError:
-    """The error of a run that the destination's refusals stop."""
+    """The error for a run that stops because the destination rejects records."""
     where, fault = next(iter(rejected.items()))
     at = "an output record"
     if isinstance(where, tuple):
@@ -74,7 +74,7 @@ def rejected_records(spec: WriterSpec, rejected: Mapping[Rejected, Fault]) -> De
 
 
 def reasons_of(rejected: Mapping[Rejected, Fault]) -> dict[str, int]:
-    """Number of refused records by kind."""
+    """Number of rejected records by kind of fault."""
     reasons: dict[str, int] = {}
     for fault in rejected.values():
         reasons[fault.kind] = reasons.get(fault.kind, 0) + 1

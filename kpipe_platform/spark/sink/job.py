@@ -1,4 +1,4 @@
-"""The driver's side of the write: the passes over a slice, and what they mean."""
+"""The driver's side of the write: runs the passes over a slice and evaluates their outcomes."""
 
 from __future__ import annotations
 
@@ -32,46 +32,47 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A slice of which the destination will not take this many records has another problem than its records.
+# If the destination rejects this many records of a slice, the records are not the cause.
 _MAX_REJECTED = 100_000
-# Passes over one slice: write, find the refused, write without them; twice, for refusals that hide behind others.
+# Passes over one slice: write, find the refused records, write without them. Twice, because a refused record can hide
+# another one.
 _MAX_PASSES = 6
 
 
 def write_slice(
     output: WriterRows | None, frames: list[SliceFrames], spec: WriterSpec, notes: StageNotes | None = None
 ) -> Outcome:
-    """Write a slice, in as many passes as its rejections need.
+    """Write a slice. Rejected records may require several passes.
 
     Args:
         output: Rows of ``output_rows``; None to write dead letters only.
         frames: The slice's sources.
-        spec: What to do.
-        notes: What the stage set aside.
+        spec: The writer's instructions.
+        notes: Records that the stage set aside, and its rule counts.
 
     Returns:
         The outcome, with status ``committed``, ``committed_earlier``, ``written`` or ``counted``.
 
     Raises:
-        ConfigError: There is nothing to write or to count.
+        ConfigError: There is nothing to write or count.
         RecordFaultError: A record failed, and the action is to stop.
         DeadLetterLimitError: More records failed than the limit allows.
-        DestinationRejectedError: The destination will not take a record, and the action is to stop.
-        StageFailedError: The stage raised.
-        KpipeError: Anything else that went wrong; offsets are unmoved.
+        DestinationRejectedError: The destination rejects a record, and the action is to stop.
+        StageFailedError: The stage raised an exception.
+        KpipeError: Any other failure. The committed offsets do not change.
     """
     return write_rows(slice_rows(output, frames, spec.slice, notes), spec)
 
 
 def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
-    """The same for rows of `slice_rows`; raises as `write_slice`."""
+    """Write the rows of `slice_rows`. Returns and raises as `write_slice` does."""
     if rows.one_task or not rows.in_order or spec.mode == "idempotent":
         return _write_in_passes(rows, spec)
     started_ms = int(time.time() * 1000)
     cache = RowCache(rows.frame)
     cache.keep()
     try:
-        # All tasks at once make the rows, and one then has them in order without a sort.
+        # Parallel tasks compute the rows; a single task then reads them in order without a sort.
         made = computed(rows, str(spec.slice))
         return _write_in_passes(replace(made, one_task=True), replace(spec, started_ms=started_ms), are_kept=True)
     finally:
@@ -96,9 +97,9 @@ def _write_in_passes(rows: WriterRows, spec: WriterSpec, *, are_kept: bool = Fal
         if outcome.status == "rejected" and stops(spec.policies.action(Component.DESTINATION)):
             raise rejected_records(spec, outcome.rejected)
         if not are_kept:
-            # Computed again, rows may differ (the time, a UUID, an order), and what one pass refused would not be in
-            # the next. From here on all passes have the same rows. A cache would not do: Spark finds it by the plan,
-            # and `union` takes a plan of unions apart.
+            # Recomputed rows may differ (a current time, a UUID, their order), so the next pass might not contain the
+            # rows that this pass rejected. The checkpoint gives all later passes the same rows. A cache is not enough:
+            # Spark looks it up by plan, and `union` flattens a plan of nested unions.
             with _told_as_ours(str(spec.slice)):
                 rows, are_kept = replace(rows, frame=rows.frame.localCheckpoint()), True
             if outcome.status == "rejected":
@@ -113,7 +114,7 @@ def _write_in_passes(rows: WriterRows, spec: WriterSpec, *, are_kept: bool = Fal
 
 
 def run_pass(rows: WriterRows, spec: WriterSpec) -> Outcome:
-    """One Spark job over the rows: one writer task in offset order, or parallel ones at least once."""
+    """Run one Spark job over the rows: one writer task in offset order, or parallel tasks in mode ``idempotent``."""
     started_ms = spec.started_ms or int(time.time() * 1000)
     spec = replace(spec, started_ms=started_ms, after_input=rows.one_task, per_record=rows.per_record)
     ordered = (with_end(rows) if spec.mode == "transactional" else rows).frame
@@ -123,7 +124,7 @@ def run_pass(rows: WriterRows, spec: WriterSpec) -> Outcome:
         if rows.in_order:
             checked = rows.order
         else:
-            # Also where they come in order: the writer gets its first row when the stage made the last one.
+            # Sort even if the rows arrive in order: the writer then gets its first row after the stage made the last.
             ordered = ordered.sortWithinPartitions(*rows.order)
     written = ordered.select("key", "value", "note", *checked, *rows.extra)
     outcome, *others = outcomes_of(written.mapInArrow(_writer(spec), OUTCOME_SCHEMA), spec.slice)
@@ -133,11 +134,11 @@ def run_pass(rows: WriterRows, spec: WriterSpec) -> Outcome:
 
 
 def outcomes_of(answers: DataFrame, slice_: Slice) -> list[Outcome]:
-    """Run the writers and collect what they tell, in the order of their tasks.
+    """Run the writers and collect their outcomes, in the order of their tasks.
 
     Raises:
-        StageFailedError: The stage raised.
-        KpipeError: Anything else that Spark failed on.
+        StageFailedError: The stage raised an exception.
+        KpipeError: The Spark job failed for another reason.
     """
     with _told_as_ours(str(slice_)):
         collected = answers.collect()
@@ -145,15 +146,15 @@ def outcomes_of(answers: DataFrame, slice_: Slice) -> list[Outcome]:
 
 
 def computed(rows: WriterRows, where: str) -> WriterRows:
-    """Compute rows that are to be kept.
+    """Compute rows that are cached.
 
     Returns:
-        The same rows; without the column of headers where none of them has any, since Spark and the writer would look
-        at it for each row.
+        The same rows. If no row has headers, the ``headers`` column is dropped, because Spark and the writer would
+        process it for each row.
 
     Raises:
-        StageFailedError: The stage raised.
-        KpipeError: Anything else that Spark failed on.
+        StageFailedError: The stage raised an exception.
+        KpipeError: The Spark job failed for another reason.
     """
     with _told_as_ours(where):
         if "headers" not in rows.extra:
@@ -167,10 +168,11 @@ def computed(rows: WriterRows, where: str) -> WriterRows:
 
 
 def evaluate(output: object, where: str) -> None:
-    """Compute every row of what a stage returned and keep none; what is no Spark DataFrame is computed already.
+    """Compute every row of a stage's output and discard it. Does nothing if the output is not a Spark DataFrame.
 
     Raises:
-        StageFailedError: The stage raised.
+        StageFailedError: The stage raised an exception.
+        KpipeError: The Spark job failed for another reason.
     """
     if not isinstance(output, DataFrame):
         return
@@ -180,12 +182,12 @@ def evaluate(output: object, where: str) -> None:
 
 @contextmanager
 def _told_as_ours(where: str) -> Iterator[None]:
-    """Raises the typed error for whatever a Spark job fails on."""
+    """Convert the exception of a failed Spark job to a typed error."""
     try:
         yield
     except KpipeError:
         raise
-    except Exception as error:  # Spark raises its own tree on classic and another on Connect
+    except Exception as error:  # Classic Spark and Spark Connect raise different exception classes
         raise classify(error, where) from error
 
 
@@ -210,7 +212,7 @@ _SEVERITY = (
 
 
 def merged(one: Outcome, other: Outcome, status: str | None = None) -> Outcome:
-    """Two outcomes as one; the graver status counts unless one is given."""
+    """Combine two outcomes. The result has the more severe status unless ``status`` is given."""
     worst = max((one, other), key=lambda o: _SEVERITY.index(o.status))
     none = SliceCounts()
     ranges = sorted({*one.counts, *other.counts})
@@ -236,7 +238,7 @@ def _both_rules(one: dict[str, RuleCount], other: dict[str, RuleCount]) -> dict[
 
 
 def _within_limit(spec: WriterSpec, outcome: Outcome) -> Outcome:
-    """The outcome, unless more records failed than the limit allows: each parallel writer knows only of its own."""
+    """Check the limit over all parallel writers, since each of them counts only its own records."""
     total = outcome.total
     if spec.mode == "idempotent" and not spec.limit.allows(total.dead_lettered + total.skipped, total.read):
         raise over_limit(spec, outcome)
@@ -244,7 +246,7 @@ def _within_limit(spec: WriterSpec, outcome: Outcome) -> Outcome:
 
 
 def _without(spec: WriterSpec, outcome: Outcome) -> WriterSpec:
-    """The spec for the next pass, or the error when the policy says stop."""
+    """The spec for the next pass. Raises if the policy is to stop or too many records are rejected."""
     everything = {**spec.rejected, **outcome.rejected}
     if stops(spec.policies.action(Component.DESTINATION)) or len(everything) > _MAX_REJECTED:
         raise rejected_records(spec, everything)

@@ -1,4 +1,4 @@
-"""The driver's side of a slice in lanes: one Spark job whose tasks write at the same time."""
+"""The driver's side of writing a slice in lanes: one Spark job whose tasks write in parallel."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class LaneRows:
-    """What is to be written of one lane.
+    """The rows of one lane and how to write them.
 
     Args:
         output: Rows of ``output_rows``.
-        frames: The lane's source.
-        notes: What the stage set aside in it.
-        spec: What to do; its slice is the lane.
+        frames: The lane's sources.
+        notes: Records that the stage set aside in the lane.
+        spec: The writer's instructions; its slice is the lane.
     """
 
     output: WriterRows | None
@@ -43,12 +43,12 @@ class LaneRows:
 
 @dataclass(frozen=True)
 class LanesOutcome:
-    """What became of the lanes.
+    """The result of writing a slice in lanes.
 
     Args:
-        done: How many of them are committed, from the first one on.
-        outcome: What these did together; None where there are none.
-        error: Why the next one failed; None where it only has to be written in another way.
+        done: Number of committed lanes, counted from the first lane.
+        outcome: Combined outcome of the committed lanes; None if there are none.
+        error: Error of the first lane that did not commit; None if the rest only needs to be written another way.
     """
 
     done: int
@@ -57,7 +57,7 @@ class LanesOutcome:
 
 
 def write_lanes(whole: Slice, lanes: Sequence[LaneRows]) -> LanesOutcome:
-    """Write the lanes of a slice at the same time; they commit one after another.
+    """Write the lanes of a slice in parallel. They commit in order.
 
     Args:
         whole: The slice.
@@ -66,8 +66,8 @@ def write_lanes(whole: Slice, lanes: Sequence[LaneRows]) -> LanesOutcome:
     Raises:
         RecordFaultError: A limit is set, a record failed, and the action is to stop; nothing is written.
         DeadLetterLimitError: More records failed than the limit allows; nothing is written.
-        StageFailedError: The stage raised; nothing is committed.
-        KpipeError: Anything else that Spark failed on.
+        StageFailedError: The stage raised an exception; nothing is committed.
+        KpipeError: The Spark job failed for another reason.
     """
     _refuse_over_limit(whole, lanes)
     specs = [replace(lane.spec, started_ms=int(time.time() * 1000)) for lane in lanes]
@@ -78,7 +78,7 @@ def write_lanes(whole: Slice, lanes: Sequence[LaneRows]) -> LanesOutcome:
         .sortWithinPartitions(*rows[0].order)
         .select("key", "value", "note", *rows[0].extra)
     )
-    # Barrier mode starts all lanes or none: one that waits for its turn must not hold the slot of the one before it.
+    # Barrier mode starts all lanes or none: a lane that waits for its turn must not occupy the slot of an earlier lane.
     outcomes = outcomes_of(ordered.mapInArrow(_writer(specs), OUTCOME_SCHEMA, barrier=True), whole)
     done = 0
     while done < len(outcomes) and outcomes[done].status in ("committed", "committed_earlier"):
@@ -86,13 +86,13 @@ def write_lanes(whole: Slice, lanes: Sequence[LaneRows]) -> LanesOutcome:
     together = None
     if done:
         together = functools.reduce(merged, outcomes[:done])
-        # Each lane counts those before it too.
+        # The counts of each lane include those of all lanes before it.
         together.counts = outcomes[done - 1].counts
     return LanesOutcome(done, together, _error(outcomes[done:]))
 
 
 def _refuse_over_limit(whole: Slice, lanes: Sequence[LaneRows]) -> None:
-    """The limit is for the whole slice, and a lane cannot take back what those before it committed."""
+    """Check the limit for the whole slice before writing, since a lane cannot undo the commits of earlier lanes."""
     spec = replace(lanes[0].spec, slice=whole, mode="count", topic=None)
     can_fault = any(lane.notes.faults or any(f.can_fault for f in lane.frames) for lane in lanes)
     if spec.limit.ratio is None or not can_fault:
@@ -102,7 +102,7 @@ def _refuse_over_limit(whole: Slice, lanes: Sequence[LaneRows]) -> None:
 
 
 def _error(ended: Sequence[Outcome]) -> Exception | None:
-    """Why the lanes ended that did not commit: the first one's reason, unless it only waited for another."""
+    """The error of the first lane that did not commit; None if that lane has status ``stopped``."""
     return None if not ended or ended[0].status == "stopped" else ended[0].failure
 
 

@@ -1,7 +1,7 @@
-"""An Outcome as JSON: what a writer task answers.
+"""Outcomes as JSON, in which form a writer task returns them.
 
-The driver holds every credential, and executors run the user's code. So what comes from there is data and nothing that
-could run, as an unpickled answer could.
+The driver holds every credential, and executors run user code. Results of executors are therefore JSON: unpickling them
+could run code on the driver.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["outcome_of_json", "outcome_to_json"]
 
 
 def outcome_to_json(outcome: Outcome) -> str:
-    """JSON text for the answer of a task."""
+    """Serialize an outcome as JSON text."""
     document = {
         "status": outcome.status,
         "counts": [[src, asdict(counts)] for src, counts in outcome.counts.items()],
@@ -34,12 +34,12 @@ def outcome_to_json(outcome: Outcome) -> str:
         "error": None if outcome.error is None else _error_document(outcome.error),
         "steps_s": outcome.steps_s,
     }
-    # Of attributes that JSON does not have, the text is enough for whoever reads the error.
+    # Attributes that JSON cannot represent become their text, which is enough for an error message.
     return json.dumps(document, separators=(",", ":"), default=str)
 
 
 def outcome_of_json(text: str) -> Outcome:
-    """Read it back."""
+    """Parse the JSON text of `outcome_to_json`."""
     document = json.loads(text)
     return Outcome(
         status=document["status"],
@@ -65,7 +65,7 @@ def _fault(document: dict[str, Any]) -> Fault:
 
 
 def _error_document(error: KpipeError) -> dict[str, Any]:
-    # The nearest class of the public tree; a codec's own error is one of its subclasses.
+    # The nearest public class. A codec's own error class is a subclass of one.
     kind = next(cls for cls in type(error).__mro__ if cls.__module__ == errors.__name__)
     return {
         "kind": kind.__name__,

@@ -1,4 +1,4 @@
-"""Checks of a stage's output before anything runs."""
+"""Checks of a stage's output schema before a job runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from kpipe_platform.spark.columns import MISFIT
 
 
 def check_output_schema(output: object, codec: Codec, topic: str) -> None:
-    """Refuse an output that its topic's declared schema does not describe.
+    """Refuse an output that does not match its topic's declared schema.
 
     Args:
         output: What the stage returned.
@@ -20,7 +20,7 @@ def check_output_schema(output: object, codec: Codec, topic: str) -> None:
         topic: Destination topic, for the message.
 
     Raises:
-        ConfigError: The stage returned no DataFrame, or a field is missing, undeclared, or of another type.
+        ConfigError: The output is not a DataFrame, or a field is missing, undeclared, or has another type.
     """
     if not isinstance(output, DataFrame):
         msg = f"the stage returned {type(output).__name__} for topic {topic!r}"
@@ -42,7 +42,7 @@ def check_output_schema(output: object, codec: Codec, topic: str) -> None:
 
 
 def _is(found: T.DataType, declared: T.DataType) -> bool:
-    """Whether a column's type is the declared one: fields of structs in any order, a column of nulls any type."""
+    """Whether a column has the declared type. Struct fields match in any order; a NullType matches every type."""
     if isinstance(found, T.NullType):
         return True
     if isinstance(declared, T.ArrayType):
@@ -59,12 +59,12 @@ def _is(found: T.DataType, declared: T.DataType) -> bool:
             and set(found.names) == set(declared.names)
             and all(_is(field.dataType, declared[field.name].dataType) for field in found)
         )
-    # Any collation is a text.
+    # A string with any collation is a string.
     return found == declared or (isinstance(declared, T.StringType) and isinstance(found, T.StringType))
 
 
 def columns_of(output: object) -> list[tuple[str, str]]:
-    """Name and type of each column that is written; nothing if the output is not a Spark DataFrame."""
+    """Name and type of each column that is written; empty if the output is not a Spark DataFrame."""
     if not isinstance(output, DataFrame):
         return []
     return [(f.name, f.dataType.simpleString()) for f in output.schema.fields if f.name not in ("_kafka", MISFIT)]

@@ -1,4 +1,4 @@
-"""What a DataFrame is computed from, and DataFrames of plans."""
+"""Finding the sources that a DataFrame reads, and making DataFrames from plans."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from pyspark.sql.utils import is_remote
 
 
 def reads_only(frame: DataFrame, sources: Sequence[DataFrame]) -> bool:
-    """Whether a frame is computed from nothing but what these are computed from, and from rows that the driver holds.
+    """Whether a frame reads only what the given sources read, and rows that the driver holds.
 
-    So one task can compute it in about the time in which it computes the sources. A look at the plan; nothing runs.
+    If so, one task can compute the frame in about the time that it needs for the sources. Only the plan is inspected;
+    no job runs.
 
     Args:
         frame: The frame.
-        sources: What it may read.
+        sources: The sources that it may read.
     """
     if is_remote():
         known = {id(leaf) for source in sources for leaf in _leaves(source._plan)}
@@ -27,7 +28,7 @@ def reads_only(frame: DataFrame, sources: Sequence[DataFrame]) -> bool:
 
 
 def _leaves(plan: Any) -> Iterator[Any]:
-    """Leaves of a Connect client's plan."""
+    """The leaves of a Spark Connect client's plan."""
     from pyspark.sql.connect.plan import LogicalPlan
 
     below = [each for each in vars(plan).values() if isinstance(each, LogicalPlan)]
@@ -44,13 +45,13 @@ def _is_held(leaf: Any) -> bool:
 
 
 def _relations(frame: DataFrame) -> list[Any]:
-    """What a plan in this process's JVM reads: a data source's relation, else the leaf; not the driver's own rows."""
+    """What a plan in this process's JVM reads: relations, tables or other leaves, without the driver's own rows."""
     leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
     found = []
     for number in range(leaves.size()):
         leaf = leaves.apply(number)
         kind = leaf.nodeName()
-        # A plan that uses a source twice has a copy of the leaf, around the same relation or table.
+        # If a plan uses a source twice, it has two leaves with the same relation or table.
         if kind == "LogicalRelation":
             found.append(leaf.relation())
         elif kind == "DataSourceV2Relation":
@@ -60,12 +61,12 @@ def _relations(frame: DataFrame) -> list[Any]:
     return found
 
 
-# For each session of this process the JVM's class of frames, whose name takes a call to the JVM for each of its parts.
+# The JVM's Dataset class, cached for each session of this process: py4j resolves each part of its name with a JVM call.
 _FRAMES: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
 
 
 def frame_of(session: SparkSession, plan: Any) -> DataFrame:
-    """A frame of a plan in this process's JVM."""
+    """Make a DataFrame from a plan in this process's JVM."""
     if session not in _FRAMES:
         _FRAMES[session] = cast("Any", session._jvm).org.apache.spark.sql.classic.Dataset
     return DataFrame(_FRAMES[session].ofRows(session._jsparkSession, plan), session)

@@ -1,4 +1,4 @@
-"""Everything that the writer task writes or counts, as rows with the same columns."""
+"""The writer's input: outputs, faults and counts of a slice as rows with the same columns."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from kpipe_platform.spark.sink.spec import (
 from kpipe_platform.spark.source.rows import SliceFrames
 from kpipe_platform.spark.stage.notes import StageNotes
 
-# The largest bigint: no offset and no row number is as large.
+# The largest bigint, greater than any offset or row number.
 _AFTER_ALL = 2**63 - 1
 
-# Columns that not all slices have, with their types.
+# Optional columns, with their types.
 _EXTRA = {
     "ord2": "bigint",
     "src_offset": "bigint",
     "src": "int",
     "headers": HEADERS_TYPE,
-    # Wider than a partition's number, so that one that is none is the fault of its record alone.
+    # Wider than Kafka's int, so that an invalid partition is a fault of its record only and does not fail the cast.
     "partition": "bigint",
     "timestamp_ms": "bigint",
 }
@@ -57,11 +57,13 @@ class WriterRows:
 
     Args:
         frame: Columns as in ``output_rows``.
-        extra: Those of its columns that not all rows have.
-        placed: Whether ``ord`` says more than the order in which the rows come; there is an ``ord2`` then.
-        one_task: Whether one task makes all rows, so that they need no shuffle; False: they come out of parallel tasks.
-        per_record: Whether there is one row for each record read, with its output, its fault or neither, and no others.
-        in_order: Whether the rows need no sort: each of their partitions is in order, and so is one after the other.
+        extra: Names of its optional columns.
+        placed: Whether ``ord`` is the source offset; ``ord2`` then orders the outputs of one record. Otherwise
+            ``ord`` is a row number.
+        one_task: Whether one task makes all rows, so that they need no shuffle. Otherwise parallel tasks make them.
+        per_record: Whether there is exactly one row for each record read, with its output, its fault or neither.
+        in_order: Whether the rows need no sort, because each Spark partition and the sequence of partitions are in
+            order.
     """
 
     frame: DataFrame
@@ -73,7 +75,7 @@ class WriterRows:
 
     @property
     def order(self) -> tuple[str, ...]:
-        """The columns that say where in the slice a row belongs."""
+        """The columns that define the order of the rows in the slice."""
         return ("ord", "ord2") if self.placed else ("ord",)
 
 
@@ -86,24 +88,25 @@ def output_rows(
     timestamp: str | None,
     source: SliceFrames | None = None,
 ) -> WriterRows:
-    """A stage's output as rows for the writer.
+    """Convert a stage's output to rows for the writer.
 
     Args:
         output: What the stage returned.
-        slice_: The slice, to know each row's range by its ``_kafka``.
+        slice_: The slice, to find each row's range from its ``_kafka``.
         codec: Codec of the destination's values.
-        key: Column of the record key; None: the column ``key`` (raw, text), else the source record's key.
-        timestamp: Column of the record timestamp; None: the column ``timestamp`` (raw, text), else the time of the
-            write.
-        source: All that the slice is read from, where its rows may be written as they are made of each record.
+        key: Column of the record key. Default: the column ``key`` (raw and text codecs), else the source record's
+            key.
+        timestamp: Column of the record timestamp. Default: the column ``timestamp`` (raw and text codecs), else the
+            time of the write.
+        source: The slice's only source, if single-pass writing is allowed; None uses the general path.
 
     Columns:
-        key, value (binary); note (binary, null: what is no output, JSON as in ``fault_rows``, or NO_OUTPUT; of an
-        output that does not fit its topic's schema, MISFIT_NOTE and why); ord
-        (bigint): the order within the slice. And, only where an output can have them, since each column costs the
-        shuffle and the writer as much as the next: ord2 (bigint: the order of the outputs of one record), src_offset
-        (bigint), src (int; absent where the slice has one range), headers (array, never null), partition (bigint,
-        nullable), timestamp_ms (bigint, nullable).
+        key, value (binary, nullable). note (binary, nullable): null for an output that fits its topic's schema,
+        ``MISFIT_NOTE`` and the reason for one that does not, ``NO_OUTPUT`` for a record without an output, and JSON
+        for a record that does not decode. ord (bigint): the order within the slice.
+        Only if an output can have them, because each column adds to the cost of the shuffle and of the writer: ord2
+        (bigint: the order of the outputs of one record), src_offset (bigint), src (int; absent if the slice has one
+        range), headers (array, never null), partition (bigint, nullable), timestamp_ms (bigint, nullable).
 
     Raises:
         ConfigError: The columns do not fit the codec or the topic.
@@ -119,7 +122,7 @@ def output_rows(
     row_id = F.monotonically_increasing_id()
     key_bytes = as_key(*column_at(schema, key)) if key else null.cast("binary")
     if declared and kept:
-        # A tombstone has no columns to make a key of.
+        # A tombstone has no value columns from which a key could be made, so it keeps its own key.
         own_key = as_key(*column_at(schema, "_kafka.key"))
         key_bytes = F.coalesce(key_bytes, F.when(passed_tombstone(codec, schema), own_key))
     misfit = misfit_of(codec, schema)
@@ -151,13 +154,13 @@ def output_rows(
     columns += [column.cast(_EXTRA[name]).alias(name) for name, column in extra.items()]
     if source is None or single is None:
         return WriterRows(output.select(*columns), tuple(extra), placed=placed)
-    # What is read as it is takes one task no longer than handing it over from others would.
+    # One task reads plain copies as fast as it would receive them from parallel tasks.
     one_task = source.one_task or single.is_copy
     return WriterRows(single.frame.select(*columns), tuple(extra), one_task=one_task, per_record=True, in_order=True)
 
 
 def _beside_faults(key: Column, value: Column, note: Column) -> tuple[Column, Column, Column]:
-    """Key, value and note of each record, of those of its output."""
+    """Merge a record's fault into the key, value and note columns of its output."""
     made, bad = F.col(MADE), F.col(BAD)
     fault = _note(KIND_FAULT, F.col(SRC).alias("src"), F.lit(1).alias("records"), *_fault_fields(bad))
     return (
@@ -174,10 +177,10 @@ def _fault_fields(bad: Column) -> list[Column]:
 def slice_rows(
     output: WriterRows | None, frames: Sequence[SliceFrames], slice_: Slice, notes: StageNotes | None
 ) -> WriterRows:
-    """Everything that is to be written or counted of a slice.
+    """Combine all rows of a slice that the writer writes or counts.
 
     Raises:
-        ConfigError: There is nothing.
+        ConfigError: There is neither an output nor a source.
     """
     if output is not None and output.per_record:
         for source in frames:
@@ -185,7 +188,7 @@ def slice_rows(
         return output
     beside = () if output is None else (*output.order[1:], *output.extra)
     for source in frames:
-        # Of the slice's rows each is needed by its output, if there is one, by the count and by the search for faults.
+        # Up to three parts read the slice's rows: the output, the count and the search for faults.
         source.keep()
     parts = [row for source in frames for row in _source_rows(source, beside)]
     if notes is not None:
@@ -196,10 +199,11 @@ def slice_rows(
     if not parts:
         msg = "there is neither an output nor a source to write"
         raise ConfigError(msg, fix="read from a Kafka topic asset")
-    # Counts and dead letters come first, so that the writer knows of them before it writes an output.
+    # Counts and dead letters come first, so that the writer has them before it writes an output.
     together = reduce(DataFrame.union, parts)
     small = bool(frames) and all(source.small for source in frames)
-    # A kept slice is isolated: a stage that fails before a shuffle does not take the writer's Python worker with it.
+    # A small slice is cached only for isolation. It needs a shuffle, so that a failing stage does not take the
+    # writer's Python worker with it.
     kept = any(source.cache.is_kept for source in frames)
     one_task = small and not kept and reads_only(together, [source.decoded for source in frames])
     if output is None:
@@ -208,10 +212,10 @@ def slice_rows(
 
 
 def with_end(rows: WriterRows) -> WriterRows:
-    """The rows with one more that comes after all others: the proof that none is missing.
+    """Add a row that sorts after all others. It proves to the writer that no row is missing.
 
-    A Python worker cannot tell the end of its rows from the failure of the task that it gets them from. A writer that
-    committed on what looks like the end could commit half of a slice.
+    A Python worker cannot distinguish the end of its input from a failure of the task that produces it. Without this
+    row, a writer could commit half of a slice.
     """
     beside = (*rows.order[1:], *rows.extra)
     end = rows.frame.sparkSession.range(1).select(*_end_columns(beside))
@@ -241,14 +245,14 @@ _FAULT_FIELDS = ("offset", "headers", "timestamp_ms", "timestamp_type", "compone
 
 
 def fault_rows(frames: SliceFrames, beside: tuple[str, ...]) -> DataFrame:
-    """Records that do not decode: key and value as they are, ord, and the rest as JSON in ``note``."""
+    """Records that do not decode: original key and value, ``ord``, and all other fields as JSON in ``note``."""
     note = _note(KIND_FAULT, "src", *_FAULT_FIELDS)
     columns = _aside(note, beside, order=F.col("offset"), key=F.col("key"), value=F.col("value"))
     return frames.faults().select(*columns)
 
 
 def record_rows(frames: SliceFrames, beside: tuple[str, ...]) -> DataFrame:
-    """A row for each record, to be counted: one that does not decode as in ``fault_rows``."""
+    """One row for each record, for the count. A record that does not decode has a row as in ``fault_rows``."""
     return frames.decoded.select(*_record_columns(frames.can_fault, beside))
 
 
@@ -275,17 +279,17 @@ def noted_rows(faults: DataFrame, slice_: Slice, beside: tuple[str, ...]) -> Dat
 
 
 def count_rows(frames: SliceFrames, beside: tuple[str, ...]) -> DataFrame:
-    """Records read by range, as JSON in ``note``."""
+    """Number of records read from each range, as JSON in ``note``."""
     return frames.counts().select(*_aside(_note(KIND_COUNT, "src", "records"), beside))
 
 
 def rule_rows(counts: DataFrame, beside: tuple[str, ...]) -> DataFrame:
-    """What rules found (``StageNotes.counts``), as JSON in ``note``."""
+    """Counts of the rules (``StageNotes.counts``), as JSON in ``note``."""
     return counts.select(*_aside(_note(KIND_RULE, "note"), beside))
 
 
 def _note(kind: int, *fields: Column | str) -> Column:
-    # Binary values become base64.
+    # ``to_json`` encodes binary values as base64.
     return F.to_json(F.struct(F.lit(kind).alias("kind"), *fields), {"ignoreNullFields": "false"})
 
 
@@ -297,15 +301,15 @@ def _aside(
     key: Column | None = None,
     value: Column | None = None,
 ) -> Sequence[Column]:
-    """Columns of rows that are no outputs: key, value, note, ord, and nothing in the columns of outputs.
+    """Columns of rows that are not outputs: key, value, note, ord, and empty output columns.
 
     Args:
-        note: What they say.
-        beside: Further columns of the outputs. They are null, but headers are an empty array: null arrays make Spark's
-            Arrow writer quadratic.
-        order: Where they belong; None: before every offset, so that the writer knows a count before it writes.
-        key: A record's key.
-        value: A record's value.
+        note: The note, JSON text.
+        beside: Names of the further columns of the outputs. They are null, except that headers are an empty array:
+            null arrays make Spark's Arrow writer quadratic.
+        order: Value of ``ord``. Default: -1, before every offset, so that the writer has a count before it writes.
+        key: The record's key.
+        value: The record's value.
     """
     null = F.lit(None)
     order = (F.lit(-1) if order is None else order).cast("bigint")

@@ -1,9 +1,9 @@
-"""Single-pass writing: one row for each record that was read, with its output, its fault, or neither.
+"""Single-pass writing: one row for each record read, with its output, its fault, or neither.
 
-A stage that computes and filters columns of single records needs no cache, no search for faults and no sort: its slice
-is decoded and staged in one pass. Spark has no public call that says whether a stage is of that kind, so this module
-looks at the stage's plan: Catalyst's in a session of this process, the client's on Spark Connect. All other stages, and
-plans that this module does not recognize, take the general path of `writer_rows`.
+A stage that only computes and filters columns of single records needs no cache, no search for faults and no sort: one
+pass decodes its slice and applies the stage. Spark has no public call that identifies such a stage, so this module
+inspects the stage's plan: Catalyst's plan in a session of this process, the client's plan on Spark Connect. All other
+stages, and plans that this module does not recognize, take the general path of `kpipe_platform.spark.sink.rows`.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from kpipe_platform.spark.source.rows import SliceFrames
 logger = logging.getLogger(__name__)
 
 SPARK_VERSION = "4.2"
-"""The version whose plans this module knows; `test_single_pass` fails first on another."""
+"""The Spark version whose plans this module supports. `test_single_pass` fails first on another version."""
 
 SRC, BAD, MADE = "_kpipe_src", "_kpipe_bad", "_kpipe_made"
-"""Columns beside those of the output: index of the record's range (int); all that the dead letter of a record needs
-that does not decode (struct, else null); whether the stage has an output of the record (boolean)."""
+"""Columns added to those of the output: index of the record's range (int); data for the dead letter of a record that
+does not decode (struct, null for a good record); whether the stage has an output for the record (boolean)."""
 
 
 class SinglePass(NamedTuple):
-    """A stage's output with a row for each record of its source.
+    """A stage's output with one row for each record of its source.
 
     Args:
-        frame: The output's columns, SRC, BAD and MADE. The columns of a record without an output are null, and the
-            stage's expressions are not computed for it.
-        is_copy: Whether each record has an output that copies columns of its source and computes nothing.
+        frame: The output's columns, SRC, BAD and MADE. For a record without an output, the columns that the stage
+            computes are null, and its expressions are not evaluated.
+        is_copy: Whether every record has an output, which only copies columns of its source.
     """
 
     frame: DataFrame
@@ -46,21 +46,21 @@ class SinglePass(NamedTuple):
 
 
 def rows_per_record(output: DataFrame, source: SliceFrames) -> SinglePass | None:
-    """The output with a row for each record of its source, also for one that the stage does not see or filters out.
+    """Rebuild a stage's output with one row for each record of its source.
 
-    Only the plan is looked at, and nothing runs. It may miss a stage that could be written in a single pass, and takes
-    no other for one.
+    Records that do not decode and records that the stage filters out have rows too. Only the plan is inspected; no job
+    runs. The check may reject a stage that could be written in a single pass, but never accepts one that could not.
 
     Args:
-        output: What the stage returned.
-        source: All that the slice is read from.
+        output: The stage's output.
+        source: The slice's only source.
 
     Returns:
-        None where the output is anything but columns of single records.
+        The rows; None if the output is not computed record by record.
     """
     try:
         return (_connect if is_remote() else _classic)(output, source)
-    except Exception as error:  # noqa: BLE001  # whatever is unexpected in a plan, there is another way to write it
+    except Exception as error:  # noqa: BLE001  # unexpected plans take the general path
         logger.debug("not written in a single pass: %s", error)
         return None
 
@@ -71,7 +71,7 @@ def _beside() -> list[Column]:
 
 # ------------------------------------------------------------------------------------- a session of this process
 
-# An expression that runs in Python, or a query, is taken out of a condition and computed for every row.
+# Spark moves Python functions and subqueries out of conditional expressions and evaluates them for every row.
 _EAGER = ("PYTHON_UDF", "PLAN_EXPRESSION")
 
 
@@ -80,7 +80,7 @@ def _classic(output: DataFrame, source: SliceFrames) -> SinglePass | None:
 
 
 class _Catalyst:
-    """Rebuilds a plan on another source, with columns beside those that it has."""
+    """Rebuilds a plan on all decoded rows of the source, and adds the columns SRC, BAD and MADE."""
 
     def __init__(self, session: SparkSession, source: SliceFrames) -> None:
         self._session = session
@@ -118,7 +118,7 @@ class _Catalyst:
         return SinglePass(frame_of(self._session, rebuilt), is_copy)
 
     def _levels(self, plan: Any) -> list[Any] | None:
-        """The plan's nodes above the source, from the top; None where one of them is not row by row."""
+        """The plan's nodes above the source, from the top; None if one of them does not work row by row."""
         levels = []
         while not plan.equals(self._good):
             kind = plan.nodeName()
@@ -137,11 +137,11 @@ class _Catalyst:
         return levels
 
     def _is_lazy(self, expression: Any) -> bool:
-        """Whether a value depends on its row alone, and is computed only where a condition asks for it."""
+        """Whether a value depends only on its row, and a conditional expression can prevent its evaluation."""
         return expression.deterministic() and not any(expression.containsPattern(kind) for kind in self._eager)
 
     def _base(self) -> tuple[Any, list[Any]]:
-        """The source's rows under the names by which the stage knows them, and the columns beside."""
+        """A plan of all decoded rows, with the column names and ids that the stage uses, and the added columns."""
         source = self._source
         plan = source.decoded.select(*source.columns, *_beside())._jdf.queryExecution().analyzed()
         known = list(_elements(self._good.output()))
@@ -152,13 +152,13 @@ class _Catalyst:
 
     @staticmethod
     def _is_plain(column: Any) -> bool:
-        """Whether it is a column or a field of one, which is safe to read in a row that the stage is not to see."""
+        """Whether it is a column or a struct field, which is safe to read in a row that the stage must not process."""
         while _kind(column) in ("Alias", "GetStructField"):
             column = column.child()
         return _kind(column) == "AttributeReference"
 
     def _guarded(self, column: Any, made: Any) -> Any:
-        """A column that is null, and not computed, where the stage makes nothing of the record."""
+        """Guard a column: it is null, and not evaluated, if the stage has no output for the record."""
         if _kind(column) != "Alias" or self._is_plain(column):
             return column
         inside = column.child()
@@ -184,26 +184,26 @@ def _elements(sequence: Any) -> Iterator[Any]:
 
 # ------------------------------------------------------------------------------------------------- Spark Connect
 
-# Functions of the client that are none of SQL, and those whose value depends on more than the row.
+# Client functions that are not SQL functions, and functions whose value depends on more than the row.
 _REFUSED = {"udf", "pandas_udf", "arrow_udf", "udtf", "arrow_udtf", "call_udf", "call_function", "expr"}
 _REFUSED |= {"rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle"}
 _REFUSED |= {"monotonically_increasing_id", "spark_partition_id"}
-# These make several rows of one.
+# These can produce several rows from one.
 _REFUSED |= {"window", "session_window", "window_time"}
-# What may stand before a parenthesis in SQL, or is the name of an operator, and is no function of `functions`.
+# SQL keywords and operator names that can precede a parenthesis and are not in `pyspark.sql.functions`.
 _WORDS = {"and", "or", "not", "in", "when", "then", "else", "if", "cast", "try_cast", "between"}
 _SQL_CALL = re.compile(r"([\w.]+)\s*\(")
 
 
 def _connect(output: DataFrame, source: SliceFrames) -> SinglePass | None:
-    """Applies the stage's operations, as the client wrote them down, to the source with columns beside."""
+    """Apply the operations in the client's plan of the stage to all decoded rows, with the added columns."""
     from pyspark.sql.connect import plan as plans
 
     levels: list[Any] = []
     below: Any = output._plan
     while below is not source.good._plan:
         if type(below) is plans.Project or type(below) is plans.WithColumns:
-            # A star of all columns is replaced by their names; within an expression it would be of more than those.
+            # `_selected` replaces a star by column names. Within an expression, a star would include the added columns.
             used = [column._expr for column in below._columns if not _is_star(column._expr)]
         elif type(below) is plans.Filter:
             used = [below.filter._expr]
@@ -238,19 +238,19 @@ def _connect(output: DataFrame, source: SliceFrames) -> SinglePass | None:
             frame = frame.alias(level._alias)
         _stand_in(frame, level)
     frame = frame.select(*map(_named, output.columns), SRC, BAD, MADE)
-    # The server resolves what was written down; where it sees anything else in it now, it is no single pass.
+    # The server resolves the plan. If the resulting schema differs from the output's, take the general path.
     fields = zip(frame.schema.fields, output.schema.fields, strict=False)
     is_same = all(_typed(one) == _typed(other) for one, other in fields)
     return SinglePass(frame, is_copy) if is_same else None
 
 
 def _typed(field: StructField) -> tuple[str, str]:
-    # Without what can be null: columns of records that have no output can.
+    # Without nullability, because columns are null for records without an output.
     return field.name, field.dataType.simpleString()
 
 
 def _stand_in(frame: DataFrame, plan: Any) -> None:
-    """Let columns that were taken from a DataFrame, as in ``orders.amount``, be found in what replaces it."""
+    """Give a frame the id of the plan that it replaces, so that references such as ``orders.amount`` resolve."""
     cast("Any", frame)._plan._root_plan_id = plan._root_plan_id
 
 
@@ -259,10 +259,10 @@ def _named(name: str) -> Column:
 
 
 def _selected(frame: DataFrame, columns: Sequence[Any]) -> Iterator[Column]:
-    """Columns of a selection, each null where the stage makes nothing of the record.
+    """Columns of a selection; computed columns are null if the stage has no output for the record.
 
     Raises:
-        ValueError: A column's name is not known.
+        ValueError: A computed column has no alias, so its name is unknown.
     """
     from pyspark.sql.connect.column import Column as ConnectColumn
     from pyspark.sql.connect.expressions import ColumnAlias
@@ -282,19 +282,19 @@ def _selected(frame: DataFrame, columns: Sequence[Any]) -> Iterator[Column]:
 
 
 def _is_star(expression: Any) -> bool:
-    """Whether an expression is all columns."""
+    """Whether an expression is a star that selects all columns."""
     from pyspark.sql.connect.expressions import UnresolvedStar
 
     return type(expression) is UnresolvedStar and expression._unparsed_target is None
 
 
 def _is_plain(expression: Any) -> bool:
-    """Whether it is a column or a field of one, which is safe to read in a row that the stage is not to see."""
+    """Whether it is a column or a struct field, which is safe to read in a row that the stage must not process."""
     from pyspark.sql.connect.expressions import ColumnAlias, ColumnReference, LiteralExpression, UnresolvedExtractValue
 
     while type(expression) in (ColumnAlias, UnresolvedExtractValue):
         if type(expression) is UnresolvedExtractValue:
-            # An element of an array may not be there, which is an error.
+            # A missing array element is an error, so only literal field names are safe.
             key = expression._extraction
             if type(key) is not LiteralExpression or not isinstance(key._value, str):
                 return False
@@ -303,7 +303,7 @@ def _is_plain(expression: Any) -> bool:
 
 
 def _is_lazy(expression: Any) -> bool:
-    """Whether a value depends on its row alone, and is computed only where a condition asks for it."""
+    """Whether a value depends only on its row, and a conditional expression can prevent its evaluation."""
     from pyspark.sql.connect import expressions
 
     known = {
@@ -333,13 +333,13 @@ def _is_lazy(expression: Any) -> bool:
 
 
 def _is_lazy_sql(text: str) -> bool:
-    # A query, a window, a quoted name, a comment.
+    # Refuse subqueries, window functions, quoted names and comments.
     is_simple = re.search(r"\bselect\b|\bover\b|`|/\*|--", text, re.IGNORECASE) is None
     return is_simple and all(map(_is_known, _SQL_CALL.findall(text)))
 
 
 def _is_known(name: str) -> bool:
-    """Whether this is an operator or one of Spark's own functions, none of which runs in Python."""
+    """Whether a name is an operator or one of Spark's built-in functions, none of which runs in Python."""
     return re.fullmatch(r"[^\w.]+", name) is not None or name.lower() in _functions()
 
 

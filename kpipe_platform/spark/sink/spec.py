@@ -1,4 +1,4 @@
-"""What the driver tells the writer task, pickled, and what the task answers, as JSON. Neither imports Spark."""
+"""The writer task's input (`WriterSpec`, pickled) and output (`Outcome`, as JSON). Imports no Spark."""
 
 from __future__ import annotations
 
@@ -18,53 +18,55 @@ from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
 from kpipe_platform.spark.stage.notes import RuleCount
 
 NO_OUTPUT = b""
-"""Note of a record of which the stage has no output; other notes of what is no output are JSON."""
+"""Note of a record for which the stage has no output. All other notes of rows that are not outputs are JSON."""
 
 MISFIT_NOTE = b"!"
-"""Begins the note of an output that does not fit the schema of its topic; the reason follows."""
+"""Prefix of the note of an output that does not fit the schema of its topic. The reason follows it."""
 
 KIND_FAULT, KIND_COUNT, KIND_NOTED, KIND_RULE, KIND_END = 1, 2, 3, 4, 5
-"""Kinds of rows that are no outputs: a record that does not decode, with its bytes; records read, a row a range; a
-record that the stage set aside, by its coordinates; what one rule found; that nothing comes after it."""
+"""Kinds of rows that are not outputs: ``KIND_FAULT``, a record that does not decode, with its bytes; ``KIND_COUNT``,
+the number of records read, one row per range; ``KIND_NOTED``, the coordinates of a record that the stage set aside;
+``KIND_RULE``, the count of one rule; ``KIND_END``, the last row."""
 
 DEFAULT_COMPRESSION = "lz4"
-"""Compression of dead letters where no output goes to Kafka."""
+"""Default compression of the writer's producer. Dead letters use it if no output goes to Kafka."""
 
 Rejected = tuple[int, int] | str
-"""What the destination will not take: (index of the range, offset) of the source record, or, where the stage
-dropped ``_kafka``, a digest of the output record."""
+"""Identity of an output that the destination rejects: (index of the range, offset) of the source record, or a digest
+of the output record if the stage dropped ``_kafka``."""
 
 
 @dataclass(frozen=True)
 class WriterSpec:
-    """Everything that the writer task needs.
+    """Everything that a writer task needs.
 
     Args:
         settings: The connection for outputs and dead letters.
-        source_settings: The connection to the slice's source, which may be another cluster at least once.
-        slice: The plan.
-        mode: ``transactional`` (exactly once), ``idempotent`` (at least once, several tasks at a time) or ``probe``:
-            find out, in transactions that are always aborted, which records the brokers refuse; or ``count``: send
-            nothing, and say what would stop the run.
-        topic: Destination topic; None when only dead letters are written.
-        limits: What the destination topic takes.
-        dead_letters: For each range of the slice where and how its dead letters are written; None when the action
-            needs none.
-        policies: What happens to a record that fails, by the part of the pipeline that it failed in.
-        limit: The largest share of failed records.
-        codecs: (key, value) codec of each range of the slice, to say why a record does not decode.
-        rejected: Records not to write again, with the reason; their dead letters are written instead.
+        source_settings: The connection to the slice's source. With at-least-once delivery it may be another cluster.
+        slice: The slice to write.
+        mode: ``transactional`` (exactly once, one task), ``idempotent`` (at least once, several parallel tasks),
+            ``probe`` (find the records that the brokers refuse, in transactions that are always aborted) or ``count``
+            (send nothing, and report what would stop the run).
+        topic: Destination topic; None if only dead letters are written.
+        limits: Limits of the destination topic.
+        dead_letters: For each range of the slice, where and how its dead letters are written; None if the action
+            does not need them.
+        policies: Actions for failed records, by the component that failed.
+        isolation: Isolation level for reading original records: ``read_committed`` or ``read_uncommitted``.
+        limit: The largest allowed share of failed records.
+        codecs: (key, value) codecs of each range of the slice. They explain why a record does not decode.
+        rejected: Records that an earlier pass found rejected, with the reason. They are dead-lettered, not written.
         stamp_source: Add the header ``kpipe.source`` to outputs whose source is known.
-        stamps: Further headers of these outputs, the same for all: who wrote them. They take the place of those that
-            a record brought from an earlier hop.
-        correlation_header: Header that carries the correlation id to stamped outputs that lack it; None adds none.
-        preview_rows: Outputs to show in the metadata.
-        hide_messages: Show faults without their messages, which may quote what a redaction hook takes out.
+        stamps: Provenance headers of these outputs, the same for all. They replace those from an earlier hop.
+        correlation_header: Name of the header in which outputs with a known source carry the correlation id, if they
+            have none yet; None adds no header.
+        preview_rows: Number of outputs to show in the metadata.
+        hide_messages: Show faults without their messages, which may quote data that a redaction hook removes.
         producer: librdkafka producer properties.
         started_ms: When the Spark job was started, milliseconds since the epoch.
-        after_input: Take over the transactional id only when the first rows are there, because the stage runs in the
-            writer's own task: where it fails, the writer must not fence the next one, after its own end.
-        per_record: Each row is a record that was read, and counts as one.
+        after_input: Initialize the transactional id only after the first rows arrive. Needed if the stage runs in the
+            writer's own task: after a stage failure, a late writer must not fence the next one.
+        per_record: Each row stands for one record that was read.
         transaction_timeout_s: Transaction timeout, seconds.
         delivery_timeout_s: How long one record may wait for its acknowledgement, seconds.
     """
@@ -95,7 +97,11 @@ class WriterSpec:
 
     @property
     def output_topic(self) -> str:
-        """The destination topic of a spec that has outputs to write."""
+        """The destination topic.
+
+        Raises:
+            ConfigError: The spec has no destination topic.
+        """
         if self.topic is None:
             msg = f"{self.slice}: there are outputs, and no topic to write them to"
             raise ConfigError(msg)
@@ -103,19 +109,19 @@ class WriterSpec:
 
     @property
     def compression(self) -> str:
-        """How batches of outputs are compressed: ``none``, or librdkafka's name."""
+        """Compression of output batches: ``none``, or another value of ``compression.type``."""
         return str(self.producer.get("compression.type", "none"))
 
     @property
     def record_limits(self) -> list[int]:
-        """The largest records that the topics written here take, bytes."""
+        """The maximum record sizes of the topics that this task writes to, bytes."""
         letters = [context.max_record_bytes for context in self.dead_letters if context is not None]
         return [self.limits.max_message_bytes, *letters]
 
 
 @dataclass(frozen=True)
 class FaultSample:
-    """One failed record: where it is, why it failed, and what its action is."""
+    """One failed record: its coordinates, its fault and the action for it."""
 
     topic: str
     partition: int
@@ -130,7 +136,7 @@ class FaultSample:
 
 @dataclass(frozen=True)
 class PreviewRow:
-    """One written record, shortened for people."""
+    """One written record, truncated for display."""
 
     key: str | None
     value: str | None
@@ -138,23 +144,24 @@ class PreviewRow:
 
 @dataclass
 class Outcome:
-    """What one writer task did.
+    """The result of one writer task.
 
     Args:
-        status: ``committed``; ``committed_earlier`` (an earlier attempt of this slice did it); ``written`` (acked,
-            offsets not moved by this task); ``faults`` (records failed and the action is to stop); ``rejected``
-            (the destination will not take ``rejected``, which this pass could not dead-letter); ``broker_rejected``
-            (the brokers refused a batch, so the culprits must be found); ``disordered`` (the rows came in another order
-            than theirs); ``over_limit`` (more records failed than the limit allows); ``counted`` (nothing was sent);
-            ``error``.
-        counts: Counted records by range of the slice.
-        faults: Number of failed records seen.
-        samples: The first of them.
-        reasons: Number of dead letters by reason.
-        rules: What each rule found, by name.
-        rejected: Records that the destination will not take, and that this pass did not dead-letter.
-        error: What went wrong, with status ``error``.
-        steps_s: Seconds by step.
+        status: ``committed``; ``committed_earlier`` (an earlier attempt committed this slice); ``written`` (all
+            records acknowledged, no offsets committed); ``faults`` (records failed, and the action is to stop);
+            ``rejected`` (the destination rejects the records in ``rejected``, and this pass could not dead-letter
+            them); ``broker_rejected`` (the brokers refused a batch, and a probe must find the refused records);
+            ``disordered`` (the rows did not arrive in offset order); ``over_limit`` (more records failed than the
+            limit allows); ``counted`` (nothing was sent); ``stopped`` (a lane did not commit); ``error``.
+        counts: Record counts by index of the range in the slice.
+        faults: Number of failed records.
+        samples: The first failed records.
+        reasons: Number of skipped and dead-lettered records by reason.
+        rules: Counts of each rule, by name.
+        rejected: Records that the destination rejects and that this pass did not dead-letter, with the reason.
+        preview: The first written records.
+        error: The error, with status ``error``.
+        steps_s: Duration of each step (``open``, ``write``, ``commit``), seconds.
     """
 
     status: str
@@ -170,18 +177,18 @@ class Outcome:
 
     @property
     def failure(self) -> KpipeError | None:
-        """What went wrong, with the part of the pipeline that it belongs to; None where nothing did."""
+        """The error, with the part of the pipeline that failed (default ``destination``); None if there is no error."""
         if self.error is not None:
             self.error.part = self.error.part or "destination"
         return self.error
 
     def raise_error(self) -> None:
-        """Raise what went wrong, if anything did."""
+        """Raise the error, if there is one."""
         failure = self.failure
         if failure is not None:
             raise failure
 
     @property
     def total(self) -> SliceCounts:
-        """The counts of all ranges together."""
+        """The sum of the counts of all ranges."""
         return sum(self.counts.values(), SliceCounts())

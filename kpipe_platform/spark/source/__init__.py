@@ -1,1 +1,1 @@
-"""Kafka to columns: reading ranges, decoding, tables."""
+"""Reading Kafka offset ranges as DataFrames: slices, decoding, and tables."""

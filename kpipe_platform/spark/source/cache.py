@@ -1,4 +1,4 @@
-"""Rows that are cached while somebody needs them again, also when the engine that holds them is gone."""
+"""Caching of rows that are read more than once. Dropping them also works if the engine is gone."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ logger = logging.getLogger(__name__)
 
 
 class RowCache:
-    """Rows that can be cached: computed at their first use after ``keep``, and not again until ``drop``.
+    """Caches rows: they are computed at their first use after ``keep``, and not again until ``drop``.
 
     Args:
-        frame: The rows. Frames that were made of it before use the cache too, if they run after ``keep``.
+        frame: The rows. Frames derived from it earlier also use the cache if they run after ``keep``.
     """
 
     def __init__(self, frame: DataFrame) -> None:
@@ -31,7 +31,7 @@ class RowCache:
 
     @property
     def is_filled(self) -> bool:
-        """Whether a job computed rows into the cache; False on Connect, where a client cannot see it."""
+        """Whether a job has filled the cache. Always False on Spark Connect, where a client cannot determine it."""
         if not self.is_kept or is_remote():
             return False
         found = self._frame.sparkSession._jsparkSession.sharedState().cacheManager().lookupCachedData(self._frame._jdf)
@@ -40,7 +40,7 @@ class RowCache:
         )
 
     def drop(self) -> None:
-        """Drop what is cached. A failure is only logged: the error that led here is the one to show."""
+        """Drop the cached rows. A failure is only logged, so that it does not hide an earlier error."""
         if not self.is_kept:
             return
         self.is_kept = False
@@ -48,7 +48,7 @@ class RowCache:
 
 
 def drop_cached(frame: DataFrame) -> None:
-    """Drop a frame's cached rows; a failure is only logged."""
+    """Drop a frame's cached rows. A failure is only logged."""
     try:
         if is_reachable(frame.sparkSession):
             frame.unpersist()

@@ -1,7 +1,7 @@
-"""Reading by kpipe's own Kafka client, where a record has a timestamp that Spark's Kafka source fails on.
+"""Reading with kpipe's own Kafka client, for records whose timestamp Spark's Kafka source cannot convert.
 
-Producers may set any 64 bits as a timestamp, and Spark's source multiplies them by 1,000 and fails on an overflow, for
-all records of its task. This is slower than Spark's source, and only for what that one cannot read.
+Producers may set any 64-bit integer as a timestamp. Spark's source multiplies it by 1,000 and fails on an overflow, for
+all records of its task. This reader is slower than Spark's source, so it is used only if that one may fail.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 LARGEST_MS = (2**63 - 1) // 1000
-"""The last millisecond that Spark can count in microseconds; its negative is about the first one."""
+"""The largest timestamp that Spark can represent in microseconds, milliseconds. Its negative is about the smallest."""
 
-# Rows and bytes of one Arrow batch.
+# Maximum rows and bytes of one Arrow batch.
 _BATCH_ROWS, _BATCH_BYTES = 2_000, 4 * 2**20
 
 
 def is_beyond_spark(clients: Clients, ranges: Iterable[OffsetRange], isolation: str) -> bool:
-    """Whether one of the ranges may hold a timestamp after the last one that Spark can count; one call."""
+    """Whether a range may contain a timestamp after the largest one that Spark can represent. One broker request."""
     wanted = {(r.topic, r.partition): r for r in ranges if not r.is_empty}
     firsts = offsets_at(clients, wanted, LARGEST_MS + 1, isolation) if wanted else {}
     return any(first is not None and first < wanted[place].end for place, first in firsts.items())
 
 
 def reading(settings: ConnectionSettings, group: str, isolation: str) -> Any:
-    """The function of ``mapInArrow`` that reads the ranges which its rows name."""
+    """A function for ``mapInArrow`` whose input rows are offset ranges. It reads their records."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -44,7 +44,7 @@ def reading(settings: ConnectionSettings, group: str, isolation: str) -> Any:
 
 
 def batches_of(records: Iterable[KafkaRecord]) -> Iterator[pa.RecordBatch]:
-    """Records as Arrow batches with the columns of Spark's Kafka source."""
+    """Convert records to Arrow batches with the columns of Spark's Kafka source."""
     rows: list[dict[str, Any]] = []
     size = 0
     for record in records:
@@ -58,7 +58,7 @@ def batches_of(records: Iterable[KafkaRecord]) -> Iterator[pa.RecordBatch]:
 
 
 def _row(record: KafkaRecord) -> dict[str, Any]:
-    # A record without a timestamp has -1, for Java's client.
+    # The Java client represents a missing timestamp as -1.
     timestamp_ms = -1 if record.timestamp_ms is None else record.timestamp_ms
     return {
         "key": record.key,

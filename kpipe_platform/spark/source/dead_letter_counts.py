@@ -1,4 +1,4 @@
-"""How many dead letters there are, by reason, place and time, in one Spark job that reads them once."""
+"""Counts of dead letters by reason, source partition, asset and hour, from one Spark job that reads them once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HOUR_MS = 3_600_000
 
 
 class ReasonCount(NamedTuple):
-    """How many records failed for one reason."""
+    """The number of records that failed for one reason."""
 
     component: str | None
     kind: str | None
@@ -22,17 +22,18 @@ class ReasonCount(NamedTuple):
 
 @dataclass(frozen=True)
 class DeadLetterCounts:
-    """What a dead-letter topic holds.
+    """Counts of the dead letters in a topic.
 
     Args:
-        records: Dead letters.
-        oldest_ms: When the first was dead-lettered, milliseconds since the epoch; the message's own time where it does
-            not say. None where there are none.
-        newest_ms: When the last was.
-        reasons: By reason, the most frequent first.
-        partitions: By (source topic, source partition), in this order; None for what a dead letter does not say.
-        assets: By asset, the most frequent first.
-        hours: By start of the hour, milliseconds since the epoch, in order.
+        records: Number of dead letters.
+        oldest_ms: When the first record was dead-lettered, milliseconds since the epoch. If a dead letter does not
+            contain this time, its message timestamp is used. None if there are no dead letters.
+        newest_ms: When the last record was dead-lettered, likewise.
+        reasons: Counts by reason, the most frequent first.
+        partitions: Counts as (source topic, source partition, records), in order. Topic and partition are None for dead
+            letters that do not contain them.
+        assets: Counts as (asset, records), the most frequent first.
+        hours: Counts as (start of the hour in milliseconds since the epoch, records), in order.
     """
 
     records: int = 0
@@ -45,7 +46,11 @@ class DeadLetterCounts:
 
 
 def count_dead_letters(frame: DataFrame) -> DeadLetterCounts:
-    """Count the rows of `kpipe_platform.spark.source.dead_letters.dead_letter_columns`; runs the job."""
+    """Count dead letters. Runs a Spark job.
+
+    Args:
+        frame: Rows of `kpipe_platform.spark.source.dead_letters.dead_letter_columns`.
+    """
     at_ms = F.unix_millis(F.coalesce("dead_lettered_at", "dlq_timestamp"))
     slim = frame.select(
         *("component", "kind", "exception_type", "source_topic", "source_partition", "asset"),

@@ -1,4 +1,4 @@
-"""A dead-letter topic as a table. No offsets move."""
+"""Reading a dead-letter topic as a table. Commits no offsets."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from kpipe_platform.spark.source.reader import read_by_client, read_ranges
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# Dead letters of one Arrow batch that leaves the worker: their rows are several times as large as their messages.
+# Maximum rows of an output Arrow batch: a row is several times as large as its message.
 _BATCH_ROWS = 1_000
 
-# What Arrow raises for a value that a type cannot hold; its own errors are of these classes too.
+# Exceptions that Arrow raises for a value that a type cannot represent. Arrow's own classes are subclasses of these.
 _MISFITS = (ValueError, TypeError, OverflowError, AttributeError)
 
 
 def newest_ranges(clients: Clients, topic: str, isolation: str, max_records: int | None) -> list[OffsetRange]:
-    """What a dead-letter topic holds now, a range a partition.
+    """The offset ranges that a dead-letter topic contains now, one per partition.
 
     Args:
         clients: Kafka clients.
         topic: The dead-letter topic.
         isolation: ``read_committed`` or ``read_uncommitted``.
-        max_records: The newest offsets of each partition, so many at most; None: all.
+        max_records: Maximum number of offsets per partition, the newest ones; None for all.
 
     Raises:
         TopicNotFoundError: The topic does not exist.
@@ -54,15 +54,15 @@ def newest_ranges(clients: Clients, topic: str, isolation: str, max_records: int
 def dead_letter_frame(
     session: SparkSession, clients: Clients, ranges: Iterable[OffsetRange], *, isolation: str, group: str, parts: int
 ) -> DataFrame:
-    """The dead letters of these ranges as a table, lazily.
+    """Read the dead letters of offset ranges as a table, lazily.
 
     Args:
         session: The Spark session.
-        clients: Kafka clients, for their settings.
-        ranges: What to read.
+        clients: Kafka clients, for their settings and for a timestamp lookup.
+        ranges: The ranges to read.
         isolation: ``read_committed`` or ``read_uncommitted``.
         group: Prefix of Spark's group ids.
-        parts: Parallel parts, at least one a partition.
+        parts: Number of parallel parts; at least one per range is used.
 
     Columns:
         See `dead_letter_columns`.
@@ -79,35 +79,35 @@ def dead_letter_frame(
 
 
 def dead_letter_columns(rows: DataFrame) -> DataFrame:
-    """Rows of Spark's Kafka source, read as dead letters by `kpipe_platform.dead_letters.read.reader`.
+    """Parse rows of Spark's Kafka source as dead letters, with `kpipe_platform.dead_letters.read.reader`.
 
-    A record that is no envelope of version 1 is a row too, with what its error headers say.
+    A record that is not an envelope of version 1 also has a row, with the information from its error headers.
 
     Columns:
-        Where the dead letter is: dlq_partition (int), dlq_offset (bigint), dlq_timestamp (timestamp), form (string:
-        envelope, raw), payload (string: embedded, reference).
+        Coordinates of the dead letter: dlq_partition (int), dlq_offset (bigint), dlq_timestamp (timestamp), form
+        (string: envelope, raw), payload (string: embedded, reference).
         The record: source_topic (string), source_partition (int), source_offset (bigint), source_timestamp
-        (timestamp), key (binary), value (binary), headers (array of key and value, without error headers). Of a
-        rejected output the topic and partition are those of its slice, in origin_range (struct), and there is no
-        offset.
-        Why: component, kind, exception_type, message, field, stacktrace (string), fault_at (timestamp), rules (array of
-        string), retries (array of attempt, at, delay_ms, exception_type, message).
-        Who and when: asset, run_id (string), attempt (int), correlation_id (string), created_at, dead_lettered_at
+        (timestamp), key (binary), value (binary), headers (array of key and value, without error headers). For a
+        rejected output, the topic and partition are those of its slice, in origin_range (struct), and the offset is
+        null.
+        The fault: component, kind, exception_type, message, field, stacktrace (string), fault_at (timestamp), rules
+        (array of string), retries (array of attempt, at, delay_ms, exception_type, message).
+        Provenance: asset, run_id (string), attempt (int), correlation_id (string), created_at, dead_lettered_at
         (timestamp), instance, worker, group, lease (string), segments (array of name, started_at, duration_ms).
-        What is not there: omitted (array of string), reference (struct), redacted (boolean).
-        Any column but the first five, headers, rules, retries, segments, omitted and redacted may be null.
+        Missing data: omitted (array of string), reference (struct), redacted (boolean).
+        All columns are nullable except the first five, headers, rules, retries, segments, omitted and redacted.
     """
     schema = rows.sparkSession.createDataFrame([], COLUMNS).schema
     read = rows.select(
         *("topic", "partition", "offset", F.unix_millis("timestamp"), "timestampType", "key", "value"),
-        # Spark writes a column of null arrays to Arrow in quadratic time.
+        # Spark needs quadratic time to write a column of null arrays to Arrow.
         F.coalesce("headers", F.array().cast(HEADERS_TYPE)),
     )
     return read.mapInArrow(_reading(to_arrow_schema(schema, timezone="UTC")), schema)
 
 
 def _reading(schema: pa.Schema) -> Any:
-    """The function of ``mapInArrow`` that makes rows of messages."""
+    """A function for ``mapInArrow`` that converts messages to rows."""
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -127,7 +127,7 @@ def _reading(schema: pa.Schema) -> Any:
 
 
 def _fitting(row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
-    """A row with null for what its column cannot hold: an envelope that kpipe did not write may say anything."""
+    """Replace values that do not fit their column by null. Envelopes from other writers may contain any value."""
     import pyarrow as pa
 
     fitting = {}
@@ -142,7 +142,7 @@ def _fitting(row: dict[str, Any], schema: pa.Schema) -> dict[str, Any]:
 
 
 def _encodable(value: Any) -> Any:
-    """The value with escapes for what is not Unicode: half of a surrogate pair, which JSON can hold."""
+    """Escape characters that UTF-8 cannot encode: lone surrogates, which JSON can contain."""
     if isinstance(value, str):
         return value.encode("utf-8", "backslashreplace").decode("utf-8")
     if isinstance(value, list):

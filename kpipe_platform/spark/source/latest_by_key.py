@@ -1,4 +1,4 @@
-"""A whole compacted topic as a table: the latest value of each key. No offsets move."""
+"""Reading a whole compacted topic as a table: the latest value of each key. Commits no offsets."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def latest_by_key(
     parallelism: int,
     hide_messages: bool = False,
 ) -> SliceFrames:
-    """The latest value of each key, tombstoned keys removed, records without a key left out.
+    """Read the latest value of each key. Keys with a tombstone and records without a key are left out.
 
-    Tombstones of a key that lies in several partitions remove it for as long as the topic keeps them
-    (``delete.retention.ms``): compaction works on each partition by itself.
+    If a key is in several partitions, a tombstone removes it only as long as the topic keeps the tombstone
+    (``delete.retention.ms``), because compaction processes each partition separately.
 
     Args:
         session: The Spark session.
@@ -40,11 +40,12 @@ def latest_by_key(
         isolation: ``read_committed`` or ``read_uncommitted``.
         group: Prefix of Spark's group ids.
         parallelism: Tasks that the engine runs at once.
-        hide_messages: Do not say what is wrong with a value that does not decode, because that may quote it.
+        hide_messages: Leave the message of a decode fault out of the error, because it may quote the value.
 
     Returns:
-        Frames whose ``good`` has the decoded value's columns and ``_kafka``, as of the log's end at the call. Its rows
-        are cached once they are looked at, for the asset may use them for each of its slices, until ``release``.
+        Frames whose ``good`` has the decoded value's columns and ``_kafka``, up to the log end at the time of the call.
+        The rows are cached from their first use until ``release``, because an asset may use them for each of its
+        slices.
 
     Raises:
         RecordFaultError: A latest value does not decode.
@@ -74,15 +75,15 @@ def latest_by_key(
 
 
 def _newest(rows: DataFrame) -> DataFrame:
-    """The last record of each key, tombstones too.
+    """The last record of each key, including tombstones.
 
-    Offsets order the records of one partition. A topic that was given more partitions, or has producers with different
-    partitioners, has a key in several: there the timestamps decide, and of equal ones the higher partition, where
-    partitions that were added are.
+    Within a partition, the highest offset wins. A key can be in several partitions if partitions were added to the
+    topic or if producers use different partitioners. Then the latest timestamp wins, and if timestamps are equal, the
+    highest partition, since added partitions have higher numbers.
     """
     last = Window.partitionBy("key", "partition").orderBy(F.col("offset").desc())
     newest = Window.partitionBy("key").orderBy(F.col("timestamp").desc(), F.col("partition").desc())
-    # One shuffle serves both.
+    # One shuffle is enough for both windows.
     found = rows.repartition("key")
     for window in (last, newest):
         found = found.withColumn("_nth", F.row_number().over(window)).where("_nth = 1").drop("_nth")

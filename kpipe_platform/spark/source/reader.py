@@ -1,4 +1,4 @@
-"""Reading a planned slice: Spark's own Kafka source in batch mode, then decoding.
+"""Reading a planned slice with Spark's Kafka source in batch mode, and decoding it.
 
 Source: Spark "Structured Streaming + Kafka Integration Guide", batch queries.
 """
@@ -22,24 +22,24 @@ from kpipe_platform.spark.sink.plans import frame_of
 from kpipe_platform.spark.source.client_reader import reading
 from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs, decode_rows, is_small
 
-# Fewer and larger fetches than the Java client's defaults, which are made for low latency.
+# Fewer and larger fetches than with the Java client's defaults, which are tuned for low latency.
 _CONSUMER = {
     "kafka.max.poll.records": "5000",
     "kafka.max.partition.fetch.bytes": str(8 * 2**20),
     "kafka.receive.buffer.bytes": str(2**20),
-    # A consumer that has read a slice asks for what comes after it, and the broker keeps the answer back while there is
-    # nothing: by default half a second, which whoever reads the slice once more would wait.
+    # After reading a slice, a consumer requests the next records, and the broker delays its response while there are
+    # none. The default delay is half a second, for which another read of the same slice would have to wait.
     "kafka.fetch.max.wait.ms": "10",
 }
 _V1_SOURCES = "spark.sql.sources.useV1SourceList"
-# Offsets below which another parallel part costs more than it saves (a task and a shuffle block, about 20 ms).
+# Fewer offsets are not worth another parallel part, which costs a task and a shuffle block (about 20 ms).
 _OFFSETS_A_PART = 20_000
 
 
 def read_options(
     settings: ConnectionSettings, ranges: Iterable[OffsetRange], *, isolation: str, group: str, parts: int
 ) -> dict[str, str]:
-    """Options of Spark's Kafka source for exactly these ranges. Contains secrets: never log them."""
+    """Options of Spark's Kafka source for exactly these ranges. They contain secrets: never log them."""
     starts: dict[str, dict[str, int]] = {}
     ends: dict[str, dict[str, int]] = {}
     for r in ranges:
@@ -49,9 +49,9 @@ def read_options(
     return {
         **_CONSUMER,
         **{f"kafka.{name}": value for name, value in settings.for_java().items()},
-        # The Java client reads uncommitted by default, unlike librdkafka: one setting for plan and read.
+        # Set explicitly so that plan and read agree: unlike librdkafka, the Java client defaults to read_uncommitted.
         "kafka.isolation.level": isolation,
-        # Spark invents its group ids; under the asset's own prefix one ACL covers them.
+        # Spark generates its group ids. With the asset's own prefix, one ACL covers them all.
         "groupIdPrefix": f"{group}.spark",
         "assign": json.dumps(assign),
         "startingOffsets": json.dumps(starts),
@@ -63,7 +63,13 @@ def read_options(
 
 
 def parallel_parts(span: int, ranges: int, parallelism: int) -> int:
-    """How many parts to read a slice in: as many as the engine runs at once, fewer for a small slice."""
+    """Number of parallel parts for reading a slice: as many as the engine has task slots, fewer for a small slice.
+
+    Args:
+        span: Number of offsets in the slice.
+        ranges: Number of ranges, the lower bound of the result.
+        parallelism: Number of tasks that the engine runs at once.
+    """
     return max(ranges, min(parallelism, span // _OFFSETS_A_PART))
 
 
@@ -76,22 +82,22 @@ def read_ranges(
     group: str,
     parts: int,
 ) -> DataFrame:
-    """Rows of Spark's Kafka source for the ranges that are not empty."""
+    """Read the ranges that are not empty with Spark's Kafka source."""
     wanted = [r for r in ranges if not r.is_empty]
     options = read_options(settings, wanted, isolation=isolation, group=group, parts=parts)
     return session.read.format("kafka").options(**options).load() if is_remote() else _loaded(session, options)
 
 
-# For each session of this process a JVM session to read with, which has no other use.
+# For each session of this process, a JVM session that is only used for reading from Kafka.
 _READERS: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
 
 
 def _loaded(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """Rows of the second version of Spark's Kafka source, which do not become Scala objects and rows again.
+    """Read with version 2 of Spark's Kafka source, which avoids converting rows to Scala objects and back.
 
-    Spark chooses the version by a setting of the session, for reads and writes alike, and the second version's sink
-    refuses ``df.write.format("kafka").save()``, as people write it. So a session of its own, with that setting, makes
-    the plan. On a Connect server each action would need the setting, so there it is the user's.
+    A session setting chooses the version for both reads and writes, and the version 2 sink refuses
+    ``df.write.format("kafka").save()``, which users may call. Therefore a separate session with that setting makes the
+    plan. On Spark Connect every action would need the setting, so there the user's setting applies.
     """
     if session not in _READERS:
         reader = session._jsparkSession.newSession()
@@ -115,17 +121,17 @@ def read_slice(
     parallelism: int,
     by_client: bool = False,
 ) -> SliceFrames:
-    """Read and decode one topic's ranges of a slice; nothing runs yet.
+    """Read and decode one topic's ranges of a slice, lazily.
 
     Args:
         session: The Spark session.
         settings: The connection.
-        slice_: The plan.
-        codecs: How keys and values decode.
-        topic: Which of the slice's topics.
-        isolation: The plan's isolation.
-        parallelism: Tasks that the engine runs at once.
-        by_client: Read by kpipe's own client, because Spark's source fails on a record's timestamp.
+        slice_: The planned slice.
+        codecs: Codecs of keys and values.
+        topic: The topic to read, one of the slice's topics.
+        isolation: The plan's isolation, ``read_committed`` or ``read_uncommitted``.
+        parallelism: Number of tasks that the engine runs at once.
+        by_client: Read with kpipe's own client, because Spark's source fails on a record's timestamp.
     """
     indexed = [(i, p.range) for i, p in enumerate(slice_.ranges) if p.range.topic == topic]
     ranges = [r for _, r in indexed]
@@ -137,13 +143,13 @@ def read_slice(
         rows = read_ranges(session, settings, ranges, isolation=isolation, group=slice_.group, parts=parts)
     only = indexed[0][0] if len(indexed) == 1 else None
     small = is_small(span)
-    # Of more offsets there are several parts; where one task has to read them all, it would hold the transaction open
-    # while the stage is at work.
+    # More offsets have several parts. If a single task read them all, it would hold the transaction open while the
+    # stage runs.
     one_task = small or (only is not None and span < 2 * _OFFSETS_A_PART)
     src = _range_index(indexed)
     frames = decode_rows(rows, codecs, src=src, only_range=only, small=small, one_task=one_task, lacks_times=by_client)
     if frames.can_fault:
-        # The search for faults needs them beside the stage.
+        # Both the stage and the search for faults read the rows.
         frames.keep()
     return frames
 
@@ -164,9 +170,9 @@ _SOURCE_COLUMNS = (
 def read_by_client(
     session: SparkSession, settings: ConnectionSettings, ranges: Iterable[OffsetRange], *, isolation: str, group: str
 ) -> DataFrame:
-    """Rows as of Spark's Kafka source for the ranges that are not empty; a partition is read by one task.
+    """Read the ranges that are not empty with kpipe's own client. One task reads a whole range.
 
-    A timestamp that Spark cannot hold is null.
+    The columns are those of Spark's Kafka source. A timestamp that Spark cannot represent is null.
     """
     places = [(r.topic, r.partition, r.start, r.end) for r in ranges if not r.is_empty]
     wanted = session.createDataFrame(places, "topic string, partition int, start bigint, end bigint")
@@ -174,10 +180,10 @@ def read_by_client(
 
 
 def empty_rows(session: SparkSession) -> DataFrame:
-    """No rows, with the columns of Spark's Kafka source; no job is started for it."""
+    """An empty DataFrame with the columns of Spark's Kafka source. Starts no job."""
     return session.createDataFrame([], _SOURCE_COLUMNS)
 
 
 def empty_slice(session: SparkSession, codecs: TopicCodecs) -> SliceFrames:
-    """The frames of an empty slice: the right columns and no rows."""
+    """The frames of an empty slice, with the columns of the codecs and no rows."""
     return decode_rows(empty_rows(session), codecs, src=F.lit(0))

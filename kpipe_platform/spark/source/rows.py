@@ -1,4 +1,4 @@
-"""A slice's records in Spark: decoded once, and what the stage, the writer and isolation see of them."""
+"""A slice's records in Spark: decoded once, with views for the stage, the writer and isolation."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from kpipe_platform.spark.column_cache import reused
 from kpipe_platform.spark.columns import HEADERS_TYPE, is_fault, parsed, value_columns, value_of
 from kpipe_platform.spark.source.cache import RowCache
 
-# Offsets below which a slice is small: to read and decode it twice costs less than to plan, fill and drop a cache.
+# Maximum number of offsets of a small slice: reading and decoding it twice costs less than using a cache.
 _SMALL = 5_000
 
 
 def is_small(span: int) -> bool:
-    """Whether so many offsets are few."""
+    """Whether a slice with this number of offsets is small."""
     return span <= _SMALL
 
 
 @dataclass(frozen=True)
 class TopicCodecs:
-    """How the records of one source topic decode."""
+    """The codecs of one source topic."""
 
     key: Codec
     value: Codec
@@ -34,20 +34,20 @@ class TopicCodecs:
 
 @dataclass(frozen=True)
 class SliceFrames:
-    """A slice in Spark, lazily.
+    """A slice in Spark, evaluated lazily.
 
     Args:
-        decoded: One row a record: src (index of its range in the slice, int), _kafka, v (decoded value) and bad (all
-            that a dead letter needs, a struct; null for a good record).
-        good: What the stage sees: the value's columns and ``_kafka``.
-        columns: The columns of ``good``, computed from ``decoded``.
-        cache: Caches the decoded rows, for those who need them more than once.
-        can_fault: False where every byte string decodes, so that nobody need look for faults.
-        only_range: The range that all rows are of; None where there are several.
-        small: Whether there are few records, so that a row for each is cheaper than a job that counts them.
-        one_task: Whether there are so few records that several tasks would have them written no sooner than one.
-        shared: Whether the stage sees other rows than those of ``decoded``, or others need the rows again, so that they
-            are not this slice's alone to drop.
+        decoded: One row per record: src (index of its range in the slice, int), _kafka, v (decoded value) and bad (a
+            struct with the data for a dead letter; null for a good record).
+        good: The stage's input: the value's columns and ``_kafka``.
+        columns: The columns of ``good``, as expressions over ``decoded``.
+        cache: Cache of the decoded rows.
+        can_fault: Whether records may fail to decode. False if the codecs accept all byte strings.
+        only_range: Index of the range of all rows; None if there are several ranges.
+        small: Whether there are so few records that one row per record is cheaper than a job that counts them.
+        one_task: Whether there are so few records that several tasks would not write them faster than one.
+        shared: Whether the stage's input differs from ``decoded``, or others need the rows again, so that this slice
+            must not drop them.
     """
 
     decoded: DataFrame
@@ -61,24 +61,36 @@ class SliceFrames:
     shared: bool = False
 
     def faults(self) -> DataFrame:
-        """Records that do not decode: src, offset, key, value, headers, timestamp_ms, timestamp_type, component."""
+        """Records that do not decode.
+
+        Columns:
+            src, offset, key, value, headers, timestamp_ms, timestamp_type, component.
+        """
         return self.decoded.where("bad is not null").select("src", "bad.*")
 
     def counts(self) -> DataFrame:
-        """Records read by range: src (int), records (bigint)."""
+        """Number of records read from each range.
+
+        Columns:
+            src (int), records (bigint).
+        """
         if self.only_range is not None:
-            # Without a grouping key there is no shuffle by key, which for a small slice is most of its time.
+            # Without a grouping key there is no shuffle by key, which would take most of the time for a small slice.
             return self.decoded.agg(F.count(F.lit(1)).alias("records")).select(
                 F.lit(self.only_range).alias("src"), "records"
             )
         return self.decoded.groupBy("src").agg(F.count(F.lit(1)).alias("records"))
 
     def part(self, ranges: Iterable[OffsetRange]) -> SliceFrames:
-        """The frames of which the stage sees some offsets only, out of the cache."""
+        """The same slice, with the stage's input limited to some offsets.
+
+        Args:
+            ranges: The offset ranges to keep.
+        """
         return replace(self, good=self.good.where(_within(ranges)), shared=True)
 
     def without(self, records: Iterable[OffsetRange]) -> SliceFrames:
-        """The frames of which the stage does not see some records; they count as read all the same.
+        """The same slice without some records in the stage's input. They still count as read.
 
         Args:
             records: The records to leave out, as ranges of one offset.
@@ -92,26 +104,26 @@ class SliceFrames:
         return replace(self, good=self.good.where(~gone), shared=True)
 
     def none(self) -> SliceFrames:
-        """The frames without a row."""
+        """The same frames without rows."""
         return replace(self, decoded=self.decoded.limit(0), good=self.good.limit(0), shared=True)
 
     def totals(self) -> tuple[int, int]:
-        """Number of records, and of those that do not decode."""
+        """Number of records, and number of records that do not decode. Runs a job."""
         row = self.decoded.agg(F.count(F.lit(1)), F.count("bad")).collect()[0]
         return row[0], row[1]
 
     def sample(self, count: int) -> list[tuple[int, int]]:
-        """Index of the range, and offset, of up to so many good records, chosen at random."""
+        """(index of the range, offset) of up to ``count`` random good records. Runs a job."""
         rows = self.decoded.where("bad is null").select("src", "_kafka.offset").orderBy(F.rand()).limit(count)
         return [(row[0], row[1]) for row in rows.collect()]
 
     def keep(self) -> None:
-        """Cache the rows for those who use them twice, unless there are so few that a cache takes longer."""
+        """Cache the rows, because they will be read more than once. Does nothing for a small slice."""
         if not self.small:
             self.cache.keep()
 
     def read_once(self) -> None:
-        """Do not cache the rows, unless some are cached already: a single pass reads them once."""
+        """Stop caching the rows unless the cache is filled already, because a single pass reads them once."""
         if not self.cache.is_filled:
             self.cache.drop()
 
@@ -150,19 +162,19 @@ def decode_rows(
 
     Args:
         rows: The rows.
-        codecs: How keys and values decode.
+        codecs: Codecs of keys and values.
         src: Index of a row's range in the slice.
         only_range: As in ``SliceFrames``.
         small: As in ``SliceFrames``.
         one_task: As in ``SliceFrames``.
-        lacks_times: Whether a row without a timestamp is a record whose timestamp Spark cannot hold: a fault.
+        lacks_times: Whether a null timestamp means that Spark cannot represent the timestamp, which is a fault.
     """
     how = _decoding(codecs.key, codecs.value, lacks_times)
     staged = rows.select(src.cast("int").alias("src"), *how.staged)
     flat = staged.withColumn("fault", how.fault).select(*how.flat)
     decoded = flat.select(*how.decoded)
-    # True for a good record, and not deterministic: Spark moves no filter of the stage below such a filter. Otherwise
-    # it may compute a stage's condition for a record before it knows that the record did not decode.
+    # True for a good record, and nondeterministic, so that Spark does not push the stage's filters below this one.
+    # Otherwise it might evaluate the stage's condition for a record that did not decode.
     is_good = F.when(F.col("bad").isNull(), F.spark_partition_id()) >= 0
     good = decoded.where(is_good) if how.can_fault else decoded
     good = good.select(*how.good)
@@ -171,10 +183,10 @@ def decode_rows(
 
 @dataclass(frozen=True)
 class _Decoding:
-    """The columns of each step of decoding, and whether there can be bytes that do not decode.
+    """The columns of each decoding step, and whether records may fail to decode.
 
-    What is cached is ``flat``: a struct of them all would be made, copied and read back whole for the one field that
-    somebody needs.
+    The step ``flat`` is cached. If its columns were one struct, Spark would create, copy and read the whole struct to
+    access a single field.
     """
 
     staged: Sequence[Column]
@@ -196,8 +208,8 @@ def _decoding(key: Codec, value: Codec, lacks_times: bool) -> _Decoding:
         fault = F.when(bad_key, F.lit(Component.DECODE_KEY.value)).otherwise(fault)
     if lacks_times:
         fault = F.when(F.col("timestamp").isNull(), F.lit(Component.SOURCE.value)).otherwise(fault)
-    # One struct that is null in good rows, so that the search for dead letters need read no other cached column. A
-    # text key that does not decode must still leave as its original bytes.
+    # One struct that is null in good rows, so that the search for faults reads no other cached column. It has the
+    # original bytes of the key, because a text key that does not decode must be dead-lettered unchanged.
     letter = F.struct(
         F.col("offset"),
         F.col("key_bytes").alias("key"),
@@ -212,7 +224,7 @@ def _decoding(key: Codec, value: Codec, lacks_times: bool) -> _Decoding:
             *[F.col(name) for name in ("topic", "partition", "offset", "timestamp")],
             F.col("timestampType").alias("timestamp_type"),
             parsed(key, F.col("key")).alias("key"),
-            # Null arrays make Spark's Arrow writer quadratic; a record without headers gets an empty one.
+            # A record without headers gets an empty array, because null arrays make Spark's Arrow writer quadratic.
             F.coalesce(F.col("headers"), F.array().cast(HEADERS_TYPE)).alias("headers"),
             F.col("value").isNull().alias("tombstone"),
             F.col("key").alias("key_bytes"),

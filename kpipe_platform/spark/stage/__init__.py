@@ -1,1 +1,1 @@
-"""What a stage is given and returns: forms, rules, map_records."""
+"""Support for stages: input and output forms, rules, and ``map_records``."""

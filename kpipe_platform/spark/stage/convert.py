@@ -1,4 +1,4 @@
-"""DataFrames to and from what a user's function may ask for: pandas, pyarrow, polars, records."""
+"""Conversion of DataFrames to and from the forms that user functions accept: pandas, pyarrow, polars, records."""
 
 from __future__ import annotations
 
@@ -47,17 +47,17 @@ _RECORD_COLUMNS = pa.schema(
         ("timestamp", pa.int64()),
     ]
 )
-# What encoding a value of any kind may raise; ``EncodeFault`` is a ValueError.
+# Exceptions that encoding any value may raise. ``EncodeFault`` is a ValueError.
 _NOT_ENCODABLE = (ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _TIMESTAMP_TYPES: dict[int, Any] = {0: "create_time", 1: "log_append_time"}
 
 
 def requested_form(annotation: object) -> str:
-    """What an input's annotation asks for: spark, pandas, pyarrow, polars or records.
+    """The form that an input's annotation requests: ``spark``, ``pandas``, ``pyarrow``, ``polars`` or ``records``.
 
     Raises:
-        ConfigError: Nothing that a topic can be loaded as.
+        ConfigError: A topic cannot be loaded as this type.
     """
     if annotation in (None, Any, typing.Any, object) or _is(annotation, "pyspark.", "DataFrame"):
         return "spark"
@@ -83,15 +83,15 @@ def _is(annotation: object, package: str, name: str) -> bool:
 
 
 def to_form(frame: DataFrame, form: str, codec: Codec) -> Any:
-    """A slice's good records in the form that was asked for.
+    """Convert a slice's good records to the requested form.
 
     Args:
-        frame: What a stage would see.
+        frame: The good records as a Spark DataFrame.
         form: A result of ``requested_form``.
-        codec: Codec of the values; decides what ``KafkaRecord.value`` is.
+        codec: Codec of the values. It determines the type of ``KafkaRecord.value``.
 
     Raises:
-        ConfigError: polars is not installed, or cannot hold a column.
+        ConfigError: polars is not installed, or has no type for a column.
     """
     if form == "spark":
         return frame
@@ -108,7 +108,7 @@ def to_form(frame: DataFrame, form: str, codec: Codec) -> Any:
 
 
 def _zone(frame: DataFrame) -> dt.tzinfo | None:
-    """The session's time zone, in which its timestamps are written; None for a name that Python does not know."""
+    """The session's time zone, to which timestamps are converted; None if Python does not support its name."""
     try:
         zone: dt.tzinfo = pa.lib.string_to_tzinfo(str(frame.sparkSession.conf.get("spark.sql.session.timeZone")))
     except (LookupError, ValueError):
@@ -144,26 +144,26 @@ def _record(row: dict[str, Any], codec: Codec) -> KafkaRecord:
 
 
 def is_records(output: object) -> bool:
-    """True for a list of KafkaRecord."""
+    """Whether the output is a list of KafkaRecord."""
     return isinstance(output, list) and all(isinstance(item, KafkaRecord) for item in output)
 
 
 def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[T.StructField] = ()) -> DataFrame:
-    """What a user's function returned, as a Spark DataFrame.
+    """Convert a user function's result to a Spark DataFrame.
 
-    A list of KafkaRecord becomes the columns ``key, value, headers, partition, timestamp``, encoded by ``codec``; a
+    A list of KafkaRecord becomes the columns ``key, value, headers, partition, timestamp``, encoded by ``codec``. A
     record with an offset keeps its coordinates in ``_kafka``, and its partition is the source's, not the
-    destination's. The column ``MISFIT`` says what is wrong with those records that the codec or Kafka does not hold.
+    destination's. For records that the codec or Kafka cannot represent, the column ``MISFIT`` contains the reason.
 
     Args:
         session: The session.
-        output: What it returned.
+        output: The function's result.
         codec: Codec of the destination's values.
-        read: The fields that the sources declare. A MAP is a dict in Python, as a struct is; where the destination
-            declares nothing, a field of the same name says which.
+        read: The fields that the sources declare. In Python, a MAP and a struct are both dicts. If the destination
+            declares no fields, a source field of the same name decides which of the two a dict is.
 
     Raises:
-        ConfigError: It is none of the forms, or has a column of mixed types.
+        ConfigError: The result has an unsupported type, or a column of mixed types.
     """
     if isinstance(output, DataFrame):
         return output
@@ -189,7 +189,11 @@ def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[T.
 
 
 def _frame(session: SparkSession, table: pa.Table, declared: T.StructType) -> DataFrame:
-    """The table as a DataFrame. A time without a zone stays one; Spark would take it as one of the session's zone."""
+    """Convert a table to a DataFrame.
+
+    Timestamps without a zone become TIMESTAMP_NTZ unless the field is declared as a TIMESTAMP. By default, Spark would
+    interpret them in the session's zone.
+    """
     schema = from_arrow_schema(table.schema, prefer_timestamp_ntz=True)
     zoned = {field.name for field in declared if isinstance(field.dataType, T.TimestampType | EpochType)}
     for field in schema.fields:
@@ -199,12 +203,15 @@ def _frame(session: SparkSession, table: pa.Table, declared: T.StructType) -> Da
 
 
 def _in_order(frame: DataFrame) -> DataFrame:
-    """The same rows as one partition. Spark spreads local rows over its tasks, and at least once each task writes."""
+    """Put the rows into one Spark partition, to keep their order.
+
+    Spark distributes local rows over its tasks, and with at-least-once delivery each task writes.
+    """
     return frame.coalesce(1)
 
 
 def _first(fields: Iterable[T.StructField]) -> list[T.StructField]:
-    """The fields of several sources, the first of each name."""
+    """The fields of several sources. If they share a name (case-insensitive), the first one is kept."""
     found: dict[str, T.StructField] = {}
     for field in fields:
         found.setdefault(field.name.lower(), field)
@@ -227,7 +234,7 @@ def _records_table(records: list[KafkaRecord], codec: Codec, declared: T.StructT
 
 
 def _record_row(record: KafkaRecord, codec: Codec) -> dict[str, Any]:
-    """A record in the columns of a raw output; what Kafka does not hold is left out, and MISFIT says so."""
+    """Convert a record to the columns of a raw output. Invalid parts are left out, and MISFIT contains the reasons."""
     wrong: list[str] = []
 
     def checked(name: str, value: Any, read: Callable[[Any], Any]) -> Any:
@@ -240,13 +247,13 @@ def _record_row(record: KafkaRecord, codec: Codec) -> dict[str, Any]:
     is_new = record.offset is None
     value = checked("value", record.value, lambda v: v if isinstance(v, bytes) else codec.encode(v))
     if wrong:
-        # Its dead letter has to show something.
+        # The dead letter shows this text instead of the value.
         value = repr(record.value).encode("utf-8", "backslashreplace")
     row = {
         "key": checked("key", record.key, _as_bytes),
         "value": value,
         "headers": [
-            # The writer refuses one without a name, whatever form it came in.
+            # The writer refuses headers without a name, for all forms of output.
             {
                 "key": None if k is None else checked("header", k, _as_text) or "",
                 "value": checked(f"header {k!r}", v, _as_bytes),
@@ -299,7 +306,13 @@ def _as_whole(bits: int) -> Callable[[Any], int]:
 
 @dataclass(frozen=True)
 class _Declared:
-    """What records are compared with: the declared fields as one type, and whether all of them fit it."""
+    """The declared fields that records must fit.
+
+    Args:
+        kind: The fields as one struct type.
+        is_met: Whether all records fit it.
+        has_lengths: Whether a field is a VARCHAR or CHAR.
+    """
 
     kind: pa.DataType
     is_met: bool
@@ -314,12 +327,12 @@ def _fits(records: list[KafkaRecord], declared: T.StructType) -> _Declared:
 
 
 def _misfit(value: Any, data: bytes | None, codec: JsonCodec, declared: _Declared) -> str | None:
-    """Why the value of a record is none that the schema describes; None where it is one, and for a tombstone."""
+    """Why the value of a record does not fit the schema; None if it fits, and for a tombstone."""
     if data is None:
         return None
     if not isinstance(value, bytes) and not declared.is_met:
         found = _unlike(value, declared.kind)
-        # Objects that stand for records, members of an Enum and the like are taken for what they are written as.
+        # Dataclasses, Enum members and similar objects are compared in the form in which they are written.
         if found is not None and (plain := plain_value(value)) is not value:
             found = _unlike(plain, declared.kind)
         if found is not None:
@@ -367,16 +380,16 @@ def _from_pandas(frame: pd.DataFrame, kinds: Mapping[str, T.DataType]) -> pa.Tab
 
 
 def _column(name: str, series: pd.Series[Any], kind: T.DataType | None) -> pa.Array:
-    """A column with its declared type where it holds every value unchanged, else with a type of its own."""
+    """Convert a column to its declared type if that keeps every value unchanged, else to an inferred type."""
     is_objects = series.dtype == object
     try:
-        # Times keep their own type: whether they have a zone is for the check of the output.
+        # Timestamps keep their own type: the output's schema check decides whether they need a zone.
         if kind is not None and series.dtype.kind != "M":
             if is_objects:
                 return exact_array(series, _arrow_type(kind), name, from_pandas=True, zoned=True)
             return exact_cast(_plain_array(series), _arrow_type(kind), name)
     except MISFITS:
-        pass  # where a type is declared, the check of the output says so
+        pass  # the output's schema check reports a wrong type
     try:
         array = _plain_array(series)
         if is_objects:
@@ -398,7 +411,7 @@ def _has_map(kind: T.DataType) -> bool:
 
 
 def _arrow_type(kind: T.DataType, *, keep_not_null: bool = False) -> pa.DataType:
-    """The type in Arrow; NOT NULL is not kept by default, because Arrow does not check it and Spark trusts it."""
+    """The Arrow type. NOT NULL is dropped by default, because Arrow does not check it and Spark relies on it."""
     return to_arrow_type(stage_type(kind, keep_not_null=keep_not_null), timezone="UTC")
 
 
@@ -410,7 +423,7 @@ def _with_kafka(table: pa.Table) -> pa.Table:
 
 
 def _kafka_array(values: list[dict[str, Any] | None]) -> pa.Array:
-    """The column ``_kafka`` with its own type: inference makes null types of empty headers and absent keys."""
+    """The column ``_kafka`` with its fixed type, since inference gives empty headers and missing keys null types."""
     return pa.array([None if v is None else _clean(v) for v in values], type=_KAFKA)
 
 

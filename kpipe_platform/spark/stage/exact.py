@@ -1,7 +1,7 @@
-"""Python values and Arrow arrays as a type that holds each of them unchanged; anything else is refused.
+"""Lossless conversion of Python values and Arrow arrays to Arrow types. Values that would change are refused.
 
-Arrow converts more than that: 1.5 becomes 1 in an integer column, a number of milliseconds becomes a timestamp of
-microseconds, a datetime loses its time in a date column, and struct fields without a declaration are dropped.
+Arrow's own conversion is not lossless: 1.5 becomes 1 in an integer column, a number of milliseconds becomes a timestamp
+in microseconds, a datetime loses its time in a date column, and undeclared struct fields are dropped.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 MISFITS = (pa.ArrowException, TypeError, ValueError, OverflowError)
-"""What Arrow raises for a value that a type does not hold."""
+"""Exceptions that Arrow raises for a value that a type cannot represent."""
 
-# Half a step above the largest FLOAT: from here on a double becomes an infinity.
+# Half a step above the largest FLOAT. Doubles from here on round to infinity.
 _FLOAT_END = (2 - 2**-24) * 2.0**127
 _SHOWN_CHARACTERS = 60
 
 
 class MisfitError(ValueError):
-    """A type does not hold a value unchanged."""
+    """A type cannot represent a value without changing it."""
 
 
 def exact_array(
     values: Any, kind: pa.DataType, path: str, *, from_pandas: bool = False, zoned: bool = False
 ) -> pa.Array:
-    """Python values as an array.
+    """Convert Python values to an array.
 
     Args:
         values: The values, as a sequence or a pandas.Series.
         kind: The type of the array.
-        path: What the values are called in a message.
-        from_pandas: Whether NaN is a missing value where the type has none.
-        zoned: Whether a time without a zone is refused where the type has one. Otherwise it is a time of UTC.
+        path: Name of the values in error messages.
+        from_pandas: Whether NaN is null if the type has no NaN.
+        zoned: Whether timestamps without a zone are refused if the type has a zone. Otherwise they are in UTC.
 
     Raises:
-        MisfitError: The type does not hold a value unchanged.
+        MisfitError: The type cannot represent a value without changing it.
     """
     try:
         array = pa.array(values, type=kind, from_pandas=from_pandas)
@@ -56,12 +56,12 @@ def exact_array(
 def check_exact(
     values: Iterable[Any], kind: pa.DataType, path: str, *, from_pandas: bool = False, zoned: bool = False
 ) -> None:
-    """Refuse values that Arrow converts to a type by changing them.
+    """Refuse values that Arrow would change when it converts them to a type.
 
-    Values that Arrow itself refuses are not looked for. Arguments and exceptions are those of ``exact_array``.
+    Values that Arrow itself refuses are not checked. Arguments and exceptions are those of ``exact_array``.
     """
     present = [value for value in values if value is not None]
-    # The types first: most columns have one or two.
+    # Check the Python types first: most columns have only one or two.
     if from_pandas and not all(_is_held(found, kind) for found in set(map(type, present))):
         present = [value for value in present if not _is_missing(value)]
     wrong = {found for found in set(map(type, present)) if not _is_held(found, kind)}
@@ -110,13 +110,13 @@ def _misfit(value: Any, kind: pa.DataType, path: str) -> MisfitError:
 
 
 def _is_missing(value: Any) -> bool:
-    """Whether it is NaN, NaT or NA, where pandas means a null."""
+    """Whether a value is NaN, NaT or NA, which mean null in pandas."""
     return type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, Real) and bool(value != value))
 
 
 @lru_cache(maxsize=1024)
 def _is_held(found: type, kind: pa.DataType) -> bool:
-    """Whether values of a Python type may stay what they are in an Arrow type."""
+    """Whether an Arrow type can represent values of a Python type unchanged."""
     types = pa.types
     numpy = found.__name__ if found.__module__ == "numpy" else ""
     if issubclass(found, bool) or numpy in ("bool", "bool_"):
@@ -147,12 +147,12 @@ def _is_held(found: type, kind: pa.DataType) -> bool:
 
 
 def exact_cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
-    """An array with another type, which holds each of its values unchanged.
+    """Cast an array to another type without changing its values.
 
-    Spark's timestamps are microseconds, and nanoseconds are cut, as Spark does. A time without a zone is one of UTC.
+    Timestamps are truncated to microseconds, as in Spark. Timestamps without a zone are in UTC.
 
     Raises:
-        MisfitError: The type does not hold a value unchanged.
+        MisfitError: The type cannot represent a value without changing it.
     """
     if array.type == kind:
         return array
@@ -172,7 +172,7 @@ def exact_cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
 
 
 def _is_like(found: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether a type is another of the same kind: of numbers, of texts, of times."""
+    """Whether two types are of the same family, such as numbers, strings or timestamps."""
     types = pa.types
     if types.is_null(found):
         return True
@@ -199,7 +199,7 @@ def _is_like(found: pa.DataType, kind: pa.DataType) -> bool:
 
 
 def _is_changed(before: pa.Array, after: pa.Array) -> bool:
-    """Whether a cast that Arrow takes for safe has changed a value."""
+    """Whether a cast that Arrow considers safe has changed a value."""
     types, found, kind = pa.types, before.type, after.type
     if types.is_struct(kind) and types.is_struct(found):
         made = {kind.field(i).name: part for i, part in enumerate(after.flatten())}
@@ -218,7 +218,7 @@ def _is_changed(before: pa.Array, after: pa.Array) -> bool:
 
 
 def _entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array]:
-    # Of a slice, `keys` and `items` hold those of the whole.
+    # If the array is a slice, `keys` and `items` still have the entries of the whole array.
     first, end = (array.offsets[i].as_py() for i in (0, len(array)))
     return array.keys.slice(first, end - first), array.items.slice(first, end - first)
 

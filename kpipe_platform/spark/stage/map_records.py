@@ -1,4 +1,4 @@
-"""Python functions over records, with retries and a fault for each record that fails in the end."""
+"""Python functions over records, with retries, and a fault for each record whose attempts all fail."""
 
 from __future__ import annotations
 
@@ -31,30 +31,32 @@ def map_records(
     retry: RecordRetryPolicy | None = None,
     on_fault: FaultAction | None = None,
 ) -> DataFrame:
-    """Call a Python function with each record, on the executors; once a record, whatever is read of the result.
+    """Call a Python function on the executors, once for each record.
 
-    A record whose function raises is tried again as ``retry`` says, and is a fault then, with its attempts; so is one
-    whose result does not fit ``schema``. Exceptions that say nothing of the record (a connection refused, a timeout, no
-    memory or disk, a ``TransientError``) are never faults: when the attempts are used up they fail the run, offsets
-    unmoved. Called outside of an asset, for example in a unit test, the first fault is raised.
+    The result is persisted, so the function does not run again if the result is read several times. If the function
+    raises for a record, the call is retried as ``retry`` allows. If all attempts fail, or the result does not fit
+    ``schema``, the record becomes a fault with its attempts. Exceptions that are not caused by the record (connection
+    refused, timeout, out of memory or disk, ``TransientError``) are never faults: if all attempts fail, they fail the
+    run, and the committed offsets do not change. Outside an asset, for example in a unit test, the first fault is
+    raised.
 
     Args:
-        df: Records, with ``_kafka`` where faults are to be handled.
+        df: Records, with ``_kafka`` if faults must be handled.
         fn: Without ``batch``: takes a dict of the columns (with ``_kafka`` as a dict) and returns a dict of the
-            schema's columns, a list of such dicts, or None to leave the record out. With ``batch``: takes a
-            pandas.DataFrame or a pyarrow.RecordBatch and returns the same kind with as many rows in the same order; a
-            batch that fails is halved until the failing record stands alone.
+            schema's columns, a list of such dicts, or None to drop the record. With ``batch``: takes a
+            pandas.DataFrame or a pyarrow.RecordBatch and returns the same kind with as many rows in the same order. A
+            batch that fails is halved until the failing record is isolated.
         schema: Columns of the result without ``_kafka``: DDL text such as ``"id BIGINT NOT NULL, fare DOUBLE"``, or
             a StructType. A field that the function leaves out is null.
-        batch: What the function takes and returns.
-        retry: Attempts at a record that fails alone; None: one.
-        on_fault: What happens to a record that fails; None: the asset's action for its stage.
+        batch: Form of the function's input and result: ``pandas``, ``arrow``, or None for dicts.
+        retry: Retry policy for a record; None for a single attempt.
+        on_fault: What happens to a record that fails. Default: the asset's action for stage faults.
 
     Columns:
-        The schema's (each nullable), and ``_kafka`` where ``df`` has it, so that key, headers and source travel on.
+        The schema's columns (all nullable), and ``_kafka`` if ``df`` has it, which keeps the key, headers and source.
 
     Raises:
-        ConfigError: An argument makes no sense, ``fn`` cannot be pickled, or ``_kafka`` is missing.
+        ConfigError: An argument is invalid, ``fn`` cannot be pickled, or ``_kafka`` is missing.
     """
     name = getattr(fn, "__name__", type(fn).__name__)
     if batch not in (None, "pandas", "arrow"):
@@ -86,7 +88,7 @@ def map_records(
         required=tuple(f.name for f in declared.fields if not f.nullable),
         raises=notes is None,
     )
-    # Good rows and faults are read apart from each other; the function runs once.
+    # Persisted, because good rows and faults are read separately, and the function must run only once.
     mapped = df.mapInArrow(lambda batches: worker(batches), made).persist()
     if notes is not None:
         notes.cached.append(mapped)
@@ -104,7 +106,7 @@ def _declared(df: DataFrame, schema: str | StructType, name: str) -> StructType:
     if not isinstance(declared, StructType):
         msg = f"map_records({name}): the schema {schema!r} declares no columns"
         raise ConfigError(msg, fix='write it as DDL, for example "id BIGINT NOT NULL, fare DOUBLE"')
-    # Spark does not tell columns apart by case.
+    # Column names in Spark are case-insensitive.
     folded = [column.lower() for column in declared.names]
     twice = sorted({column for column in folded if folded.count(column) > 1})
     if twice:
@@ -147,12 +149,12 @@ def _check_pickles(fn: Callable[..., Any], name: str) -> None:
 
 
 def _unpicklable(fn: Callable[..., Any], depth: int = 3) -> set[str]:
-    """Names of what the function captures that cannot be pickled; of a function that it calls, what that captures."""
+    """Names of captured objects that cannot be pickled, including those that captured functions capture."""
     found = set()
     for name, value in _captured(fn).items():
         try:
             cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
-        except Exception:  # noqa: BLE001  # whatever it raises, it cannot be pickled
+        except Exception:  # noqa: BLE001  # any exception means that it cannot be pickled
             inside = _unpicklable(value, depth - 1) if depth and inspect.isroutine(value) else set()
             found |= inside or {f"{name!r} ({type(value).__name__})"}
     return found
@@ -167,6 +169,6 @@ def _captured(fn: Callable[..., Any]) -> dict[str, Any]:
     try:
         used = inspect.getclosurevars(fn)
     except (TypeError, ValueError):
-        # An object that can be called, or a variable that is not set yet.
+        # A callable object, or a closure variable that is not set yet.
         return dict(vars(fn)) if hasattr(fn, "__dict__") else {}
     return {**used.globals, **used.nonlocals}

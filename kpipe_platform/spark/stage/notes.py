@@ -1,8 +1,8 @@
-"""What a stage sets aside while it builds its DataFrame: rows that failed, counts by rule, frames to release.
+"""Notes of a stage: records that it set aside, counts of its rules, and frames to release.
 
-``map_records`` and ``expect`` give the stage a clean DataFrame back and note here what they took out of it, so that
-no later ``select`` of the stage can lose a failed record. The IO manager collects the notes around the call of the
-stage and hands them to the writer, which writes them in the slice's transaction.
+``map_records`` and ``expect`` return a DataFrame without the failed records and note them here, so that no later
+``select`` in the stage can lose a failed record. The IO manager collects the notes during the call of the stage and
+passes them to the writer, which writes the dead letters in the slice's transaction.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class StageNotes:
     Args:
         faults: Rows that failed. Columns: topic (string), partition (int), offset (bigint), note (string, the JSON of
             a ``RowFault``); none is null.
-        counts: Counts by rule, a row a rule. Columns: note (string, the JSON of a ``RuleCount``).
-        cached: Frames that were persisted for the stage; released when the slice is done.
+        counts: Counts by rule, one row per rule. Columns: note (string, the JSON of a ``RuleCount``).
+        cached: Frames that were persisted for the stage. They are released when the slice is done.
         rules: Names of the rules that are counted.
-        metadata: What the stage adds to the metadata of its asset.
+        metadata: Metadata that the stage adds to its asset's materialization.
     """
 
     faults: list[DataFrame] = field(default_factory=list)
@@ -46,7 +46,7 @@ class StageNotes:
 
     @classmethod
     def joined(cls, notes: Iterable[StageNotes]) -> StageNotes:
-        """The notes of several, as one."""
+        """Combine several notes."""
         found = cls()
         for each in notes:
             found.faults += each.faults
@@ -56,24 +56,24 @@ class StageNotes:
         return found
 
     def release(self) -> None:
-        """Drop the cached rows."""
+        """Release the cached frames."""
         while self.cached:
             drop_cached(self.cached.pop())
 
 
 def current_notes() -> StageNotes | None:
-    """Where to note; None when the stage is called by hand, for example in a unit test."""
+    """The active notes; None if the stage is called outside an asset, for example in a unit test."""
     return _current.get()
 
 
 def start_noting(notes: StageNotes | None) -> None:
-    """Note there from now on; None to end it. For a caller that does not call the stage itself."""
+    """Make these notes active; None ends it. For callers that do not call the stage themselves; others use `noting`."""
     _current.set(notes)
 
 
 @contextmanager
 def noting() -> Iterator[StageNotes]:
-    """Collect the notes of the stage that is called inside."""
+    """Collect the notes of a stage that is called inside the ``with`` block."""
     notes = StageNotes()
     token = _current.set(notes)
     try:
@@ -83,25 +83,25 @@ def noting() -> Iterator[StageNotes]:
 
 
 def fault_frame(session: SparkSession, places: Sequence[tuple[str, int, int, str]]) -> DataFrame:
-    """A frame for ``StageNotes.faults`` of faults that the driver knows: topic, partition, offset, note."""
+    """Make a frame for ``StageNotes.faults`` from faults on the driver, as (topic, partition, offset, note)."""
     return session.createDataFrame(list(places), "topic string, partition int, offset bigint, note string")
 
 
 def retry_of(attempt: Attempt) -> Retry:
-    """An attempt as the envelope's retry history has it."""
+    """Convert an attempt to an entry of the envelope's retry history."""
     delay_ms = None if attempt.delay_s is None else int(attempt.delay_s * 1000)
     return Retry(attempt.number, attempt.at_ms, delay_ms, attempt.exception_type, attempt.message)
 
 
 @dataclass(frozen=True, slots=True)
 class RowFault:
-    """Why a stage set one row aside; travels as JSON in the column ``note``.
+    """Why a stage set one row aside, stored as JSON in the column ``note``.
 
     Args:
         fault: The fault.
-        action: What happens to the record; None: what the asset says for its stage.
-        rules: Names of the rules that failed.
-        retries: Attempts that were made before.
+        action: What happens to the record; None for the asset's action for stage faults.
+        rules: Names of the rules that the record failed.
+        retries: Failed attempts.
     """
 
     fault: Fault
@@ -121,7 +121,7 @@ class RowFault:
 
     @classmethod
     def from_json(cls, text: str) -> RowFault:
-        """Read it back. Names that are missing take their defaults, for notes that Spark's SQL functions made."""
+        """Parse the JSON text. Missing fields get their defaults, because Spark SQL functions make some notes."""
         document: dict[str, Any] = json.loads(text)
         fault = dict(document["fault"])
         action = document.get("action")
@@ -135,14 +135,14 @@ class RowFault:
 
 @dataclass(frozen=True, slots=True)
 class RuleCount:
-    """What one rule found in one slice; travels as JSON in the column ``note``.
+    """The counts of one rule in one slice, stored as JSON in the column ``note``.
 
     Args:
         rule: Name of the rule.
-        action: What happens to the records that it does not hold for: warn, skip, dead_letter, stop, or ``asset``:
-            what the asset says.
-        checked: Records looked at.
-        failed: Records that it does not hold for.
+        action: What happens to records that fail the rule: ``warn``, ``skip``, ``dead_letter``, ``stop``, or ``asset``
+            for the asset's action.
+        checked: Number of records checked.
+        failed: Number of records that fail the rule.
     """
 
     rule: str
@@ -151,10 +151,10 @@ class RuleCount:
     failed: int
 
     def __add__(self, other: RuleCount) -> RuleCount:
-        """Both slices together; the later action counts."""
+        """Add the counts of two slices. The action is that of the second operand."""
         return RuleCount(self.rule, other.action, self.checked + other.checked, self.failed + other.failed)
 
     @classmethod
     def from_json(cls, text: str) -> RuleCount:
-        """Read it back."""
+        """Parse the JSON text."""
         return cls(**json.loads(text))

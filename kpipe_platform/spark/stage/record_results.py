@@ -1,4 +1,7 @@
-"""What a row function takes and returns, from and to Arrow; what does not fit its schema is a ``ResultError``."""
+"""Conversion of a row function's input and results from and to Arrow.
+
+A result that does not fit the schema raises ``ResultError``.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,19 @@ _FLOAT = struct.Struct("f")
 
 
 class ResultError(ValueError):
-    """What a row function returned does not fit its schema."""
+    """A row function's result does not fit its schema."""
 
 
-# What the function takes
+# Input of the function
 
 
 def records_of(rows: pa.RecordBatch | pa.Table, zone: dt.tzinfo | None = None) -> list[dict[str, Any]]:
-    """The rows as dicts; a map is a dict too, and a FLOAT has the digits that it was written with.
+    """Convert rows to dicts. Maps become dicts, and a FLOAT becomes the float with the fewest digits that equals it.
 
     Args:
         rows: The rows.
-        zone: Zone of all times that have one; None: those that they have. Spark leaves UTC inside of other types.
+        zone: Time zone to which zoned timestamps are converted; None keeps their own. Spark leaves UTC inside nested
+            types.
     """
     records: list[dict[str, Any]] = rows.to_pylist()
     for field in rows.schema:
@@ -37,10 +41,11 @@ def records_of(rows: pa.RecordBatch | pa.Table, zone: dt.tzinfo | None = None) -
 
 
 def frame_of(rows: pa.RecordBatch | pa.Table) -> Any:
-    """The rows as a pandas.DataFrame, in which no value changes because of its neighbors.
+    """Convert rows to a pandas.DataFrame without changing any value.
 
-    An integer column with nulls is ``Int64`` and so on: as floats, which pandas takes otherwise, integers from 2**53 on
-    change. Structs and maps are dicts, and arrays lists: pandas takes arrays of numpy, for which the same holds.
+    An integer column with nulls becomes a nullable integer such as ``Int64``: pandas would use floats, which change
+    integers above 2**53. Structs and maps become dicts, and arrays become lists: pandas would use numpy arrays, which
+    have the same problem.
     """
     import pandas as pd
 
@@ -57,7 +62,7 @@ def frame_of(rows: pa.RecordBatch | pa.Table) -> Any:
 
 
 def _differs(kind: pa.DataType, zone: dt.tzinfo | None = None) -> bool:
-    """Whether Arrow gives values of this type otherwise than we do."""
+    """Whether Arrow's Python values of this type need conversion."""
     if pa.types.is_map(kind) or pa.types.is_float32(kind):
         return True
     if zone is not None and pa.types.is_timestamp(kind) and kind.tz is not None:
@@ -66,7 +71,7 @@ def _differs(kind: pa.DataType, zone: dt.tzinfo | None = None) -> bool:
 
 
 def _plain(value: Any, kind: pa.DataType, zone: dt.tzinfo | None = None) -> Any:
-    """A value of Arrow's with its maps, which are lists of pairs there, as dicts, and its floats in few digits."""
+    """Convert one of Arrow's Python values: maps to dicts, FLOATs to few digits, and times to the zone."""
     if value is None or not _differs(kind, zone):
         return value
     if pa.types.is_timestamp(kind):
@@ -84,11 +89,11 @@ def _in_zone(value: dt.datetime, zone: dt.tzinfo | None) -> dt.datetime:
     try:
         return value.astimezone(zone)
     except OverflowError:
-        return value  # at either end of the years that Python has
+        return value  # outside the range of datetime
 
 
 def _shortest(value: float) -> float:
-    """A FLOAT as the double with the same text: 0.1, where the same number as a double is 0.10000000149011612."""
+    """The shortest double that equals a FLOAT when rounded to it: 0.1 instead of 0.10000000149011612."""
     for digits in range(2, 9):
         short = float(f"{value:.{digits}g}")
         if _FLOAT.unpack(_FLOAT.pack(short))[0] == value:
@@ -97,15 +102,15 @@ def _shortest(value: float) -> float:
 
 
 def _key(key: Any, kind: pa.DataType) -> Any:
-    # Spark takes structs and arrays as keys, and Python's dict does not.
+    # Spark supports structs and arrays as map keys; Python's dict does not.
     return key if not pa.types.is_nested(kind) else str(key)
 
 
-# What it returns, record by record
+# Results, record by record
 
 
 def listed(result: Any) -> list[dict[str, Any]]:
-    """The rows that a function returned for one record."""
+    """The rows that a function returned for one record, as a list."""
     if result is None:
         return []
     results = result if isinstance(result, list | tuple) else [result]
@@ -117,7 +122,7 @@ def listed(result: Any) -> list[dict[str, Any]]:
 
 
 def check_names(returned: Iterable[Any], declared: Collection[str]) -> None:
-    """Refuse columns that the schema does not declare; ``_kafka`` may be there, and is not looked at."""
+    """Refuse columns that the schema does not declare. ``_kafka`` is allowed and ignored."""
     unknown = [str(name) for name in returned if name not in declared and name != "_kafka"]
     if unknown:
         msg = f"the function returned {', '.join(map(repr, sorted(unknown)))}, which the schema does not declare"
@@ -125,27 +130,27 @@ def check_names(returned: Iterable[Any], declared: Collection[str]) -> None:
 
 
 def check_required(result: dict[str, Any], required: Sequence[str]) -> None:
-    """Refuse a row that lacks a column which is declared NOT NULL."""
+    """Refuse a row with a null or missing column that is declared NOT NULL."""
     for name in required:
         if result.get(name) is None:
             raise _missing(name)
 
 
 def rows_as_columns(rows: list[dict[str, Any]], columns: pa.Schema) -> pa.RecordBatch | None:
-    """The rows as a batch; None where one of them does not fit."""
+    """Convert the rows to a batch; None if one of them does not fit."""
     try:
         made = pa.RecordBatch.from_pylist(rows, schema=columns)
         for field in columns:
             check_exact([row.get(field.name) for row in rows], field.type, field.name)
     except MISFITS:
         return None
-    # Arrow does not look at nulls, and Spark dies of one where it expects none.
+    # Arrow does not check nulls, and Spark crashes on a null that its schema excludes.
     holes = [missing_in(made.column(field.name), field.name) for field in columns]
     return made if not any(holes) else None
 
 
 def misfit(row: dict[str, Any], columns: pa.Schema) -> ResultError | None:
-    """Why a row does not fit; None where it does."""
+    """Why a row does not fit; None if it fits."""
     for field in columns:
         try:
             array = exact_array([row.get(field.name)], field.type, field.name)
@@ -157,18 +162,18 @@ def misfit(row: dict[str, Any], columns: pa.Schema) -> ResultError | None:
     return None
 
 
-# What it returns, batch by batch
+# Results, batch by batch
 
 
 def frame_as_table(result: Any, columns: pa.Schema) -> pa.Table:
-    """A pandas.DataFrame as Arrow, in the order of the rows that the function was given."""
+    """Convert a pandas.DataFrame to Arrow, in the order of the function's input rows."""
     import pandas as pd
 
     if not isinstance(result, pd.DataFrame):
         msg = f"the function returned {type(result).__name__}; return a pandas.DataFrame"
         raise ResultError(msg)
     check_names(result.columns, columns.names)
-    # A function that sorted its rows left their numbers in the index: _kafka is joined to them by position.
+    # If the function sorted its rows, the index still has their input positions, by which _kafka is joined.
     given = pd.RangeIndex(len(result))
     if not result.index.equals(given) and result.index.sort_values().equals(given):
         result = result.sort_index()
@@ -177,7 +182,7 @@ def frame_as_table(result: Any, columns: pa.Schema) -> pa.Table:
 
 
 def as_table(result: Any, columns: pa.Schema) -> pa.Table:
-    """A pyarrow.RecordBatch or Table as a Table."""
+    """Convert a pyarrow.RecordBatch or Table to a Table."""
     if not isinstance(result, pa.RecordBatch | pa.Table):
         msg = f"the function returned {type(result).__name__}; return a pyarrow.RecordBatch"
         raise ResultError(msg)
@@ -186,7 +191,7 @@ def as_table(result: Any, columns: pa.Schema) -> pa.Table:
 
 
 def table_as_columns(table: pa.Table, columns: pa.Schema, required: Sequence[str]) -> pa.RecordBatch:
-    """The table with the declared types; a declared column that it lacks is null."""
+    """Convert a table to the declared types. Declared columns that it lacks are null."""
     arrays = []
     for field in columns:
         column = table.column(field.name).combine_chunks() if field.name in table.column_names else None
@@ -203,7 +208,7 @@ def table_as_columns(table: pa.Table, columns: pa.Schema, required: Sequence[str
 def _series(series: Any, field: pa.Field) -> pa.Array:
     try:
         if series.dtype == object:
-            # Arrow would guess the type, and take a dict for a struct where a map is declared.
+            # Arrow would infer the type, and infer a struct from a dict where a map is declared.
             return exact_array(series, field.type, field.name, from_pandas=True)
         array = pa.array(series, from_pandas=True)
     except MISFITS as error:
@@ -219,7 +224,7 @@ def _cast(array: pa.Array, field: pa.Field) -> pa.Array:
         raise _result_error(error) from None
 
 
-# Both
+# Shared
 
 
 def _result_error(error: MisfitError) -> ResultError:
@@ -231,13 +236,13 @@ def _missing(path: str) -> ResultError:
 
 
 def missing_in(array: pa.Array, path: str) -> str | None:
-    """Path of a null inside of a column, where the type allows none."""
+    """Path of the first null inside a column that its type does not allow; None if there is none."""
     kind = array.type
     if pa.types.is_struct(kind):
         present = array.filter(array.is_valid()) if array.null_count else array
         parts = [(f"{path}.{kind.field(i).name}", kind.field(i), part) for i, part in enumerate(present.flatten())]
     elif pa.types.is_map(kind):
-        # Of a slice, `items` holds those of the whole.
+        # If the array is a slice, `items` still has the items of the whole array.
         first, end = (array.offsets[i].as_py() for i in (0, len(array)))
         parts = [(f"{path}[]", kind.item_field, array.items.slice(first, end - first))]
     elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
@@ -254,9 +259,10 @@ def missing_in(array: pa.Array, path: str) -> str | None:
 
 
 def with_type(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """A column that left Spark, with the type that Spark takes it back with: only time zones' names differ.
+    """Convert a column from Spark to the type that Spark expects back. Only the names of time zones differ.
 
-    Arrow's own cast refuses a null struct whose fields are NOT NULL, and a row that is not Kafka's has a null _kafka.
+    Arrow's own cast refuses a null struct whose fields are NOT NULL, and a row that is not from Kafka has a null
+    ``_kafka``.
     """
     if array.type == kind or not pa.types.is_struct(kind):
         return array if array.type == kind else array.cast(kind)

@@ -1,4 +1,4 @@
-"""The executors' side of ``map_records``: Arrow batches in, results and faults out. Does not import Spark."""
+"""The part of ``map_records`` that runs on executors: turns Arrow batches into results and faults. Imports no Spark."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ from kpipe_platform.spark.stage.record_results import (
 )
 
 NOTE = "_kpipe_note"
-"""Column of the JSON of a ``RowFault``; null where the record is good."""
+"""Column with the JSON of a ``RowFault``; null for a good record."""
 
 _OWN = ("spark/stage/record_worker.py", "spark/stage/record_results.py", "spark/stage/exact.py", "policies/retry.py")
 
 
 @dataclass(frozen=True)
 class RowWorker:
-    """Calls a row function; pickles, and is what ``mapInArrow`` calls.
+    """Calls a row function. ``mapInArrow`` calls the worker, so it can be pickled.
 
     Args:
         fn: The user's function.
-        batch: ``pandas``, ``arrow``, or None for dicts.
-        retry: Attempts at one record.
-        action: Action of the faults.
-        schema: Columns to return: the function's, ``_kafka`` where it is kept, and the note.
+        batch: Input of the function: ``pandas``, ``arrow``, or None for dicts.
+        retry: Retry policy for one record; None for a single attempt.
+        action: Action for faults; None for the asset's action.
+        schema: Columns to return: the function's columns, ``_kafka`` if it is kept, and the note.
         required: Columns that must not be null.
         raises: Raise the first fault instead of noting it.
     """
@@ -57,7 +57,7 @@ class RowWorker:
     raises: bool
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Results of each batch, in its order."""
+        """Yield the results of each batch, in its order."""
         for batch in batches:
             if batch.num_rows == 0:
                 continue
@@ -82,7 +82,7 @@ class RowWorker:
             found.append((tried.result, None) if tried.error is None else ([{}], self._note(tried, batch, source)))
         made = rows_as_columns([row for rows, _ in found for row in rows], columns)
         if made is None:
-            # One of them does not fit. Its record is a fault with all its rows: it must not come out of here twice.
+            # A row does not fit. All rows of its record become one fault, so that a record has either rows or a fault.
             for source, (rows, note) in enumerate(found):
                 error = next(filter(None, (misfit(row, columns) for row in rows)), None) if note is None else None
                 if error is not None:
@@ -95,7 +95,7 @@ class RowWorker:
     def _results(
         self, fresh: list[dict[str, Any]], batch: pa.RecordBatch, source: int, declared: frozenset[str]
     ) -> list[dict[str, Any]]:
-        # An attempt that failed may have changed its record: each further one gets it as it came.
+        # A failed attempt may have modified its record, so each further attempt gets a fresh copy.
         record = fresh.pop() if fresh else records_of(batch.slice(source, 1))[0]
         results = listed(self.fn(record))
         for result in results:
@@ -106,11 +106,11 @@ class RowWorker:
     # A batch at a time
 
     def _batch(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """The batch, or its halves where it fails, until the failing record stands alone."""
-        # Whatever follows a failure is done outside of its handler, or the next exception would name it as context.
+        """Process a batch. If it fails, process its halves, until the failing record is isolated."""
+        # Failures are handled outside an except block; otherwise a later exception would have the first as its context.
         tried = try_again(None, lambda: self._call(batch))
         if tried.error is not None and (is_away(tried.error) or batch.num_rows == 1):
-            # Not the record's fault, or its own: the same again, as often as the policy says.
+            # Either not the record's fault, or the record is isolated: retry as the policy allows.
             tried = try_again(self.retry, lambda: self._call(batch), first=tried.error)
         if tried.error is None:
             yield self._joined(tried.result, batch, [None] * batch.num_rows)
@@ -134,7 +134,7 @@ class RowWorker:
             raise ResultError(msg)
         return table_as_columns(table, self._columns, self.required)
 
-    # Both
+    # Shared
 
     def _joined(self, made: pa.RecordBatch, source: pa.RecordBatch, notes: list[str | None]) -> pa.RecordBatch:
         arrays = list(made.columns)
@@ -148,7 +148,7 @@ class RowWorker:
         if error is None:
             msg = "there is no fault to note"
             raise RuntimeError(msg)
-        # A row that is not Kafka's has no place to be dead-lettered from.
+        # A row that is not from Kafka has no coordinates for a dead letter.
         if self.raises or is_away(error) or not batch.column("_kafka")[source].is_valid:
             raise error
         fault = Fault.from_exception(Component.STAGE, _users(error))
@@ -156,7 +156,7 @@ class RowWorker:
 
 
 def _users(error: Exception) -> Exception:
-    """The exception with the user's frames only."""
+    """The exception without kpipe's outer frames in its traceback."""
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_code.co_filename.endswith(_OWN):
         trace = trace.tb_next

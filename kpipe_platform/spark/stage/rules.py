@@ -1,7 +1,7 @@
 """Rules of a stage: conditions that each record must meet, several in one pass.
 
-A rule holds for a record only where its condition is true. Null is not true: a rule on a column that may be null says
-what null means, for example ``arr_delay is null or arr_delay > -1000``.
+A record meets a rule only if the rule's condition is true. Null is not true: for a nullable column, the condition must
+handle null, for example ``arr_delay is null or arr_delay > -1000``.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from kpipe_platform.spark.stage.notes import current_notes
 
 RuleAction = Literal["warn", "skip", "dead_letter", "stop"]
 _ACTIONS = ("warn", "skip", "dead_letter", "stop")
-# Where several rules fail, the gravest action counts. "" is what the asset says, which may be to stop.
+# If a record fails several rules, the most severe action applies. "" is the asset's own action, which may be to stop.
 _GRAVEST = ("stop", "", "dead_letter", "skip")
 _FAILED = "_kpipe_failed_rules"
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One condition.
+    """A condition that each record must meet.
 
     Args:
-        name: Names it in the metadata, in dead letters and in ``rule_checks``.
+        name: Name of the rule in the metadata, in dead letters and in ``rule_checks``.
         condition: SQL text, or a boolean Column.
-        action: What happens to a record that it does not hold for: ``warn`` (counted, and it goes on), ``skip``,
-            ``dead_letter`` or ``stop``; None: the asset's action for its stage.
+        action: What happens to a record that fails the rule: ``warn`` (counted and kept), ``skip``, ``dead_letter`` or
+            ``stop``. Default: the asset's action for stage faults.
     """
 
     name: str
@@ -44,16 +44,16 @@ class Rule:
 
 
 def expect(df: DataFrame, condition: str | Column, *, name: str, action: RuleAction | None = None) -> DataFrame:
-    """The records that a rule holds for; what happens to the others is the action's.
+    """Keep the records that meet a rule. The action decides what happens to the others.
 
     Args:
         df: Records, with ``_kafka`` unless the action is ``warn``.
-        condition: SQL text, or a boolean Column. It holds only where it is true; null is not.
-        name: Names the rule.
+        condition: SQL text, or a boolean Column. A record meets the rule only if it is true; null counts as failed.
+        name: Name of the rule.
         action: See ``Rule``.
 
     Returns:
-        The same columns. With ``warn``: all records.
+        The records that meet the rule, with the same columns. With ``warn``, all records.
 
     Raises:
         ConfigError: See ``expect_all``.
@@ -62,28 +62,28 @@ def expect(df: DataFrame, condition: str | Column, *, name: str, action: RuleAct
 
 
 def expect_all(df: DataFrame, rules: Sequence[Rule]) -> DataFrame:
-    """The records that all rules hold for, but those that only warn; every rule is looked at for every record.
+    """Keep the records that meet all rules whose action is not ``warn``. Every rule is checked for every record.
 
-    A record that fails several rules is set aside once, names all of them, and the gravest of their actions counts:
-    stop, the asset's own, dead_letter, skip. Called outside of an asset, for example in a unit test, the records are
-    filtered and nothing is kept of the others.
+    A record that fails several rules is set aside once, with the names of all of them. The most severe of their actions
+    applies, in the order stop, the asset's own action, dead_letter, skip. Outside an asset, for example in a unit test,
+    failed records are only filtered out.
 
     Args:
-        df: Records, with ``_kafka`` unless all rules warn.
-        rules: The rules; their names are unique.
+        df: Records, with ``_kafka`` unless all rules have the action ``warn``.
+        rules: The rules. Their names must be unique within the stage.
 
     Returns:
-        The same columns.
+        The records that are kept, with the same columns.
 
     Raises:
-        ConfigError: A name is empty or given twice, a condition cannot be read or is no boolean, an action is not
-            known, or ``_kafka`` is missing.
+        ConfigError: There are no rules, a name is empty or not unique, a condition is invalid or not boolean, an action
+            is unknown, or ``_kafka`` is missing.
     """
     _check(df, rules)
     failing = {rule.name: ~F.coalesce(_column(df, rule), F.lit(False)) for rule in rules}
     grave = [rule for rule in rules if rule.action != "warn"]
     names = F.array_compact(F.array(*[F.when(failing[r.name], F.lit(r.name)) for r in rules]))
-    # Read twice below, and a condition may be random: looked at once.
+    # Persisted, because it is read twice below and a condition may be nondeterministic.
     looked = df.withColumn(_FAILED, names).persist()
     set_aside = reduce(Column.__or__, [F.array_contains(_FAILED, r.name) for r in grave], F.lit(False))
     notes = current_notes()
@@ -121,13 +121,13 @@ def _check(df: DataFrame, rules: Sequence[Rule]) -> None:
 
 
 def _column(df: DataFrame, rule: Rule) -> Column:
-    """The condition, read and typed now rather than in the middle of a run."""
+    """The condition as a column, parsed and type-checked now rather than during the run."""
     try:
         column = F.expr(rule.condition) if isinstance(rule.condition, str) else rule.condition
         kind = df.select(column.alias("c")).schema["c"].dataType
         if isinstance(kind, BooleanType):
-            # An aggregate or a generator can be selected alone, and cannot be asked of each record.
-            df.select("*", F.coalesce(column, F.lit(False)).alias(_FAILED)).schema  # noqa: B018  # analysed here
+            # An aggregate or a generator can be selected alone, but is not a condition on each record.
+            df.select("*", F.coalesce(column, F.lit(False)).alias(_FAILED)).schema  # noqa: B018  # Spark analyzes it here
     except Exception as error:
         msg = f"rule {rule.name!r}: the condition {rule.condition!s} cannot be read: {root_cause(error)}"
         raise ConfigError(msg, fix="write a condition of Spark SQL over the DataFrame's columns") from error
@@ -138,7 +138,7 @@ def _column(df: DataFrame, rule: Rule) -> Column:
 
 
 def _note(rules: Sequence[Rule]) -> Column:
-    """A ``RowFault`` as JSON, of the rules that a row fails."""
+    """The ``RowFault`` of a row as JSON, with the rules that the row fails."""
 
     def failed(rule: Rule) -> Column:
         return F.array_contains(_FAILED, rule.name)
@@ -162,12 +162,12 @@ def _note(rules: Sequence[Rule]) -> Column:
 
 def _shown(rule: Rule) -> str:
     text = rule.condition if isinstance(rule.condition, str) else str(rule.condition).removeprefix("Column<")[1:-2]
-    # Of a Python function Spark shows its own objects and their addresses.
+    # The text of a Python UDF contains Spark objects and their addresses, so only the name is shown.
     return rule.name if "Origin(" in text else f"{rule.name} ({text})"
 
 
 def _counts(looked: DataFrame, rules: Sequence[Rule]) -> DataFrame:
-    """A row a rule with the JSON of its ``RuleCount``, out of one aggregation."""
+    """One row per rule with the JSON of its ``RuleCount``, from a single aggregation."""
     found = looked.agg(
         F.count(F.lit(1)).alias("checked"),
         *[F.count(F.when(F.array_contains(_FAILED, r.name), 1)).alias(f"failed_{i}") for i, r in enumerate(rules)],

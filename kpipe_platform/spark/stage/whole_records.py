@@ -1,4 +1,4 @@
-"""A record is never both written and dead-lettered: of one with several rows, none is written if one was set aside."""
+"""Removal of all rows of records that a stage set aside, so that no record is both written and dead-lettered."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ASIDE = "_kpipe_set_aside"
 
 
 def of_whole_records(output: Any, notes: StageNotes) -> Any:
-    """A stage's output without the rows of records of which it set another row aside.
+    """Remove the output rows of records of which the stage set aside another row.
 
-    For writers in parallel, and for other stores; one writer of a whole slice leaves them out by itself.
+    Needed for parallel writers and for other stores. A single writer of a whole slice excludes these rows itself.
 
     Args:
-        output: What the stage returned, in any form; as it is where it does not have ``_kafka``.
-        notes: What it set aside.
+        output: The stage's output, in any form. Returned unchanged if it has no ``_kafka``.
+        notes: The stage's notes.
     """
     if not notes.faults:
         return output
@@ -41,7 +41,7 @@ def of_whole_records(output: Any, notes: StageNotes) -> Any:
         return list(compress(output, keep))
     if isinstance(output, pa.Table):
         return output.filter(pa.array(keep, pa.bool_()))
-    # pandas and polars, which need not be installed.
+    # pandas and polars are optional, so their types are not imported.
     return output.loc[keep] if hasattr(output, "loc") else output.filter(keep)
 
 
@@ -50,12 +50,12 @@ def _without(output: DataFrame, places: DataFrame) -> DataFrame:
         return output
     aside = places.select(F.struct(*_PLACE).alias(_ASIDE))
     same = [F.col(f"_kafka.{name}") == F.col(f"{_ASIDE}.{name}") for name in _PLACE]
-    # Broadcast: a shuffle would not keep the order of a partition's records.
+    # Broadcast join, because a shuffle would not keep the order of a partition's records.
     return output.join(F.broadcast(aside), reduce(Column.__and__, same), "left_anti")
 
 
 def _kafka_of(output: Any) -> Iterable[Any] | None:
-    """The coordinates of each row; None where it has none."""
+    """The coordinates of each row; None if the output has no ``_kafka``."""
     if isinstance(output, list):
         return output
     if isinstance(output, pa.Table):

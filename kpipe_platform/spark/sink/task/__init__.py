@@ -1,1 +1,1 @@
-"""The writer's side in a Spark task. Imports no Spark."""
+"""The part of the writer that runs in a Spark task. Does not import Spark."""

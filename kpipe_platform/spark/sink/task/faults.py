@@ -1,4 +1,4 @@
-"""Failed records in the writer task: counted, sampled, skipped, or made into dead letters."""
+"""Failed records in the writer task: counts, samples, and dead letters."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from kpipe_platform.spark.stage.notes import RowFault
 
 logger = logging.getLogger(__name__)
 
-# Samples kept for the error message and the metadata.
+# Number of samples kept for the error message and the metadata.
 _SAMPLES = 10
-# Distinct reasons that are counted; the rest is counted together, so that a message with a value in it cannot grow
-# the metadata without bound.
+# Number of distinct reasons that are counted. All others are counted together, so that messages that contain values
+# cannot grow the metadata without bound.
 _REASONS = 50
 _TIMESTAMP_TYPES = {0: "create_time", 1: "log_append_time"}
 
 
 class FaultRows:
-    """Applies the action to failed records.
+    """Applies the configured action to failed records.
 
     Attributes:
-        seen: Failed records seen.
-        stops: True when a record failed whose action is to stop the run.
-        handled: Source records that the stage set aside, or of which the destination refused an output.
+        seen: Number of failed records.
+        stops: Whether a record failed whose action is to stop the run.
+        handled: Source records that the stage set aside, or with an output that the destination rejected.
     """
 
     def __init__(self, spec: WriterSpec) -> None:
@@ -52,21 +52,25 @@ class FaultRows:
         self._fetcher = RecordFetcher(spec.source_settings, spec.slice.group, spec.isolation)
 
     def is_over_limit(self, records: int) -> bool:
-        """True when more of so many records failed than the limit allows."""
+        """Whether more records were dead-lettered or skipped than the limit allows.
+
+        Args:
+            records: Number of records read.
+        """
         lost = sum(self.dead_lettered.values()) + sum(self.skipped.values())
         return not self._spec.limit.allows(lost, records)
 
     def undecoded(self, note: Mapping[str, Any], key: bytes | None, value: bytes | None) -> Iterator[tuple[str, Row]]:
-        """The dead letter of a record that does not decode; none where the action asks for none.
+        """The dead letter of a record that does not decode, if the action is to write one.
 
         Args:
-            note: What ``spark.writer_rows.fault_rows`` says of it.
-            key: Its key.
-            value: Its value.
+            note: The record's note from `kpipe_platform.spark.sink.rows.fault_rows`.
+            key: The record's key.
+            value: The record's value.
         """
         planned = self._spec.slice.ranges[note["src"]].range
         if note["component"] == Component.SOURCE.value:
-            # Its timestamp is lost: Spark cannot hold it.
+            # Spark cannot represent the timestamp, so the original record is read again.
             original = self._fetched(note["src"], note["offset"])
             yield from self._take(note["src"], RowFault(_source_fault(original)), original)
             return
@@ -83,17 +87,17 @@ class FaultRows:
         yield from self._take(note["src"], RowFault(self._decode_fault(note, record)), record)
 
     def noted(self, note: Mapping[str, Any]) -> Iterator[tuple[str, Row]]:
-        """The dead letter of a record that the stage set aside; each source record once."""
+        """The dead letter of a record that the stage set aside. Each source record has at most one."""
         src, offset = note["src"], note["offset"]
         if self._is_first(src, offset):
             found = RowFault.from_json(note["note"])
             yield from self._take(src, found, partial(self._fetched, src, offset), offset=offset)
 
     def rejected_output(self, row: Row, fault: Fault) -> Iterator[tuple[str, Row]]:
-        """The dead letter for an output that the destination will not take.
+        """The dead letter for an output that the destination rejects.
 
-        Where its source is known, the source record is dead-lettered, once however many outputs it had; otherwise
-        the output record itself is, with the slice's range as its origin.
+        If its source is known, the source record is dead-lettered, only once even if it had several outputs. Otherwise
+        the output record is dead-lettered, with the slice's range as its origin.
         """
         if row.src is None or row.src_offset is None:
             record = KafkaRecord(
@@ -101,7 +105,7 @@ class FaultRows:
                 timestamp_ms=row.timestamp_ms,
                 key=row.key,
                 value=row.value,
-                # One without a name may be what is refused, and no dead letter can hold it either.
+                # A header without a name may be the reason for the rejection, and a dead letter cannot have one either.
                 headers=tuple(header for header in row.headers if header[0] is not None),
             )
             yield from self._take(0, RowFault(fault), record)
@@ -130,7 +134,7 @@ class FaultRows:
             offset = record.offset
         sample = FaultSample(planned.topic, planned.partition, offset, self._shown(fault), action)
         if stops(action) and not self.stops:
-            # The first one decides how the run stops, so it leads the samples.
+            # The first record that stops the run decides its error, so it is the first sample.
             self.samples = [sample, *self.samples[: _SAMPLES - 1]]
             self.stops = True
         elif len(self.samples) < _SAMPLES:
@@ -187,7 +191,7 @@ class FaultRows:
         return Fault(component, found.kind, "DecodeFault", found.message, int(time.time() * 1000), field=found.field)
 
     def close(self) -> None:
-        """Close the client for original records."""
+        """Close the client that reads original records."""
         self._fetcher.close()
 
     def __enter__(self) -> FaultRows:

@@ -1,7 +1,7 @@
-"""The writer of one lane: it writes while the other lanes do, and commits in its turn.
+"""The writer of one lane: it writes in parallel with the other lanes, and commits in its turn.
 
-It takes the good case only. Whatever is else (a record that stops the run, one that the destination refuses) ends the
-lane and those behind it, and the driver takes what is left of the slice whole.
+It handles only lanes without problems. A record that stops the run, or one that the destination rejects, ends its lane
+and all later lanes, and the driver writes the rest of the slice without lanes.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def run_lane(specs: Sequence[WriterSpec], lane: int, batches: Iterable[pa.Record
     """Write one lane.
 
     Args:
-        specs: What to do, a spec for each lane.
-        lane: Which one.
-        batches: The lane's rows, in the order in which they are to be written.
+        specs: The writer's instructions, one spec for each lane.
+        lane: Index of the lane to write.
+        batches: The lane's rows, in the order in which they are written.
 
     Yields:
-        One row with the Outcome as JSON: ``committed``, ``committed_earlier``, ``stopped`` or ``error``; its counts are
-        those of all lanes that are committed then.
+        One row with the `Outcome` as JSON: ``committed``, ``committed_earlier``, ``stopped`` or ``error``. The counts
+        of a committed lane include those of all lanes before it.
     """
     lanes = [spec.slice for spec in specs]
     task = WriterTask(specs[lane])
@@ -57,7 +57,7 @@ def _write(task: WriterTask, lanes: Sequence[Slice], lane: int, batches: Iterabl
             written = turn.state != "stopped" and _wrote(task, transaction, batches)
             turn = transaction.await_turn()
         except KpipeError:
-            # So that the lanes behind end soon; where that fails too, they find it out by themselves.
+            # Lets the later lanes end soon. If this fails too, they detect the failure themselves.
             with suppress(KpipeError):
                 transaction.stop(transaction.await_turn())
             raise
@@ -75,17 +75,17 @@ def _write(task: WriterTask, lanes: Sequence[Slice], lane: int, batches: Iterabl
 
 
 def _wrote(task: WriterTask, transaction: LaneTransaction, batches: Iterable[pa.RecordBatch]) -> bool:
-    """Send everything and await the acknowledgements; False where the lane cannot be committed as it is."""
+    """Send all rows and wait for the acknowledgements. Returns False if the lane cannot be committed as it is."""
     sink = Sink(transaction.producer)
     try:
         task.consume(batches, sink, transaction)
-        # The limit of dead letters is the whole slice's, so a lane has no refused outputs dead-lettered.
+        # The dead-letter limit applies to the whole slice, so a lane does not dead-letter rejected outputs.
         if task.stopped() or task.refused:
             return False
         task.require_end()
         task.await_acks(sink, transaction)
     except GiveUpError:
-        # Raises where it is not the records.
+        # Raises if the records are not the reason.
         task.given_up(sink, transaction)
         return False
     except KafkaException as exception:

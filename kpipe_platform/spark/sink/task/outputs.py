@@ -19,20 +19,20 @@ from kpipe_platform.spark.sink.spec import MISFIT_NOTE, Rejected, WriterSpec
 Headers = list[tuple[str, bytes | None]]
 
 SOURCE_HEADER = "kpipe.source"
-"""Header of an output: ``topic/partition/offset`` of the record that it came from."""
+"""Header of an output with the ``topic/partition/offset`` of its source record."""
 
 STAMP_HEADERS = frozenset([SOURCE_HEADER, INSTANCE_HEADER, WORKER_HEADER, LEASE_HEADER])
-"""Headers of which an output has those of the last hop only; the hop before is in the record there."""
+"""Provenance headers. An output has only those of its own hop; those of earlier hops stay in the source record."""
 
 
-# How much smaller than expected a compressed record may turn out.
+# Tolerance factor for the estimated size of a compressed record.
 _UNSURE = 1.1
 
-# No partition's number is as high.
+# Greater than any partition number.
 _MOST_PARTITIONS = 2**31
 
 ANY_PARTITION, NOW = -1, 0
-"""What ``produce`` takes where a record has no partition or no timestamp of its own."""
+"""Values for ``produce`` if a record has no partition or no timestamp of its own."""
 
 Message = tuple[bytes | None, bytes | None, int, int, Headers | None]
 """One record to write: key, value, partition, timestamp in milliseconds, headers."""
@@ -42,9 +42,14 @@ class Row(NamedTuple):
     """One record to write.
 
     Args:
-        src: Index of its range in the slice; None where the stage dropped ``_kafka``.
-        src_offset: Offset of the source record; None likewise.
-        misfit: Why it does not fit the schema of its topic; None where it does.
+        key: Key bytes.
+        value: Value bytes.
+        headers: Headers to write.
+        partition: Destination partition; None lets the partitioner choose.
+        timestamp_ms: Record timestamp, milliseconds since the epoch; None uses the time of the write.
+        src: Index of the source record's range in the slice; None if the stage dropped ``_kafka``.
+        src_offset: Offset of the source record; None if the stage dropped ``_kafka``.
+        misfit: Why the record does not fit the schema of its topic; None if it fits.
     """
 
     key: bytes | None
@@ -65,7 +70,7 @@ class Row(NamedTuple):
 
     @property
     def identity(self) -> Rejected:
-        """What names this row in a later pass over the same slice."""
+        """Identifies this row in later passes over the same slice."""
         if self.src is not None and self.src_offset is not None:
             return (self.src, self.src_offset)
         digest = hashlib.sha256()
@@ -75,11 +80,11 @@ class Row(NamedTuple):
 
 
 class OutputRows:
-    """The output rows of one Arrow batch, column-wise until somebody needs rows.
+    """The output rows of one Arrow batch. They are processed by column where possible.
 
     Args:
-        batch: Columns as ``spark.writer_rows.output_rows`` makes them; those that no output can have are absent.
-        spec: What to do.
+        batch: Columns as in `kpipe_platform.spark.sink.rows.output_rows`. Optional columns may be absent.
+        spec: The writer's instructions.
     """
 
     def __init__(self, batch: pa.RecordBatch, spec: WriterSpec) -> None:
@@ -92,17 +97,17 @@ class OutputRows:
         self.has_unnamed_headers = self._has_headers and _names(headers).null_count > 0
 
     def has(self, name: str) -> bool:
-        """True when a row has a value in this column."""
+        """Whether any row has a value in this column."""
         column = self._columns.get(name)
         return column is not None and column.null_count < len(column)
 
     def column(self, name: str) -> pa.Array | None:
-        """The column, where there is one."""
+        """The column; None if it is absent."""
         return self._columns.get(name)
 
     def messages(self) -> Iterator[Message]:
-        """The rows as ``Sink.send_all`` takes them, with the headers that are added where the source is known."""
-        # Columns that are absent repeat for ever; key and value are always there, and as long as the batch.
+        """The rows as ``Sink.send_all`` takes them, with added headers for rows whose source is known."""
+        # Iterators of absent columns are infinite. Key and value are always present, so the zip has the batch's length.
         return zip(
             self._list("key"),
             self._list("value"),
@@ -127,34 +132,34 @@ class OutputRows:
         return repeat(None) if own is None else own
 
     def _own_headers(self) -> Iterator[Headers | None]:
-        """The headers of each row; column-wise, because a dict for each header takes three times as long."""
+        """The headers of each row. Read by column, because a dict for each header takes three times as long."""
         column = self._columns["headers"]
         inside = column.flatten()
-        # The same few names, made once.
+        # Most headers share a few names; each name is converted once.
         names = _names(column).dictionary_encode(null_encoding="encode")
         keys = map(names.dictionary.to_pylist().__getitem__, names.indices.to_pylist())
         pairs = zip(keys, inside.field("value").to_pylist(), strict=True)
         counts = column.value_lengths()
         bounds = pc.min_max(counts)
         if bounds["min"] == bounds["max"]:
-            # Usual, and in half the time.
+            # The common case: all rows have the same number of headers. Takes half the time.
             yield from map(list, zip(*[pairs] * bounds["max"].as_py(), strict=True))
             return
         for count in counts.to_pylist():
             yield list(islice(pairs, count)) or None
 
     def _stamped_headers(self, own: Iterable[Headers | None] | None) -> Iterable[Headers | None]:
-        """The headers of each row, with those that are added where its source is known.
+        """The headers of each row, with added headers for rows whose source is known.
 
         Args:
-            own: The headers that the rows have; None: none of them has any.
+            own: The rows' own headers; None if no row has any.
         """
         offsets = pc.cast(pc.cast(self._columns["src_offset"], pa.string()), pa.binary())
         places = self._prefixed("{}/{}/", offsets)
-        # As `kpipe_platform.dead_letters.correlation_id` makes it.
+        # The same format as `kpipe_platform.dead_letters.correlation_id`.
         ids = self._prefixed("{}-{}-", offsets)
         if own is None and not places.null_count:
-            # Usual, and in less than half the time.
+            # The common case: all sources are known, and no row has headers. Takes less than half the time.
             added: list[Iterable[tuple[str, bytes | None]]] = [repeat(stamp) for stamp in self._spec.stamps]
             added.append(zip(repeat(SOURCE_HEADER), places.to_pylist(), strict=False))
             if self._spec.correlation_header is not None:
@@ -178,7 +183,7 @@ class OutputRows:
             yield headers
 
     def _prefixed(self, form: str, offsets: pa.Array) -> pa.Array:
-        """The offsets after topic and partition of their range, in this form; null where the source is not known."""
+        """Prefix each offset with its topic and partition, formatted by ``form``; null if the source is unknown."""
         ranges = [planned.range for planned in self._spec.slice.ranges]
         of_ranges = pa.array([form.format(r.topic, r.partition).encode() for r in ranges], pa.binary())
         src = self._columns.get("src")
@@ -187,19 +192,19 @@ class OutputRows:
 
     @property
     def partitions(self) -> tuple[int, int] | None:
-        """The lowest and the highest partition that a row asks for; None where none asks for one."""
+        """The lowest and the highest partition that the rows request; None if no row requests one."""
         if not self.has("partition"):
             return None
         found = pc.min_max(self._columns["partition"])
         return found["min"].as_py(), found["max"].as_py()
 
     def first(self, count: int) -> list[tuple[bytes | None, bytes | None]]:
-        """Key and value of the first rows."""
+        """Key and value of the first ``count`` rows."""
         head = self.batch.slice(0, count)
         return list(zip(head.column("key").to_pylist(), head.column("value").to_pylist(), strict=True))
 
     def rows(self) -> Iterator[Row]:
-        """The rows one by one, for those that need to know them better."""
+        """The rows one by one, for callers that need more than ``messages`` has."""
         columns = (self._list(name) for name in ("partition", "timestamp_ms", "src_offset"))
         for (key, value, _, _, headers), partition, timestamp, offset, src, note in zip(
             self.messages(), *columns, self._list("src", 0), self._list("note"), strict=False
@@ -209,12 +214,12 @@ class OutputRows:
 
 
 def _names(headers: pa.Array) -> pa.Array:
-    """The names of all headers of a column; null also where the header itself is."""
+    """The names of all headers in a column; null if the name or the header itself is null."""
     return pc.struct_field(headers.flatten(), "key")
 
 
 def by_range(batch: pa.RecordBatch) -> dict[int, int]:
-    """Rows by index of their range; under 0 where the source is not known."""
+    """Number of rows by index of their range. Rows with an unknown source count under 0."""
     if "src" not in batch.schema.names:
         return {0: batch.num_rows}
     counted = pc.value_counts(pc.fill_null(batch.column("src"), 0)).to_pylist()
@@ -222,27 +227,27 @@ def by_range(batch: pa.RecordBatch) -> dict[int, int]:
 
 
 class OutputChecks:
-    """What the destination will not take, found before anything is sent.
+    """Finds outputs that the destination would reject, before they are sent.
 
-    A batch is looked at column-wise first; rows are made only where that finds something.
+    A batch is first checked by column. Its rows are checked one by one only if the batch is suspect.
     """
 
     def __init__(self, spec: WriterSpec) -> None:
         self._spec = spec
         self._limits = spec.limits
-        # Brokers judge a batch as it comes, and once more as they store it.
+        # Brokers check the size of a batch as received, and again as stored.
         self._compresses = spec.compression != "none" and not spec.limits.uncompressed
-        # The record's own overhead, and the headers that `OutputRows.rows` adds.
+        # Overhead of the record, and the headers that `OutputRows` adds.
         topic = max((len(p.range.topic) for p in spec.slice.ranges), default=0)
         self._added_bytes = 200 + 2 * topic + len(SOURCE_HEADER) + len((spec.correlation_header or "").encode())
         self._added_bytes += sum(len(name) + len(value) + 10 for name, value in spec.stamps)
 
     def rejected(self, rows: OutputRows, partitions: int | None = None) -> dict[Rejected, Fault]:
-        """Rows that the topic does not take, with the reason; those known already are left out.
+        """The rows that the topic rejects, with the reason. Rows in ``spec.rejected`` are left out.
 
         Args:
             rows: The rows.
-            partitions: How many partitions the topic has; None: not known.
+            partitions: Number of partitions of the topic; None if unknown.
         """
         if partitions is None:
             partitions = _MOST_PARTITIONS
@@ -267,7 +272,7 @@ class OutputChecks:
             return True
         largest = sum((pc.max(pc.binary_length(batch.column(name))).as_py() or 0) for name in ("key", "value"))
         headers = rows.column("headers")
-        # All header bytes of the batch bound those of one record.
+        # The header bytes of the whole batch are an upper bound for one record.
         largest += (0 if headers is None else headers.nbytes) + self._added_bytes
         if largest > self._limits.max_message_bytes or rows.has("note"):
             return True
@@ -287,7 +292,7 @@ class OutputChecks:
             return "partition", (
                 f"the output record is for partition {row.partition} of topic {topic!r}, which has no such partition"
             )
-        # What follows takes every header to have a name.
+        # The checks below require that every header has a name.
         if any(name is None for name, _ in row.headers):
             return "header", "a header of the output record has no name (null), which Kafka does not take"
         size, limit = record_size(row.key, row.value, row.headers), self._limits.max_message_bytes
@@ -296,7 +301,7 @@ class OutputChecks:
             if self._compresses:
                 size = compressed_size(self._spec.compression, row.key, row.value, row.headers)
                 takes += f", and about {size:,} compressed ({self._spec.compression})"
-            # Where it is not sure, the brokers decide.
+            # Within the tolerance of the estimate, the brokers decide.
             if size > limit * (_UNSURE if self._compresses else 1):
                 return "too_large", (
                     f"the output record takes {takes}; topic {topic!r} takes at most {limit:,} (max.message.bytes)"

@@ -1,4 +1,4 @@
-"""Sending rows and waiting for their acknowledgements, in a Spark task's Python worker."""
+"""Sending records and waiting for their acknowledgements, in a Spark task's Python worker."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from confluent_kafka import Message as Report
 from kpipe_platform.kafka.client.calls import kafka_error, served
 from kpipe_platform.spark.sink.task.outputs import Message
 
-# How long the writer waits for room in librdkafka's queue before it looks for failures again, seconds.
+# How long the writer waits for space in librdkafka's queue before it checks for failures again, seconds.
 _QUEUE_WAIT_S = 0.02
 
 
 class GiveUpError(Exception):
-    """The brokers refused or did not acknowledge; the reason is in ``Sink.failures``."""
+    """The delivery of a record failed. ``Sink.failures`` has the reason."""
 
 
 class Sink:
-    """A producer that remembers which deliveries failed, and to which topics."""
+    """A producer that records failed deliveries and their topics."""
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
@@ -28,13 +28,13 @@ class Sink:
         self.failed_topics: set[str] = set()
 
     def on_delivery(self, error: KafkaError | None, report: Report) -> None:
-        """Called for failed deliveries only (``delivery.report.only.error``)."""
+        """Record a failed delivery. librdkafka reports only failures (``delivery.report.only.error``)."""
         if error is not None:
             self.failures.append(error)
             self.failed_topics.add(report.topic() or "")
 
     def send_all(self, topic: str, messages: Iterable[Message]) -> None:
-        """Queue records, waiting for room while the queue is full.
+        """Queue records. Waits while the queue is full.
 
         Raises:
             GiveUpError: A delivery failed, or a record cannot be queued.
@@ -44,7 +44,7 @@ class Sink:
         for key, value, partition, timestamp, headers in messages:
             while True:
                 try:
-                    # By position: passing names takes as long as all the rest of the call.
+                    # Positional arguments: keyword arguments would double the duration of the call.
                     produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
                     break
                 except BufferError:
@@ -55,7 +55,7 @@ class Sink:
                     raise GiveUpError from exception
 
     def partitions(self, topic: str, deadline_s: float) -> int | None:
-        """How many partitions a topic has now; None where the brokers do not say.
+        """The current number of partitions of a topic; None if the brokers do not report it.
 
         Raises:
             KafkaException: No answer within the deadline.
@@ -64,13 +64,24 @@ class Sink:
         return None if found is None else len(found.partitions) or None
 
     def poll(self, timeout_s: float = 0.0) -> None:
-        """Serve delivery reports; stop the work at the first failure."""
+        """Serve delivery reports.
+
+        Raises:
+            GiveUpError: A delivery failed.
+        """
         served(lambda: self.producer.poll(timeout_s))
         if self.failures:
             raise GiveUpError
 
     def flush(self, deadline_s: float) -> int:
-        """Wait for every acknowledgement; returns how many records have none."""
+        """Wait for all acknowledgements, ``deadline_s`` seconds at most.
+
+        Returns:
+            The number of records that are not acknowledged.
+
+        Raises:
+            GiveUpError: A delivery failed.
+        """
         deadline = time.monotonic() + deadline_s
         left = len(self.producer)
         while left and not self.failures and time.monotonic() < deadline:

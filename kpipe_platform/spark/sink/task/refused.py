@@ -1,7 +1,8 @@
 """Finding the records that the brokers refuse.
 
-A broker refuses a whole batch for one record in it and does not say which. Suspects are produced in transactions
-that are always aborted, so that no reader ever sees them, and halved until each culprit stands alone.
+A broker refuses a whole batch because of one record and does not report which. The suspect records are produced in
+transactions that are always aborted, so that ``read_committed`` consumers never see them, and are halved until each
+refused record is isolated.
 """
 
 from __future__ import annotations
@@ -17,23 +18,26 @@ from kpipe_platform.spark.sink.spec import WriterSpec
 from kpipe_platform.spark.sink.task.outputs import Row
 from kpipe_platform.spark.sink.task.producer import GiveUpError, Sink
 
-# Records of one probe: small enough that halving is cheap, large enough that a clean slice takes few probes.
+# Number of records per probe: small enough that halving is cheap, large enough that a clean slice needs few probes.
 _PROBE_RECORDS = 1_000
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-# Purges in a row after which the brokers, not the reset, must be the reason.
+# After this many consecutive purges, the brokers are the reason and not the reset of sequence numbers.
 _MAX_PURGED = 5
 
 
 def find_refused(
     producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Collection[int]
 ) -> list[tuple[Row, Fault]]:
-    """Rows that the destination refuses, each with the brokers' reason.
+    """Find the rows that the brokers refuse.
 
     Args:
-        producer: Transactional, initialised, and outside of a transaction; left so.
-        spec: For topic, deadlines and connection.
-        rows: The suspects.
-        refusals: Error codes that are the record's fault.
+        producer: Transactional and initialized, with no open transaction. It has none on return either.
+        spec: Topic, timeouts and connection.
+        rows: The suspect rows.
+        refusals: Error codes that a record causes.
+
+    Returns:
+        The refused rows, each with the brokers' reason.
 
     Raises:
         KpipeError: The brokers failed for another reason.
@@ -47,7 +51,7 @@ def find_refused(
         if error is None:
             continue
         if error.code() in _PURGED and purged < _MAX_PURGED:
-            # After an aborted failure librdkafka purges what is produced while it resets its sequence numbers.
+            # After a failure and an abort, librdkafka purges records produced while it resets its sequence numbers.
             purged += 1
             pending.append(part)
             continue
@@ -63,10 +67,13 @@ def find_refused(
 
 
 def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Collection[int]) -> KafkaError | None:
-    """Produce rows and abort; the brokers' error, a refusal first, or None when they take all of them.
+    """Produce rows in a transaction and abort it.
+
+    Returns:
+        The brokers' error, preferably a refusal; None if they accept all rows.
 
     Raises:
-        KpipeError: Nobody answered in time, or the transaction cannot be aborted, so that no other can begin.
+        KpipeError: The brokers did not respond in time, or the transaction cannot be aborted.
     """
     sink = Sink(producer)
     try:
@@ -78,7 +85,7 @@ def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Coll
     except KafkaException as exception:
         sink.failures.append(kafka_error(exception))
         left = 0
-    # A failed batch takes the queued ones with it, and the abort purges the rest: neither is the record's fault.
+    # A failed batch also fails queued batches, and the abort purges the rest. Only failures before the abort count.
     failures = list(sink.failures)
     try:
         producer.abort_transaction(spec.settings.request_timeout_s)

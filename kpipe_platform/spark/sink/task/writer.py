@@ -1,7 +1,7 @@
-"""The writer: Arrow batches in, acknowledged Kafka records out. Runs in a Spark task's Python worker.
+"""The writer: sends Arrow batches as Kafka records and waits for acknowledgements, in a Spark task's Python worker.
 
-It never raises for what Kafka answers: Spark would retry the task and hide the reason in a stack trace. It yields
-one outcome, and the driver decides.
+Kafka errors are not raised: Spark would retry the task and hide the reason in a stack trace. The writer returns one
+outcome, and the driver decides.
 """
 
 from __future__ import annotations
@@ -48,10 +48,11 @@ from kpipe_platform.spark.stage.notes import RuleCount
 OUTCOME_SCHEMA = "outcome string"
 _ARROW_OUTCOME = pa.schema([("outcome", pa.string())])
 
-# Enough for a whole JSON record of usual size, which is then shown field by field.
+# Enough for a whole JSON record of typical size, which the preview shows field by field.
 _PREVIEW_CHARACTERS = 2_000
 _BATCH_BYTES = 1_000_000
-# What librdkafka takes of a record, whatever its topic does; more than its queue holds would wait there for ever.
+# Record size that librdkafka accepts before compression even if its topic's limit is lower, bytes. It is less than the
+# queue size (128 MiB), because a record that does not fit into the queue would wait forever.
 _UNCOMPRESSED_BYTES = 100_000_000
 
 
@@ -59,17 +60,17 @@ def run_writer(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[
     """Write one slice, or a parallel part of it.
 
     Args:
-        spec: What to do.
-        batches: Rows of ``spark.writer.writer_rows``, in the order in which they are to be written.
+        spec: The writer's instructions.
+        batches: Rows of `kpipe_platform.spark.sink.rows`, in the order in which they are written.
 
     Yields:
-        One row with the Outcome as JSON.
+        One row with the `Outcome` as JSON.
     """
     yield told(outcome_of(spec, lambda: _run(spec, batches)))
 
 
 def outcome_of(spec: WriterSpec, write: Callable[[], Outcome]) -> Outcome:
-    """What became of a write; what Kafka's client raised is an error of it, not of the stage."""
+    """Run a write and return its outcome. Errors of kpipe and of the Kafka client become status ``error``."""
     try:
         return write()
     except KpipeError as error:
@@ -79,7 +80,7 @@ def outcome_of(spec: WriterSpec, write: Callable[[], Outcome]) -> Outcome:
 
 
 def told(outcome: Outcome) -> pa.RecordBatch:
-    """An outcome as the only row that a writer gives back."""
+    """An outcome as a batch of one row, the writer's only output."""
     return pa.RecordBatch.from_pydict({"outcome": [outcome_to_json(outcome)]}, schema=_ARROW_OUTCOME)
 
 
@@ -95,10 +96,10 @@ def _run(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Outcome:
 
 
 class WriterTask:
-    """The state of one task, and the ways to write.
+    """The state of one writer task, with a method for each mode.
 
     Args:
-        spec: What to do.
+        spec: The writer's instructions.
     """
 
     def __init__(self, spec: WriterSpec) -> None:
@@ -109,30 +110,32 @@ class WriterTask:
         self.steps: dict[str, float] = {"open": 0.0, "write": 0.0, "commit": 0.0}
         self.written: Counter[int] = Counter()
         self.read: Counter[int] = Counter()
-        # What the destination will not take, and this pass dead-letters.
+        # Outputs that the destination rejects and this pass dead-letters.
         self.refused: dict[Rejected, Fault] = {}
-        # How many the destination topic has, as far as the outputs make it worth asking; None: the brokers do not say.
+        # Partitions of the destination topic. 0 until an output requests a partition; None if the brokers do not report
+        # it.
         self.partitions: int | None = 0
         self.ended = False
         self.last_order = -1
 
     def producer_settings(self) -> dict[str, Any]:
-        """Librdkafka producer properties, with what the topics take and what the protocol needs."""
+        """Properties of the librdkafka producer, adjusted to the topics' limits and the delivery guarantees."""
         limits = self.spec.record_limits
-        # The brokers refuse a whole batch above the topic's limit, innocent records with it, and librdkafka does not
-        # split one; 512 bytes are room for the batch's own header.
+        # The brokers refuse a whole batch above the topic's limit, including its valid records, and librdkafka does not
+        # split a batch. 512 bytes are reserved for the batch header.
         largest_batch = max(min([_BATCH_BYTES, *limits]) - 512, 1_024)
         return {
             "linger.ms": 20,
             "compression.type": DEFAULT_COMPRESSION,
             "queue.buffering.max.messages": 500_000,
-            # 128 MiB bounds the worker's memory; the writer waits when the queue is full.
+            # 128 MiB. This bounds the worker's memory; the writer waits while the queue is full.
             "queue.buffering.max.kbytes": 131_072,
-            # Java's default partitioner: a key lands where every other Kafka client puts it.
+            # Compatible with the Java client's default partitioner: a key goes to the same partition.
             "partitioner": "murmur2_random",
             **self.spec.producer,
             "batch.size": min(int(self.spec.producer.get("batch.size", _BATCH_BYTES)), largest_batch),
-            # It judges records before they are compressed, and what is too large then is found before sending.
+            # librdkafka checks the size before compression, so this limit is generous. `OutputChecks` finds records
+            # that are too large after compression.
             "message.max.bytes": min(max(*limits, _UNCOMPRESSED_BYTES), 1_000_000_000),
             "message.timeout.ms": int(self.spec.delivery_timeout_s * 1000),
             "delivery.report.only.error": True,
@@ -142,7 +145,7 @@ class WriterTask:
     # Modes
 
     def write_transactional(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
-        """Write everything, with the offsets, in one transaction."""
+        """Write all records and commit the offsets in one transaction."""
         spec = self.spec
         transaction = SliceTransaction(
             spec.settings,
@@ -181,7 +184,7 @@ class WriterTask:
         return self.finish("committed")
 
     def write_idempotent(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
-        """Write everything and move no offsets."""
+        """Write all records without committing offsets."""
         spec = self.spec
         sink = Sink(new_client(Producer, {**spec.settings.for_librdkafka(), **self.producer_settings()}, spec.settings))
         with self.faults:
@@ -198,7 +201,7 @@ class WriterTask:
         return self.finish(self.outcome.status if self.stopped() else "written")
 
     def count(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
-        """Say what would stop the run, and send nothing: parallel writers cannot take back what they sent."""
+        """Report what would stop the run, without sending anything. Parallel writers cannot undo what they sent."""
         with self.faults:
             for batch in batches:
                 self._note_segments()
@@ -208,7 +211,7 @@ class WriterTask:
         return self.finish(self.outcome.status if self.stopped() or self._is_over_limit() else "counted")
 
     def probe(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
-        """Find every record that the brokers refuse; nothing of it becomes visible."""
+        """Find all records that the brokers refuse. The records sent for this never become visible."""
         settings = self.spec.settings
         config = {
             **settings.for_librdkafka(),
@@ -227,7 +230,8 @@ class WriterTask:
                 (a.note["src"], a.note["offset"]) for a in others if a.note["kind"] == KIND_NOTED
             )
             rows = OutputRows(self._of_whole_records(outputs), self.spec)
-            # At least once, the pass before kept them to itself; what cannot be sent tells nothing of the others.
+            # With at-least-once delivery, the previous pass did not report these. They are not probed, because a record
+            # that cannot be sent gives no information about the others.
             self.outcome.rejected.update(self._rejected(rows, sink))
             known = {**self.spec.rejected, **self.outcome.rejected}
             suspects = [row for row in rows.rows() if row.identity not in known]
@@ -235,13 +239,13 @@ class WriterTask:
             self.outcome.rejected.update({row.identity: fault for row, fault in refused})
         return self.finish("rejected" if self.outcome.rejected else "error")
 
-    # Work
+    # Steps
 
     def _require_order(self, batch: pa.RecordBatch) -> None:
-        """Refuse rows that were to come in order and do not; others have no column that says where they belong.
+        """Check the order of rows that Spark did not sort. Only these have the column ``ord``.
 
         Raises:
-            DisorderError: A row belongs before the one that came before it.
+            DisorderError: A row arrived after a row that it should precede.
         """
         if "ord" not in batch.schema.names or not batch.num_rows:
             return
@@ -252,11 +256,11 @@ class WriterTask:
         self.last_order = order[-1].as_py()
 
     def require_end(self) -> None:
-        """Refuse to commit unless the row that comes after all others was seen.
+        """Refuse to commit unless the end row has arrived.
 
         Raises:
-            EngineUnavailableError: Rows are missing. Spark reports its task's failure by itself; this is only told
-                where it does not.
+            EngineUnavailableError: Rows are missing. Usually Spark itself reports the failed task; this error covers
+                the case in which it does not.
         """
         if not self.ended:
             msg = (
@@ -265,11 +269,11 @@ class WriterTask:
             raise EngineUnavailableError(msg, fix="see the failure of that task in Spark's log; nothing is committed")
 
     def await_acks(self, sink: Sink, transaction: SliceTransaction) -> None:
-        """Wait for the acknowledgement of everything that was sent.
+        """Wait until all records are acknowledged.
 
         Raises:
-            GiveUpError: The brokers refused something.
-            BrokerUnavailableError: Not everything was acknowledged in time.
+            GiveUpError: The brokers refused a record.
+            BrokerUnavailableError: Some records were not acknowledged in time.
         """
         if not transaction.is_open:
             transaction.begin()
@@ -279,7 +283,7 @@ class WriterTask:
             raise not_delivered(self.spec.settings, str(self.spec.slice), left)
 
     def consume(self, batches: Iterable[pa.RecordBatch], sink: Sink, transaction: SliceTransaction | None) -> None:
-        """Send what the rows ask for, and count."""
+        """Send outputs and dead letters, and count records."""
         for batch in batches:
             self._require_order(batch)
             if self.ended:
@@ -302,7 +306,7 @@ class WriterTask:
             self.steps["write"] += time.monotonic() - began
 
     def _dead_letters(self, aside: Aside) -> Iterator[tuple[str, Row]]:
-        """Count what is no output, and make the dead letter that it asks for."""
+        """Process a row that is not an output: count it, and make its dead letter if it needs one."""
         note = aside.note
         kind = note["kind"]
         if kind == KIND_END:
@@ -318,7 +322,7 @@ class WriterTask:
             yield from self.faults.noted(note)
 
     def _note_segments(self) -> None:
-        """What the slice went through before its first row came here, and what it is in now."""
+        """Record the durations for dead letters: from the start of the Spark job to the first row, then the write."""
         if not self.faults.segments:
             now = int(time.time() * 1000)
             started = self.spec.started_ms or now
@@ -345,18 +349,18 @@ class WriterTask:
         self._note_preview(rows)
 
     def _rejected(self, rows: OutputRows, sink: Sink) -> dict[Rejected, Fault]:
-        """What the topic does not take, of the rows."""
+        """The rows that the topic rejects, with the reason."""
         asked = rows.partitions
         if asked is not None and self.partitions is not None and asked[1] >= self.partitions:
-            # Asked again where there seem to be too few: a topic grows while it is written to.
+            # Request the partition count again if a row exceeds it, since a topic can grow during a write.
             self.partitions = sink.partitions(self.spec.output_topic, self.spec.settings.request_timeout_s)
         return self.checks.rejected(rows, self.partitions)
 
     def _note_refused(self, found: dict[Rejected, Fault]) -> None:
-        """Have refused outputs dead-lettered in this pass, or by the driver's decision in another one.
+        """Dead-letter rejected outputs in this pass, or report them so that the driver decides on another pass.
 
-        Outputs of one record go or stay together. In a transaction some of them may have been sent before, so it takes
-        another pass to keep them back; at least once they are in the topic already.
+        Either all outputs of a record are written or none. In a transaction some of them may have been sent already, so
+        only another pass can exclude them. With at-least-once delivery they are already in the topic.
         """
         spec = self.spec
         together = spec.mode == "transactional" and not spec.per_record
@@ -368,7 +372,7 @@ class WriterTask:
             self.refused.update(found)
 
     def _of_whole_records(self, part: pa.RecordBatch) -> pa.RecordBatch:
-        """The outputs without those of records of which the stage set another row aside; its note comes before them."""
+        """Remove all outputs of records that the stage set aside. The notes of these records arrive first."""
         handled = self.faults.handled
         if not handled or "src_offset" not in part.schema.names:
             return part
@@ -390,7 +394,7 @@ class WriterTask:
             transaction.begin()
 
     def stopped(self) -> bool:
-        """Whether a record failed so that this pass cannot be the last; the outcome says how."""
+        """Whether another pass or an error must follow this one, because of a record. Sets the outcome's status."""
         if self.faults.stops:
             self.outcome.status = "faults"
             return True
@@ -406,7 +410,15 @@ class WriterTask:
         return True
 
     def given_up(self, sink: Sink, transaction: SliceTransaction | None) -> Outcome:
-        """What refused sends mean: an outcome where the records are the reason, else the typed error."""
+        """Evaluate failed sends.
+
+        Returns:
+            Outcome ``broker_rejected`` if the brokers refused output records.
+
+        Raises:
+            DeadLetterError: The brokers refused a dead letter.
+            KpipeError: The sends failed for another reason.
+        """
         codes = {error.code() for error in sink.failures}
         letters = sink.failed_topics & {c.topic for c in self.spec.dead_letters if c is not None}
         only_letters = bool(letters) and letters == sink.failed_topics
@@ -417,7 +429,7 @@ class WriterTask:
                     f"{msg}: {sink.failures[0].str()}", fix="see the settings of that topic; offsets are unmoved"
                 )
             return self.finish("broker_rejected")
-        # After a fatal error the queued records fail too, with a code that says less than the first.
+        # After a fatal error the queued records fail too, with a less specific code.
         error = next((e for e in sink.failures if e.code() in FENCED_CODES), sink.failures[0])
         what = f"write outputs of {self.spec.slice} to {self.spec.topic}"
         if only_letters:
@@ -426,7 +438,7 @@ class WriterTask:
         found.part = "dead_letter" if only_letters else "destination"
         raise found
 
-    # Accounts
+    # Results
 
     def _note_preview(self, rows: OutputRows) -> None:
         missing = self.spec.preview_rows - len(self.outcome.preview)
@@ -434,7 +446,7 @@ class WriterTask:
             self.outcome.preview += [PreviewRow(_short(k), _short(v)) for k, v in rows.first(missing)]
 
     def counts(self) -> dict[int, SliceCounts]:
-        """What was counted until now, by range."""
+        """The counts so far, by index of the range."""
         return {
             src: SliceCounts(
                 read=self.read[src],
@@ -442,12 +454,12 @@ class WriterTask:
                 dead_lettered=self.faults.dead_lettered.get(src, 0),
                 skipped=self.faults.skipped.get(src, 0),
             )
-            # Outputs without a source are counted under 0, also where the slice has no range at all.
+            # Outputs without a source are counted under 0, even if the slice has no range.
             for src in range(max(len(self.spec.slice.ranges), 1))
         }
 
     def finish(self, status: str) -> Outcome:
-        """The outcome with everything that was counted."""
+        """Complete the outcome with a status and all counts."""
         outcome = self.outcome
         outcome.status = status
         outcome.counts = self.counts()
@@ -460,7 +472,7 @@ class WriterTask:
         return outcome
 
     def timed(self, step: str) -> _Timer:
-        """Adds the time of a ``with`` block to a step."""
+        """Context manager that adds the duration of its block to a step."""
         return _Timer(self.steps, step)
 
 
@@ -476,11 +488,11 @@ class _Timer:
 
 
 class DisorderError(Exception):
-    """Rows do not come in the order in which they are to be written."""
+    """The rows did not arrive in the order in which they must be written."""
 
 
 class Aside(NamedTuple):
-    """A row that is no output: what it is, and the key and value of a record that does not decode."""
+    """A row that is not an output: its note, and the key and value of a record that does not decode."""
 
     note: dict[str, Any]
     key: bytes | None
@@ -488,7 +500,7 @@ class Aside(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """The rows of a batch: outputs, records without an output (None: there are none), and all others."""
+    """The rows of a batch by kind: outputs, records without an output (None if there are none), and all others."""
 
     outputs: pa.RecordBatch
     without: pa.RecordBatch | None
@@ -496,7 +508,7 @@ class Parts(NamedTuple):
 
 
 def parted(batch: pa.RecordBatch) -> Parts:
-    """A batch by kind of row; its outputs are not copied where there is nothing else."""
+    """Split a batch by kind of row. A batch that has only outputs is not copied."""
     note = batch.column("note")
     if note.null_count == len(note):
         return Parts(batch, None, [])
@@ -509,7 +521,7 @@ def parted(batch: pa.RecordBatch) -> Parts:
 
 
 def arrived(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
-    """Wait for the first batch."""
+    """Wait for the first batch; returns all batches."""
     rest = iter(batches)
     return chain(list(islice(rest, 1)), rest)
 
