@@ -45,7 +45,7 @@ def browse(
     letter_partitions: Iterable[int] = (),
     wanted: DeadLetterFilter | None = None,
 ) -> Iterator[Listed]:
-    """Yield the dead letters of a topic, by partition and offset, up to the log end at the time of the call.
+    """Yield the dead letters of a topic, by partition and offset, up to the log end when reading begins.
 
     Args:
         clients: Clients to use.
