@@ -1,7 +1,8 @@
-"""Header families that kpipe reads beside its own headers: Kafka Connect's, Spring Kafka's, and installed packages'.
+"""Header families of dead letters: Kafka Connect's, Spring Kafka's, and those of installed packages.
 
 A header family is the set of header names in which one tool records the origin and the failure of a dead letter.
-A package adds a family with an entry point of the group `ENTRY_POINT_GROUP` that names a `HeaderFamily`.
+A package adds a family with an entry point of the group `ENTRY_POINT_GROUP` that names a `HeaderFamily`. kpipe's own
+headers are recognized in any case.
 
 Source: Kafka Connect ``DeadLetterQueueReporter``; Spring Kafka ``DeadLetterPublishingRecoverer`` and its retry topics.
 """

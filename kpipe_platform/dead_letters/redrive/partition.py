@@ -25,7 +25,7 @@ from kpipe_platform.kafka.read.reader import read_range
 
 logger = logging.getLogger(__name__)
 
-# Pending records of a batch, including records that are not sent and only use memory.
+# Limits the pending records of a batch, including those that are not sent: they use only memory.
 _MAX_PENDING = 10_000
 # Limits the bytes of a transaction, so that a batch of large records takes only seconds to send.
 _MAX_PENDING_BYTES = 16_000_000

@@ -1,8 +1,8 @@
 """The transaction of a redrive: it writes the records and the group's offset of their partition, or neither.
 
 The steps are the same as in `kpipe_platform.kafka.transactions.slice`: fence, compare the stored offset, begin,
-produce, send offsets, commit. The comparison of the group's offset and commit metadata acts as the lock. ``kpipe
-offsets set`` fences the same transactional id.
+produce, send offsets, commit. The comparison of the group's offset and commit metadata acts as the lock. The
+transactional id is the one that ``kpipe offsets set`` also fences.
 """
 
 from __future__ import annotations
@@ -103,7 +103,8 @@ class RedriveTransaction:
             self.transactional_id,
             timeout_s=self._timeout_s,
             producer_settings={
-                # The topics' limits apply to each record; `batch.size` keeps batches of small records within them.
+                # The brokers check record sizes, not the client. `batch.size` keeps batches of small records within
+                # the topics' limits.
                 "message.max.bytes": 1_000_000_000,
                 "batch.size": self._batch_bytes,
                 "compression.type": "lz4",
@@ -167,7 +168,7 @@ class RedriveTransaction:
         logger.warning("a commit got no answer; the group's offset says that it took place: %s", wanted.offset)
 
     def _reopen(self) -> None:
-        """Open a producer with the current settings. Fail if another redrive moved the offset since the last one."""
+        """Open a new producer with the current settings. Check that the group's offset did not change meanwhile."""
         before = self._stored
         self._close_producer()
         self.open()
