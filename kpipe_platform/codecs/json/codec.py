@@ -29,7 +29,7 @@ _WHITE_SPACE = " \t\r\n"
 
 @dataclass(frozen=True)
 class JsonCodec(Codec):
-    r"""Each value is one JSON object in UTF-8.
+    r"""Decodes and encodes one JSON object per value, in UTF-8.
 
     The codec refuses all values that Spark's ``from_json`` refuses. It also refuses bytes that are not UTF-8, a
     required field that is missing or null, text after the object, and values that Spark would change because the type
