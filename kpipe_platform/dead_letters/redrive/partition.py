@@ -146,7 +146,8 @@ class PartitionRedrive:
         else:
             progress, topic_id = Progress.from_text(stored.offset, stored.text)
             if stored.offset > self._marks.end:
-                # The offset may only be behind an open transaction. Nothing can be read until that ends.
+                # Perhaps an open transaction holds back the end of committed records. Nothing can be read until it
+                # ends.
                 place = (topic, self._partition)
                 written = watermarks(self._shared.clients, [place], "read_uncommitted")[place].end
                 self._marks = replace(self._marks, end=min(stored.offset, written))
