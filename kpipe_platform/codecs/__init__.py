@@ -1,6 +1,6 @@
-"""Codecs: the bytes of Kafka keys and values to columns and back, and why bytes do not decode.
+"""Codecs: convert the bytes of Kafka keys and values to columns and back, and explain why bytes do not decode.
 
-The JSON codec loads when it is first used: its schemas are PySpark's, and the command line runs without PySpark.
+The JSON codec is imported on first use, because its schemas need PySpark and the command line runs without PySpark.
 """
 
 from __future__ import annotations

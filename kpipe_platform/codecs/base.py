@@ -1,8 +1,8 @@
-"""What a codec is, and why bytes do not decode.
+"""Base class of codecs, and the faults of records that do not decode or encode.
 
 A codec converts the bytes of a Kafka key or value to a Python value and back. Spark decodes whole slices with
 its own expressions; the codec then explains, record by record, why a record was refused. A codec is small and
-pickles, and two codecs with the same settings are equal.
+can be pickled, and two codecs with the same settings are equal.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ NULL_FIELD = "null_field"
 WRONG_TYPE = "wrong_type"
 """The value of a field does not fit its type."""
 UNREADABLE = "unreadable"
-"""Spark refused the record, and the codec does not find the reason."""
+"""Spark refused the record, but the codec cannot find the reason."""
 NOT_ENCODABLE = "not_encodable"
 """The codec cannot convert the value to bytes."""
 
 
 class _CodecFault(TerminalError, ValueError):
-    """Base of both faults: a message with its kind and field.
+    """Base class of both faults: a message with its kind and field.
 
     Args:
         message: What is wrong, and where in the data.
-        kind: One of this module's constants; counted and shown in metadata.
-        field: Path of the field that is wrong, such as ``legs[2].code``; None where it is not one field.
-        fix: How to fix it; mostly None, because only the producer can.
+        kind: One of this module's constants. Counted and shown in metadata.
+        field: Path of the invalid field, such as ``legs[2].code``. None if the fault is not in a single field.
+        fix: How to fix it. Usually None, because only the producer can fix it.
     """
 
     def __init__(self, message: str, *, kind: str, field: str | None = None, fix: str | None = None) -> None:
@@ -49,24 +49,24 @@ class _CodecFault(TerminalError, ValueError):
 
 
 class DecodeFault(_CodecFault):
-    """These bytes do not decode: raised by `Codec.decode`, returned by `Codec.diagnose`."""
+    """The bytes do not decode. Raised by `Codec.decode`, returned by `Codec.diagnose`."""
 
 
 class EncodeFault(_CodecFault):
-    """This value has no bytes in this codec; raised by `Codec.encode`."""
+    """The codec cannot encode the value. Raised by `Codec.encode`."""
 
 
 class Codec(ABC):
-    """Bytes of a Kafka key or value to a Python value and back.
+    """Converts the bytes of a Kafka key or value to a Python value and back.
 
     A null stays null in both directions, so a tombstone is never confused with an empty value.
     """
 
     name: ClassVar[str]
-    """Short name in configuration and messages."""
+    """Short name of the codec in configuration and messages."""
 
     def decode(self, data: bytes | None) -> Any:
-        """The value that the bytes hold.
+        """Decode bytes.
 
         Args:
             data: Bytes of a key or a value, or None.
@@ -80,27 +80,27 @@ class Codec(ABC):
         return None if data is None else self._decode(data)
 
     def encode(self, value: Any) -> bytes | None:
-        """The bytes that hold the value.
+        """Encode a value.
 
         Args:
-            value: A value that the codec understands, or None.
+            value: A value of a type that the codec supports, or None.
 
         Returns:
             The bytes; None for None.
 
         Raises:
-            EncodeFault: The codec cannot hold such a value.
+            EncodeFault: The codec cannot encode the value.
         """
         return None if value is None else self._encode(value)
 
     def explain(self, data: bytes) -> DecodeFault:
-        """Why the engine refused these bytes; never None, unlike `diagnose`.
+        """Explain why the engine refused these bytes. Unlike `diagnose`, never returns None.
 
         Args:
             data: Bytes of a key or a value.
 
         Returns:
-            What `diagnose` finds, or a fault of kind `UNREADABLE`.
+            The fault that `diagnose` finds, or a fault of kind `UNREADABLE`.
         """
         found = self.diagnose(data)
         if found is not None:
@@ -110,13 +110,13 @@ class Codec(ABC):
 
     @abstractmethod
     def diagnose(self, data: bytes) -> DecodeFault | None:
-        """Why these bytes cannot be decoded.
+        """Find out why these bytes cannot be decoded.
 
         Args:
             data: Bytes of a key or a value.
 
         Returns:
-            The first thing that is wrong, or None where they decode.
+            The first fault, or None if the bytes decode.
         """
 
     @abstractmethod

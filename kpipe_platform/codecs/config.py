@@ -1,4 +1,4 @@
-"""Codecs as plain JSON-able settings, for what leaves the process: task arguments and metadata."""
+"""Convert codecs to JSON-compatible settings and back, for task arguments and metadata."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError
 
 CODECS: dict[str, type[Codec]] = {cls.name: cls for cls in (RawCodec, TextCodec, JsonCodec)}
-"""Every codec by its name. A codec's settings are the fields of its dataclass."""
+"""All codecs by name. A codec's settings are the fields of its dataclass."""
 
 
 def codec_to_config(codec: Codec) -> dict[str, Any]:
-    """The codec's name and settings.
+    """Return the codec's name and settings.
 
     Args:
         codec: A codec of `CODECS`.
@@ -34,16 +34,16 @@ def codec_to_config(codec: Codec) -> dict[str, Any]:
 
 
 def codec_from_config(config: dict[str, Any]) -> Codec:
-    """The codec that `codec_to_config` described.
+    """Create a codec from the settings that `codec_to_config` returned.
 
     Args:
-        config: Name under ``codec``, and its settings; a setting that is not there has its default.
+        config: The name under ``codec``, and the settings. Missing settings have their defaults.
 
     Returns:
         A codec that equals the original.
 
     Raises:
-        ConfigError: The name or a setting is not known, or a setting is wrong.
+        ConfigError: The name or a setting is unknown, or a setting is invalid.
     """
     settings = dict(config)
     name = settings.pop("codec", None)

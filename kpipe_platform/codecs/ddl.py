@@ -1,6 +1,6 @@
-"""Spark DDL text to PySpark's types: ``dep_time INT NOT NULL, legs ARRAY<STRUCT<code: STRING>>``.
+"""Parse Spark DDL into PySpark's types: ``dep_time INT NOT NULL, legs ARRAY<STRUCT<code: STRING>>``.
 
-Spark's own parser needs a running session, and schemas are declared before there is one.
+Spark's own parser needs a running session, but schemas are declared before there is one.
 
 Source: the rule ``colTypeList`` of Spark's SQL grammar.
 """
@@ -17,7 +17,7 @@ from kpipe_platform.codecs.types import SCALARS
 from kpipe_platform.errors import ConfigError
 
 MAX_PRECISION = 38
-"""Most digits of a decimal in Spark."""
+"""Maximum number of digits of a decimal in Spark."""
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -31,7 +31,7 @@ _TOKEN = re.compile(
 )
 _NESTED = frozenset({"array", "map", "struct"})
 _END = "end"
-# The first name of each type is the one that messages use.
+# Messages use the first name of each type.
 _NAMES = {kind: name for name, kind in reversed(SCALARS.items())}
 _EXAMPLE = "write fields as \"name TYPE [NOT NULL] [COMMENT 'text']\", separated by commas"
 
@@ -41,21 +41,21 @@ def parse_ddl(ddl: str) -> T.StructType:
     """Parse the fields of a record. The result is cached: do not change it.
 
     Args:
-        ddl: Spark DDL: ``a INT, b STRING NOT NULL``, or the same inside ``STRUCT<...>``. Types in any
-            case; names in backquotes where they are not plain words.
+        ddl: Spark DDL: ``a INT, b STRING NOT NULL``, or the same inside ``STRUCT<...>``. Type names are not
+            case-sensitive. Field names that are not plain words need backquotes.
 
     Returns:
-        The fields in their order. ``nullable`` is false for NOT NULL; a comment is the metadata ``comment``.
+        The fields in their order. ``nullable`` is false for NOT NULL. A comment becomes the metadata ``comment``.
 
     Raises:
-        ConfigError: The text is not such DDL, a type is not known, or a name is there twice; the message
-            names the position, which counts from 1.
+        ConfigError: The text is not valid DDL, a type is unknown, or a name occurs twice. The message
+            contains the position, counted from 1.
     """
     return _Parser(ddl).parse()
 
 
 class _Parser:
-    """Recursive descent: one method a rule; ``self.kind`` and ``self.text`` are the current token."""
+    """Recursive-descent parser with one method for each rule. ``self.kind`` and ``self.text`` are the current token."""
 
     def __init__(self, ddl: str) -> None:
         self.ddl = ddl

@@ -1,4 +1,4 @@
-"""Bytes as they are."""
+"""The raw codec: bytes without conversion."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kpipe_platform.codecs.base import NOT_ENCODABLE, Codec, DecodeFault, Encode
 
 @dataclass(frozen=True)
 class RawCodec(Codec):
-    """Leaves the bytes as they are; every byte string decodes."""
+    """Returns the bytes unchanged. Every byte string decodes."""
 
     name: ClassVar[str] = "raw"
 
     def diagnose(self, data: bytes) -> DecodeFault | None:
-        """None, because all bytes decode."""
+        """Return None, because all bytes decode."""
         return None
 
     def _decode(self, data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Schemas in the forms that users give them, and as DDL text."""
+"""Convert schemas from the forms that users provide, and to DDL text."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _FIX = 'give DDL text such as "id BIGINT NOT NULL, name STRING", or a pyspark St
 
 
 def schema_of(schema: object) -> T.StructType:
-    """A schema in any form that users have, as a type.
+    """Convert a schema in any supported form to a PySpark type.
 
     Args:
         schema: DDL text, the JSON text of a Spark schema (``StructType.json()``), or a pyspark
             ``StructType``, whose ``nullable=False`` marks a field as required. ``containsNull`` and
-            ``valueContainsNull`` are ignored: elements may be null. Of metadata, only the comment is kept.
+            ``valueContainsNull`` are ignored: elements may be null. Of the metadata, only the comment is kept.
 
     Returns:
-        The type, made of nothing but structs, arrays, maps and the types of `SCALARS`.
+        The type, which contains only structs, arrays, maps and the types in `SCALARS`.
 
     Raises:
-        ConfigError: The schema cannot be read, or is not a struct.
+        ConfigError: The schema is invalid or not a struct.
     """
     if isinstance(schema, str) and not schema.lstrip().startswith("{"):
         return parse_ddl(schema)
@@ -36,13 +36,13 @@ def schema_of(schema: object) -> T.StructType:
     if not isinstance(kind, T.StructType):
         msg = f"schema: a record needs a struct, found {kind.simpleString()}"
         raise ConfigError(msg, fix=_FIX)
-    # The parser refuses what kpipe does not support, and says where it is.
+    # The parser refuses types that kpipe does not support, and reports their position.
     return parse_ddl(to_ddl(kind))
 
 
 def _from_json(text: str) -> T.DataType:
     try:
-        # Only the type of a struct's field may be any type.
+        # `StructType.fromJson` parses any type only as the type of a field.
         field = {"name": "schema", "type": json.loads(text), "nullable": True}
         return T.StructType.fromJson({"fields": [field]}).fields[0].dataType
     except json.JSONDecodeError as error:
@@ -55,7 +55,7 @@ def _from_json(text: str) -> T.DataType:
 
 
 def to_ddl(struct: T.StructType) -> str:
-    """The fields as DDL text that `kpipe_platform.codecs.ddl.parse_ddl` reads back as the same type."""
+    """Return the fields as DDL text, which `kpipe_platform.codecs.ddl.parse_ddl` parses to the same type."""
     return ", ".join(_column(field, " ") for field in struct)
 
 
@@ -83,5 +83,5 @@ _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def quoted_name(name: str) -> str:
-    """A column name as SQL needs it: in backquotes unless it is a plain word."""
+    """Quote a column name for SQL: in backquotes unless it is a plain word."""
     return name if _PLAIN_NAME.fullmatch(name) else "`" + name.replace("`", "``") + "`"

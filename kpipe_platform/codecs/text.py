@@ -1,4 +1,4 @@
-"""UTF-8 text."""
+"""The text codec: UTF-8 text."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from kpipe_platform.codecs.base import NOT_ENCODABLE, NOT_UTF8, Codec, DecodeFau
 
 @dataclass(frozen=True)
 class TextCodec(Codec):
-    """UTF-8 text. Empty bytes are the empty text; bytes that are not UTF-8 are a fault."""
+    """Decodes UTF-8 text. Empty bytes decode to the empty string. Bytes that are not UTF-8 are a fault."""
 
     name: ClassVar[str] = "text"
 
     def diagnose(self, data: bytes) -> DecodeFault | None:
-        """Where the bytes stop being UTF-8, or None."""
+        """Return a fault with the position of the first byte that is not UTF-8, or None."""
         try:
             str(data, "utf-8")
         except UnicodeDecodeError as error:
@@ -40,7 +40,7 @@ class TextCodec(Codec):
 
 
 def not_utf8(error: UnicodeDecodeError) -> DecodeFault:
-    """The fault that says where bytes stop being UTF-8; positions count from 0."""
+    """Return the fault for the first byte that is not UTF-8. Its position counts from 0."""
     found = error.object[error.start]
     message = f"not UTF-8: byte 0x{found:02x} at position {error.start} ({error.reason})"
     return DecodeFault(message, kind=NOT_UTF8)

@@ -1,7 +1,7 @@
-"""The types of a record's fields: PySpark's, and two that kpipe adds for times that are numbers.
+"""The types of a record's fields: PySpark's types, and two kpipe types for times stored as numbers.
 
-PySpark's ``StructType`` is the one form of a schema. ``nullable=False`` marks a required field, the metadata
-``comment`` holds its comment. Importing the types needs no Spark session.
+Every schema is a PySpark ``StructType``. ``nullable=False`` marks a required field; the metadata ``comment`` holds its
+comment. Importing the types does not need a Spark session.
 
 Source: Spark SQL reference, "Data Types".
 """
@@ -16,10 +16,10 @@ from pyspark.sql import types as T
 
 
 class EpochType(T.DataType):
-    """A TIMESTAMP to the stage, and a whole number since 1970 in JSON."""
+    """A TIMESTAMP column in the stage, and an integer since 1970 in JSON."""
 
     per_second: ClassVar[int]
-    """How many of its units a second has."""
+    """Units per second."""
 
 
 class TimestampMillisType(EpochType):
@@ -29,7 +29,7 @@ class TimestampMillisType(EpochType):
 
     @classmethod
     def typeName(cls) -> str:
-        """Its name in DDL."""
+        """Return the type's name in DDL."""
         return "timestamp_millis"
 
 
@@ -40,7 +40,7 @@ class TimestampMicrosType(EpochType):
 
     @classmethod
     def typeName(cls) -> str:
-        """Its name in DDL."""
+        """Return the type's name in DDL."""
         return "timestamp_micros"
 
 
@@ -76,7 +76,7 @@ SCALARS: dict[str, type[T.DataType]] = {
 
 
 def types_in(kind: T.DataType) -> Iterator[T.DataType]:
-    """The type, and every type inside of it, at any depth."""
+    """Yield the type and all types nested in it, at any depth, except map keys."""
     yield kind
     if isinstance(kind, T.StructType):
         for field in kind:
@@ -90,7 +90,10 @@ def types_in(kind: T.DataType) -> Iterator[T.DataType]:
 def map_fields(
     struct: T.StructType, change: Callable[[T.DataType], T.DataType], *, keep_not_null: bool = False
 ) -> T.StructType:
-    """The fields with each scalar in them replaced, without comments, and without NOT NULL unless it is kept."""
+    """Return the fields with each scalar type replaced by ``change``.
+
+    Comments are dropped. NOT NULL is dropped too, unless ``keep_not_null`` is set.
+    """
     inside = partial(_map_type, change=change, keep_not_null=keep_not_null)
     return T.StructType(
         [T.StructField(field.name, inside(field.dataType), field.nullable or not keep_not_null) for field in struct]
@@ -109,15 +112,15 @@ def _map_type(kind: T.DataType, change: Callable[[T.DataType], T.DataType], keep
 
 
 def stage_type(kind: T.DataType, *, keep_not_null: bool = False) -> T.DataType:
-    """The type that a stage sees: VARCHAR and CHAR are STRING, numbers since 1970 are TIMESTAMP."""
+    """Return the column type in a stage: VARCHAR and CHAR become STRING, integers since 1970 become TIMESTAMP."""
     return _map_type(kind, partial(_replaced, epoch=T.TimestampType()), keep_not_null)
 
 
 def json_type(struct: T.StructType) -> T.StructType:
-    """The type that Spark's ``from_json`` gets.
+    """Return the type to pass to Spark's ``from_json``.
 
-    Without NOT NULL, because ``from_json`` does not check it and some settings make it trust it; VARCHAR and CHAR as
-    STRING, because ``from_json`` refuses both; numbers since 1970 as BIGINT.
+    NOT NULL is dropped, because ``from_json`` does not check it but relies on it with some settings. VARCHAR and CHAR
+    become STRING, because ``from_json`` refuses both. Integers since 1970 become BIGINT.
     """
     return map_fields(struct, partial(_replaced, epoch=T.LongType()))
 

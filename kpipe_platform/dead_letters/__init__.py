@@ -1,4 +1,4 @@
-"""Dead letters: the record that failed, byte for byte, with what is known of its failure."""
+"""Dead letters: failed records, byte for byte, with a description of each failure."""
 
 from kpipe_platform.dead_letters.envelope.decode import decode_envelope, is_envelope
 from kpipe_platform.dead_letters.envelope.encode import encode_envelope

@@ -1,4 +1,4 @@
-"""Looking at a dead-letter topic: its dead letters, and counts of them. Moves nothing."""
+"""Read-only views of a dead-letter topic: its dead letters, and counts of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kpipe_platform.kafka.read.reader import read_range
 
 _HOUR_MS = 3_600_000
 AGES = (("under 1 hour", _HOUR_MS), ("under 1 day", 24 * _HOUR_MS), ("under 7 days", 7 * 24 * _HOUR_MS))
-"""Classes of age, each with its limit in milliseconds; older ones are ``7 days or more``."""
+"""Age classes, each with its upper limit in milliseconds. Older dead letters are in ``7 days or more``."""
 OLDEST, NO_TIME = "7 days or more", "unknown"
 
 
@@ -30,7 +30,7 @@ class Listed:
 
     Args:
         found: The dead letter.
-        is_done: Whether the group redrove or parked it.
+        is_done: Whether a redrive of the group already sent or parked it.
     """
 
     found: FoundDeadLetter
@@ -45,18 +45,18 @@ def browse(
     letter_partitions: Iterable[int] = (),
     wanted: DeadLetterFilter | None = None,
 ) -> Iterator[Listed]:
-    """The dead letters of a topic, by partition and offset, up to the present end.
+    """Yield the dead letters of a topic, by partition and offset, up to the log end when reading begins.
 
     Args:
         clients: Clients to use.
         topic: The dead-letter topic.
-        group: The group that holds the progress of redrives.
-        letter_partitions: Partitions of the dead-letter topic; none: all.
-        wanted: Which dead letters; None: all.
+        group: The consumer group that stores the progress of redrives.
+        letter_partitions: Partitions of the dead-letter topic to read. Empty means all.
+        wanted: Which dead letters to yield. None means all.
 
     Raises:
         TopicNotFoundError: The topic, or one of the partitions, does not exist.
-        BrokerUnavailableError: The brokers are away.
+        BrokerUnavailableError: The brokers are unavailable.
     """
     described = describe_topics(clients, [topic])[topic]
     numbers = sorted(set(letter_partitions)) or list(range(described.partitions))
@@ -72,10 +72,10 @@ def browse(
 
 
 def find_one(clients: Clients, topic: str, group: str, partition: int, offset: int) -> Listed:
-    """One dead letter.
+    """Read the dead letter at one offset.
 
     Raises:
-        ConfigError: There is none at this offset.
+        ConfigError: There is no dead letter at this offset.
         TopicNotFoundError: The topic or the partition does not exist.
     """
     described = describe_topics(clients, [topic])
@@ -92,18 +92,18 @@ def find_one(clients: Clients, topic: str, group: str, partition: int, offset: i
 
 @dataclass(slots=True)
 class Stats:
-    """Counted dead letters of a topic.
+    """Counts of a topic's dead letters.
 
     Args:
-        total: All that the filter takes.
-        waiting: Of these, not redriven yet.
-        by_reason: By the exception's class, else the kind.
-        by_topic: By original topic.
-        by_partition: By original topic and partition, ``topic[partition]``.
-        by_asset: By who gave the record up.
-        by_age: By the time since dead-lettering.
-        by_family: By who wrote the dead letter.
-        by_attempts: By how often the record was tried.
+        total: All dead letters that match the filter.
+        waiting: Those that were not redriven yet.
+        by_reason: Counts by exception class, or by fault kind where there is no class.
+        by_topic: Counts by original topic.
+        by_partition: Counts by original topic and partition, ``topic[partition]``.
+        by_asset: Counts by the asset, connector or consumer group that gave up on the record.
+        by_age: Counts by the time since dead-lettering.
+        by_family: Counts by the family of the dead letter.
+        by_attempts: Counts by the number of redrives or tries.
     """
 
     total: int = 0
@@ -132,7 +132,7 @@ class Stats:
         self.by_attempts[str(found.attempts)] += 1
 
     def to_json(self) -> dict[str, Any]:
-        """The counts as JSON values, the most frequent first."""
+        """Return the counts as JSON values, the most frequent first."""
         counters = {name: getattr(self, name) for name in self.__slots__ if name.startswith("by_")}
         return {
             "total": self.total,
@@ -142,7 +142,7 @@ class Stats:
 
 
 def age_of(time_ms: int | None, now_ms: int) -> str:
-    """The class of age of a dead letter."""
+    """Return the age class of a dead letter."""
     if time_ms is None:
         return NO_TIME
     return next((name for name, limit_ms in AGES if now_ms - time_ms < limit_ms), OLDEST)
@@ -153,5 +153,5 @@ def _progress(clients: Clients, group: str, topic: str, partition: int, topic_id
     if stored is None:
         return Progress(0)
     progress, known_id = Progress.from_text(stored.offset, stored.text)
-    # An offset of an earlier topic of that name says nothing of this one.
+    # An offset of a deleted topic with the same name does not apply to this topic.
     return progress if known_id in (None, topic_id) else Progress(0)

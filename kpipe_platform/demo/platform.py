@@ -1,4 +1,4 @@
-"""The resources of the flights platform, from the environment or from given values."""
+"""The resources of the flights demo, configured by environment variables or by given values."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ SPARK_MASTER = "KPIPE_SPARK_MASTER"
 DATA_DIR = "KPIPE_DATA_DIR"
 
 DEFAULTS = {BOOTSTRAP_SERVERS: "127.0.0.1:9092", SPARK_MASTER: "local[*]", DATA_DIR: ".kpipe/tables"}
-"""What holds where a variable is not set. ``KPIPE_SPARK_REMOTE`` has no default and wins over the master."""
+"""Defaults of variables that are not set. ``KPIPE_SPARK_REMOTE`` has no default and overrides the master."""
 
 
 def resources(
     settings: Mapping[str, str] | None = None, *, spark_config: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """The platform's resources by their keys; none of them connects to anything yet.
+    """Return the demo's resources by resource key. They do not connect to anything yet.
 
     Args:
-        settings: Values by the names above; None: the environment's, which Dagster then reads when a run starts and
-            shows by their names.
-        spark_config: Further Spark settings.
+        settings: Values by the variable names above. None means the environment variables, which Dagster reads when a
+            run starts and shows by name.
+        spark_config: Additional Spark settings.
     """
     remote = _setting(SPARK_REMOTE, settings)
     spark = SparkEngine(

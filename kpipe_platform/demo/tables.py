@@ -1,4 +1,4 @@
-"""Tables as Parquet files: an IO manager as a user would write one, and its slices by name."""
+"""Tables as Parquet files: an IO manager as a user would write one, with a folder for each slice."""
 
 from __future__ import annotations
 
@@ -14,37 +14,37 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.model.slices import Slice
 
 SLICE = "slice"
-"""Column, in a table that grows by slices, that says which slice a row came with."""
+"""Name of the partition column that contains the slice of each row, in a table that is written slice by slice."""
 
-# Longest name of a folder is 255 bytes on the usual file systems, and Spark adds to it while it writes.
+# Common file systems limit a folder's name to 255 bytes, and Spark adds to the name while it writes.
 _LONGEST_NAME = 180
 
 
 class ParquetTableIOManager(dg.ConfigurableIOManager):
-    """Stores Spark DataFrames as Parquet files, a folder an asset.
+    """Stores Spark DataFrames as Parquet files, one folder per asset.
 
-    The output of a whole asset replaces the table. The output of a slice of Kafka offsets is added to it; when the
-    slice is repeated, because a run died before its offsets were stored, it replaces what the first try left. So every
-    record is in the table once.
+    The output of a whole asset replaces the table. The output of a slice of Kafka offsets is added to the table. If a
+    run fails before its offsets are committed, the slice is repeated and replaces the output of the first attempt. So
+    every record is in the table once.
 
     Args:
         base_dir: Folder of all tables.
-        spark: The engine that reads and writes them; it must see the same folder.
+        spark: The engine that reads and writes the tables. It must have access to the same folder.
     """
 
     spark: SparkEngine
     base_dir: str = Field(description="folder of all tables; made when it does not exist")
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
-        """The whole table.
+        """Return the whole table of the upstream asset.
 
         Raises:
-            ConfigError: Nothing has been stored yet.
+            ConfigError: The table does not exist yet.
         """
         return self.table(context.asset_key)
 
     def handle_output(self, context: dg.OutputContext, obj: DataFrame) -> None:
-        """Store a table, or the slice that is being stored."""
+        """Store a table, or the current slice of it."""
         slice_ = current_slice()
         path = self.path(context.asset_key)
         if slice_ is not None:
@@ -54,19 +54,19 @@ class ParquetTableIOManager(dg.ConfigurableIOManager):
             context.add_output_metadata({"path": dg.MetadataValue.path(str(path))})
 
     def path(self, asset_key: dg.AssetKey) -> Path:
-        """Folder of an asset's table."""
+        """Return the folder of an asset's table."""
         return Path(self.base_dir).expanduser().absolute().joinpath(*asset_key.path)
 
     def exists(self, asset_key: dg.AssetKey) -> bool:
-        """Whether anything of the table was stored."""
+        """Return whether the table, or a slice of it, was stored."""
         path = self.path(asset_key)
         return (path / "_SUCCESS").exists() or any(path.glob(f"{SLICE}=*/_SUCCESS"))
 
     def table(self, asset_key: dg.AssetKey) -> DataFrame:
-        """The whole table.
+        """Return the whole table of an asset.
 
         Raises:
-            ConfigError: Nothing has been stored yet.
+            ConfigError: The table does not exist yet.
         """
         path = self.path(asset_key)
         if not self.exists(asset_key):
@@ -77,10 +77,11 @@ class ParquetTableIOManager(dg.ConfigurableIOManager):
 
 
 def slice_name(slice_: Slice) -> str:
-    """A name for what a slice stores: ``flights.enriched-0-0_flights.enriched-1-250``, topic, partition, start.
+    """Return a name for a slice's output from topics, partitions and start offsets.
 
-    The ends are left out. A slice that is repeated begins where the failed one began, because no offset moved, but may
-    reach further, because records came meanwhile; it must overwrite the failed one all the same.
+    An example is ``flights.enriched-0-0_flights.enriched-1-250``. The name does not contain the end offsets. A repeated
+    slice has the same start offsets as the failed one, because no offset was committed, but it may end later, because
+    more records have arrived. It must overwrite the output of the failed slice in any case.
     """
     name = "_".join(f"{p.range.topic}-{p.range.partition}-{p.range.start}" for p in slice_.ranges)
     return name if len(name) <= _LONGEST_NAME else hashlib.sha256(name.encode()).hexdigest()

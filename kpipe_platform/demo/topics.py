@@ -1,4 +1,4 @@
-"""The topics of the flights platform and what their records hold."""
+"""The topics of the flights demo and the schemas of their records."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ DEAD_LETTERS = "flights.dlq"
 
 PARTITIONS = 4
 
-# The records' timestamps are of 2013: by the brokers' default of a week they would be deleted at once.
+# The records have timestamps of 2013. With the brokers' default retention of a week they would be deleted at once.
 KEPT_FOREVER = TopicSpec(PARTITIONS, config={"retention.ms": "-1"})
 
 TOPICS = {FLIGHTS: KEPT_FOREVER, ENRICHED: KEPT_FOREVER, DEAD_LETTERS: KEPT_FOREVER}

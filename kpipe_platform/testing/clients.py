@@ -1,4 +1,4 @@
-"""What the test helpers share about Kafka clients. They use none of kpipe's own Kafka code: they check it."""
+"""Client configuration of the test helpers. Independent of kpipe's own Kafka clients, which are tested with them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 __all__ = ["Client", "client_config"]
 
 Client = str | Mapping[str, Any]
-"""Bootstrap servers, or a whole librdkafka configuration (for SASL and TLS)."""
+"""Bootstrap servers, or a complete librdkafka configuration (for SASL and TLS)."""
 
 
 def client_config(client: Client, **defaults: Any) -> dict[str, Any]:
-    """Render a configuration for a short-lived client of a local broker.
+    """Return a configuration for a short-lived client of a local broker.
 
     Args:
-        client: Bootstrap servers or a configuration, which wins over the defaults.
-        **defaults: Properties with underscores for dots.
+        client: Bootstrap servers or a configuration, which overrides the defaults.
+        **defaults: Properties with underscores instead of dots.
 
     Returns:
         A librdkafka configuration that logs nothing and reconnects at once.

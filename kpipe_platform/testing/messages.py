@@ -1,4 +1,4 @@
-"""Records as the test helpers take and give them."""
+"""Input and output records of the test helpers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ConsumedRecord:
         timestamp_ms: Create or append time, milliseconds since 1970 in UTC.
         key: Key; None for a null key.
         value: Value; None for a tombstone.
-        headers: Header names and values in their order; a name may come twice.
+        headers: Header names and values in their order. A name may occur more than once.
     """
 
     topic: str
@@ -35,22 +35,22 @@ class ConsumedRecord:
     headers: tuple[tuple[str, bytes | None], ...] = ()
 
     def header(self, name: str) -> bytes | None:
-        """Value of the last header of that name; None when there is none."""
+        """Return the value of the last header of this name. None if there is none."""
         return next((value for each, value in reversed(self.headers) if each == name), None)
 
     def json(self) -> Any:
-        """The value, parsed as JSON."""
+        """Return the value parsed as JSON. None for a tombstone."""
         return None if self.value is None else json.loads(self.value)
 
 
 def outgoing(record: Any) -> dict[str, Any]:
-    """Render a record as the arguments of ``Producer.produce``.
+    """Convert a record to the arguments of ``Producer.produce``.
 
     Args:
         record: A value, a ``(key, value)`` pair or a mapping; see `kpipe_platform.testing.records.produce`.
 
     Raises:
-        TypeError: It is of no such form.
+        TypeError: The record has none of these forms.
     """
     if isinstance(record, Mapping):
         unknown = record.keys() - _FIELDS

@@ -1,19 +1,19 @@
-"""Pytest fixtures: a Kafka broker, what is needed to fill and read its topics, a Spark session, an IO manager.
+"""Pytest fixtures: a Kafka broker, functions to fill and read its topics, a Spark session, an IO manager.
 
-Loaded by pytest through an entry point once kpipe is installed. Heavy modules are imported by the fixtures, so
-that a test run without them pays nothing.
+Pytest loads this plugin through an entry point when kpipe is installed. Heavy modules are imported by the fixtures, so
+they do not slow down a test run that does not use them.
 
 Ini options:
     kpipe_brokers: Number of brokers, 1 to 3. Default 1.
-    kpipe_broker_settings: Broker settings, one ``name = value`` a line.
+    kpipe_broker_settings: Broker settings, one ``name = value`` per line.
     kpipe_spark_master: Master of the `spark` fixture. Default ``local[2]``.
     kpipe_spark: ``classic`` (the default): Spark in the test process. ``connect``: a Spark Connect server for the test
-        session. ``sc://host:port``: a server that runs already. The environment's ``KPIPE_TEST_SPARK`` wins.
+        session. ``sc://host:port``: a running server. The environment variable ``KPIPE_TEST_SPARK`` overrides this.
 
-The environment's ``KPIPE_TEST_KAFKA=host:port`` (several separated by commas) names a broker that runs already. Tests
-then use that one, and the ini options of brokers have no effect.
+The environment variable ``KPIPE_TEST_KAFKA=host:port`` (several separated by commas) names a running broker. Tests
+then use this broker, and the ini options for brokers have no effect.
 
-Settings that a test suite computes go into an overridden `kafka_broker_settings` fixture.
+If a test suite computes broker settings, override the `kafka_broker_settings` fixture.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ _ANSWER_DEADLINE_S = 15.0
 
 
 class RunningBroker:
-    """A broker that the tests use and did not start: the one of ``KPIPE_TEST_KAFKA``.
+    """The running broker that ``KPIPE_TEST_KAFKA`` names, which the tests did not start.
 
-    It has `bootstrap_servers` only. What else an `EmbeddedBroker` has raises `ConfigError`.
+    It has only `bootstrap_servers`. The other attributes of an `EmbeddedBroker` raise `ConfigError`.
 
     Args:
         bootstrap_servers: ``host:port``, several separated by commas.
@@ -65,7 +65,7 @@ class RunningBroker:
         raise ConfigError(msg, fix=fix, setting=RUNNING_BROKER)
 
     def check(self) -> None:
-        """Raise `pytest.UsageError` unless the address is well formed and a broker answers there."""
+        """Raise `pytest.UsageError` unless the address is valid and a broker responds there."""
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
@@ -99,7 +99,7 @@ class TopicFactory(Protocol):
         replication: int = 1,
         config: Mapping[str, str] | None = None,
     ) -> str:
-        """Make a topic whose name starts with ``name``; returns its whole name."""
+        """Create a topic whose name starts with ``name``, and return its full name."""
 
 
 class Produce(Protocol):
@@ -114,7 +114,7 @@ class Produce(Protocol):
         deadline_s: float = 60.0,
         client: Client | None = None,
     ) -> int:
-        """Write records; returns how many, once all are acknowledged."""
+        """Write records, wait until all are acknowledged, and return their number."""
 
 
 class Consume(Protocol):
@@ -129,7 +129,7 @@ class Consume(Protocol):
         settle_s: float = 2.0,
         client: Client | None = None,
     ) -> list[ConsumedRecord]:
-        """Read a topic from its start to its present end."""
+        """Read a topic from its log start to its current log end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -146,24 +146,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Look once whether the broker of ``KPIPE_TEST_KAFKA`` answers, instead of at each test that uses it."""
+    """Check once that the broker of ``KPIPE_TEST_KAFKA`` responds, instead of in each test that uses it."""
     servers, config = os.environ.get(RUNNING_BROKER), session.config
-    # The workers of pytest-xdist start after the process that has looked.
+    # The workers of pytest-xdist start after the main process, which has checked already.
     if servers and not config.option.collectonly and not hasattr(config, "workerinput"):
         RunningBroker(servers).check()
 
 
 # ------------------------------------------------------------------------------------------------ Kafka
 
-# Tests write records of any age. By Kafka's defaults the broker looks after half a minute, and every five minutes from
-# then on, for records that are older than a week, and deletes them in the middle of whichever test runs.
+# Tests write records of any age. With Kafka's defaults, the broker deletes records older than a week after half a
+# minute, and then every five minutes, in the middle of a test.
 _DAY_MS = "86400000"
 _NOTHING_DELETED = {"log.initial.task.delay.ms": _DAY_MS, "log.retention.check.interval.ms": _DAY_MS}
 
 
 @pytest.fixture(scope="session")
 def kafka_broker_settings(pytestconfig: pytest.Config) -> dict[str, str]:
-    """Broker settings of the `kafka_broker` fixture; override it to compute some."""
+    """Broker settings of the `kafka_broker` fixture. Override this fixture to compute settings."""
     settings = {}
     for line in pytestconfig.getini("kpipe_broker_settings"):
         name, separator, value = line.partition("=")
@@ -178,11 +178,11 @@ def kafka_broker_settings(pytestconfig: pytest.Config) -> dict[str, str]:
 def kafka_broker(
     pytestconfig: pytest.Config, kafka_broker_settings: dict[str, str]
 ) -> Iterator[EmbeddedBroker | RunningBroker]:
-    """A Kafka cluster for the whole test session; its data is thrown away at the end.
+    """A Kafka cluster for the whole test session. Its data is deleted at the end.
 
-    Until then it deletes no record for its age or its topic's size; ``log.initial.task.delay.ms`` and
-    ``log.retention.check.interval.ms`` among the settings change that. With ``KPIPE_TEST_KAFKA`` set it is a
-    `RunningBroker`.
+    During the session, no records are deleted for their age or their topic's size, unless
+    ``log.initial.task.delay.ms`` and ``log.retention.check.interval.ms`` are set. If ``KPIPE_TEST_KAFKA`` is set, the
+    fixture is a `RunningBroker`.
     """
     if servers := os.environ.get(RUNNING_BROKER):
         yield RunningBroker(servers)
@@ -197,9 +197,9 @@ def kafka_broker(
 
 @pytest.fixture(scope="session")
 def kafka_topic(kafka_broker: EmbeddedBroker | RunningBroker) -> Iterator[TopicFactory]:
-    """Makes topics: ``kafka_topic("flights", partitions=4)`` returns a name that no other test has.
+    """Creates topics: ``kafka_topic("flights", partitions=4)`` returns a name that no other test has.
 
-    On a `RunningBroker` they keep their records for ever, and are deleted at the end of the test session.
+    On a `RunningBroker`, the topics have unlimited retention and are deleted at the end of the test session.
     """
     from kpipe_platform.testing.topics import create_topic, delete_topic
 
@@ -249,7 +249,7 @@ def produce(kafka_broker: EmbeddedBroker | RunningBroker) -> Produce:
 
 @pytest.fixture(scope="session")
 def consume(kafka_broker: EmbeddedBroker | RunningBroker) -> Consume:
-    """Reads a topic from start to end; see `kpipe_platform.testing.records.consume`."""
+    """Reads a topic from log start to log end; see `kpipe_platform.testing.records.consume`."""
     from kpipe_platform.testing import records as functions
 
     def read(
@@ -269,13 +269,13 @@ def consume(kafka_broker: EmbeddedBroker | RunningBroker) -> Consume:
 # ------------------------------------------------------------------------------------------------ Spark
 
 
-# The second compiler takes more from a short session than its code wins back: this halves its CPU seconds.
+# In a short session, the optimizing compiler costs more CPU time than it saves. Disabling it halves the CPU time.
 _QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 
 
 @pytest.fixture(scope="session")
 def spark_remote(pytestconfig: pytest.Config) -> Iterator[str | None]:
-    """Address of the Spark Connect server of this test session; None where Spark runs in the test process."""
+    """Address of the Spark Connect server of this test session. None if Spark runs in the test process."""
     from kpipe_platform.errors import EngineUnavailableError
     from kpipe_platform.spark.connect.server import ConnectServer
 
@@ -310,7 +310,7 @@ def spark(pytestconfig: pytest.Config, spark_remote: str | None) -> Iterator[Spa
     session = get_session(EngineSettings(master=pytestconfig.getini("kpipe_spark_master"), config=_QUICK))
     yield session
     with warnings.catch_warnings():
-        # A JVM that is gone already is no fault of the tests that ran before.
+        # If the JVM has already exited, that is not a failure of the tests.
         warnings.simplefilter("ignore", RuntimeWarning)
         session.stop()
 
@@ -319,9 +319,9 @@ def spark(pytestconfig: pytest.Config, spark_remote: str | None) -> Iterator[Spa
 def kafka_io_manager(
     kafka_broker: EmbeddedBroker | RunningBroker, spark: SparkSession, spark_remote: str | None
 ) -> KafkaIOManager:
-    """A KafkaIOManager on the `kafka_broker`, with consumer groups that no other test has.
+    """A KafkaIOManager for the `kafka_broker`, with consumer groups that no other test has.
 
-    Exactly once, dead letters to ``{source topic}.dlq``, which is created when it is missing.
+    Output is written exactly once. Dead letters go to ``{source topic}.dlq``, which is created if it is missing.
     """
     from kpipe_platform.io_managers import KafkaIOManager
     from kpipe_platform.resources.connection import KafkaConnection

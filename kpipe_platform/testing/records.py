@@ -1,4 +1,4 @@
-"""Filling and reading topics from tests: acknowledged writes, and reads that end at the log's end."""
+"""Fill and read topics in tests: acknowledged writes, and reads that stop at the log end."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 _BATCH = 1000
 _POLL_S = 0.02
-# Markers follow within milliseconds, or after the session of a broker that was lost meanwhile.
+# Transaction markers are written within milliseconds, or after the session of a lost broker expires.
 _STABLE_S = 10.0
 # A topic that was just created may be unknown for a moment.
 _UNKNOWN_TOPIC_S = 2.0
@@ -42,28 +42,28 @@ def produce(
     transaction: Literal["commit", "abort"] | None = None,
     deadline_s: float = 60.0,
 ) -> int:
-    """Write records and return once the brokers acknowledged every one.
+    """Write records and return after the brokers have acknowledged all of them.
 
-    Partitions keep the order of ``records``. A broker that is stopped meanwhile may get a record twice, unless
-    it is a transaction, or ``client`` has ``enable.idempotence``.
+    Partitions keep the order of ``records``. If a broker stops meanwhile, a record may be written twice, unless
+    a transaction is used, or ``client`` has ``enable.idempotence``.
 
     Args:
         client: Bootstrap servers or a librdkafka configuration.
         topic: Topic.
         records: Each a value, a ``(key, value)`` pair, or a mapping with some of ``key``, ``value``,
             ``headers``, ``timestamp`` (milliseconds; ``timestamp_ms`` is the same) and ``partition``. Keys
-            and values are bytes, text, None, or, in pairs and mappings, anything that JSON can hold.
-        transaction: Write all in one transaction, and how to end it.
-        deadline_s: Seconds for the acknowledgements, after the last record was handed over.
+            and values are bytes, text, None, or, in pairs and mappings, any JSON-serializable value.
+        transaction: Write all records in one transaction, and ``commit`` or ``abort`` it.
+        deadline_s: Maximum seconds to wait for the acknowledgements after the last record.
 
     Returns:
-        How many records were acknowledged.
+        Number of acknowledged records.
 
     Raises:
-        ConfigError: ``transaction`` is another word.
-        TopicNotFoundError: There is no such topic.
-        DeliveryError: The brokers refused some, or did not acknowledge all within the deadline.
-        TypeError: A record is of no such form, or ``records`` is a single one.
+        ConfigError: ``transaction`` has another value.
+        TopicNotFoundError: The topic does not exist.
+        DeliveryError: The brokers refused records, or did not acknowledge all within the deadline.
+        TypeError: A record has none of these forms, or ``records`` is a single record.
     """
     if transaction not in (None, "commit", "abort"):
         msg = f"produce(transaction={transaction!r})"
@@ -71,8 +71,8 @@ def produce(
     if isinstance(records, str | bytes | bytearray | Mapping):
         msg = f"produce takes several records, and {type(records).__name__} is one: write [record]"
         raise TypeError(msg)
-    # Idempotence would cost each call half a second before its first record, so order is kept by one request
-    # at a time instead. Acknowledged records need no call back: an empty queue and no error say as much.
+    # Idempotence would delay the first record of each call by half a second, so order is kept by sending one request
+    # at a time. Acknowledged records need no callback: they are implied by an empty queue without errors.
     defaults = {
         "acks": "all",
         "linger.ms": 5,
@@ -105,14 +105,14 @@ def produce(
                 producer.poll(0.1)
         if count % _BATCH == 0:
             producer.poll(0)
-    # The client itself waits for a topic that does not exist.
+    # The client keeps retrying if a topic does not exist.
     unacknowledged = producer.flush(min(_UNKNOWN_TOPIC_S, deadline_s))
     is_missing = unacknowledged > 0 and _is_missing(producer, topic)
     if unacknowledged and not is_missing:
         unacknowledged = producer.flush(max(deadline_s - _UNKNOWN_TOPIC_S, 0))
     if failures or unacknowledged:
         if transaction is not None:
-            # An open transaction would keep readers of committed records from the topic's end.
+            # An open transaction would block readers of committed records before the log end.
             producer.purge()
             producer.abort_transaction(deadline_s)
         if is_missing:
@@ -127,7 +127,7 @@ def produce(
             producer.commit_transaction(deadline_s)
         else:
             producer.abort_transaction(deadline_s)
-        # The call returns a moment before the transaction's markers are in the log.
+        # The call returns shortly before the transaction's markers are in the log.
         _await_stable(client, topic, {each: end for each, (_, end) in written.items()}, _STABLE_S)
     return count
 
@@ -136,7 +136,7 @@ def _is_missing(producer: Producer, topic: str) -> bool:
     try:
         found = producer.list_topics(topic, timeout=_UNKNOWN_TOPIC_S).topics[topic]
     except KafkaException:
-        return False  # the brokers are away
+        return False  # the brokers are unavailable
     return found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
@@ -148,23 +148,23 @@ def consume(
     deadline_s: float = 60.0,
     settle_s: float = 2.0,
 ) -> list[ConsumedRecord]:
-    """Read a topic from its log start to the end that it has at the time of the call.
+    """Read a topic from its log start to its log end at the time of the call.
 
     Args:
         client: Bootstrap servers or a librdkafka configuration.
         topic: Topic.
-        isolation: ``read_committed`` ends at the last stable offset and leaves aborted records out,
-            ``read_uncommitted`` ends at the high watermark.
-        deadline_s: Seconds to read at most.
-        settle_s: Seconds that ``read_committed`` first waits at most for transactions to end. A commit returns
-            a moment before its markers are in the log, and until then its records are not readable.
+        isolation: ``read_committed`` stops at the last stable offset and skips aborted records.
+            ``read_uncommitted`` stops at the high watermark.
+        deadline_s: Maximum seconds to read.
+        settle_s: Maximum seconds that ``read_committed`` first waits for transactions to end. A commit returns
+            shortly before its markers are in the log, and until then its records are not readable.
 
     Returns:
-        The records, by partition and then offset. No group is joined and no offset is stored.
+        The records, by partition and then offset. The call joins no group and commits no offset.
 
     Raises:
-        TopicNotFoundError: There is no such topic.
-        BrokerUnavailableError: The end was not reached within the deadline.
+        TopicNotFoundError: The topic does not exist.
+        BrokerUnavailableError: The log end was not reached within the deadline.
     """
     end_time = time.monotonic() + deadline_s
     if isolation == "read_committed":
@@ -177,12 +177,12 @@ def consume(
     if not ends:
         return records
     config = client_config(client, enable_auto_commit=False, auto_offset_reset="error")
-    # The event for a partition's end is what tells that nothing but transaction markers or gaps is left.
+    # The end-of-partition event shows that only transaction markers or gaps remain.
     config |= {
         "group.id": "kpipe-testing",
         "isolation.level": isolation,
         "enable.partition.eof": True,
-        # How long a broker holds back the answer that there is no more.
+        # How long a broker delays an empty response.
         "fetch.wait.max.ms": 20,
     }
     consumer = Consumer(config)
@@ -204,7 +204,7 @@ def consume(
 
 
 def _await_stable(client: Client, topic: str, ends: dict[int, int], deadline_s: float) -> None:
-    # Another transaction that is still open may keep the topic unstable: then its reader sees as much.
+    # If another transaction stays open, the topic does not become stable. Then this only waits for the deadline.
     end_time = time.monotonic() + deadline_s
     while True:
         stable = log_ranges(client, topic)
@@ -236,7 +236,7 @@ def _take(message: Message, ends: dict[int, int], records: list[ConsumedRecord])
                 tuple(_header(each) for each in message.headers() or ()),
             )
         )
-    # At the end of the partition, or past where it was at the call: records that came meanwhile don't count.
+    # The end of the partition, or past its end at the time of the call: later records are not read.
     if offset + (error is None) >= end:
         del ends[partition]
 

@@ -1,4 +1,4 @@
-"""Topics that can be used as soon as the call returns, and the ends of their logs."""
+"""Create topics that are ready for use when the call returns, delete them, and read their log starts and ends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Isolation", "create_topic", "delete_topic", "log_ranges"]
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 _POLL_S = 0.02
-# A broker may not have heard yet of a topic that another one has made already.
+# A broker may not have the metadata yet of a topic that another broker has just created.
 _UNKNOWN_TOPIC_S = 1.0
 _PASSING = NO_LEADER | {KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError.UNKNOWN_TOPIC_OR_PART}
 
@@ -32,7 +32,7 @@ def create_topic(
     config: Mapping[str, str] | None = None,
     deadline_s: float = 30.0,
 ) -> str:
-    """Create a topic and wait until every partition has a leader that a client can see.
+    """Create a topic and wait until every partition has a leader that responds to clients.
 
     Args:
         client: Bootstrap servers or a librdkafka configuration.
@@ -40,15 +40,15 @@ def create_topic(
         partitions: Number of partitions.
         replication: Replicas of each partition.
         config: Topic settings, for example ``{"cleanup.policy": "compact"}``. Records with old timestamps
-            need ``{"retention.ms": "-1"}``: the broker deletes what is older than a week.
-        deadline_s: Seconds to wait at most.
+            need ``{"retention.ms": "-1"}``, because the broker deletes records older than a week.
+        deadline_s: Maximum seconds to wait.
 
     Returns:
         The name.
 
     Raises:
-        ConfigError: The broker refuses the topic: it exists, or a setting is wrong.
-        BrokerUnavailableError: It was not there within the deadline.
+        ConfigError: The broker refuses the topic, because it exists or a setting is invalid.
+        BrokerUnavailableError: The topic was not ready within the deadline.
     """
     admin = AdminClient(client_config(client))
     end = time.monotonic() + deadline_s
@@ -59,7 +59,7 @@ def create_topic(
         msg = f"The broker refuses topic {name!r}: {error.args[0].str()}"
         raise ConfigError(msg, topic=name) from error
     while time.monotonic() < end:
-        # Metadata lists a leader a moment before that broker leads; offsets come from the leaders themselves.
+        # Metadata lists a leader shortly before that broker leads. Offset requests are answered by the leaders.
         ranges = log_ranges(client, name, deadline_s=max(0.1, end - time.monotonic()))
         if len(ranges) == partitions:
             return name
@@ -73,11 +73,11 @@ def delete_topic(client: Client, name: str, *, deadline_s: float = 30.0) -> None
 
     Args:
         client: Bootstrap servers or a librdkafka configuration.
-        name: Name of the topic; nothing happens when there is none.
-        deadline_s: Seconds to wait at most.
+        name: Name of the topic. A missing topic is ignored.
+        deadline_s: Maximum seconds to wait.
 
     Raises:
-        BrokerUnavailableError: It was still there after the deadline.
+        BrokerUnavailableError: The topic still existed after the deadline.
     """
     admin = AdminClient(client_config(client))
     end = time.monotonic() + deadline_s
@@ -101,17 +101,17 @@ def log_ranges(
     isolation: Isolation = "read_committed",
     deadline_s: float = 30.0,
 ) -> dict[int, tuple[int, int]]:
-    """Log start and end of each partition; the end is the last stable offset under ``read_committed``.
+    """Return the log start and end of each partition. With ``read_committed``, the end is the last stable offset.
 
     Args:
         client: Bootstrap servers or a librdkafka configuration.
         topic: Topic.
         isolation: Isolation level.
-        deadline_s: Seconds to wait at most, for leaders too.
+        deadline_s: Maximum seconds to wait, including the wait for leaders.
 
     Raises:
-        TopicNotFoundError: There is no such topic.
-        BrokerUnavailableError: The brokers did not answer within the deadline.
+        TopicNotFoundError: The topic does not exist.
+        BrokerUnavailableError: The brokers did not respond within the deadline.
     """
     admin = AdminClient(client_config(client))
     level = IsolationLevel.READ_COMMITTED if isolation == "read_committed" else IsolationLevel.READ_UNCOMMITTED

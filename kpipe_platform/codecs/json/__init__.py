@@ -1,1 +1,1 @@
-"""JSON: the codec, and the rules of Spark's parser that it follows."""
+"""The JSON codec, and the rules of Spark's parser that it follows."""

@@ -1,4 +1,4 @@
-"""JSON with a schema that is checked."""
+"""The JSON codec, which checks values against a schema."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ _WHITE_SPACE = " \t\r\n"
 
 @dataclass(frozen=True)
 class JsonCodec(Codec):
-    r"""One JSON object a record, in UTF-8.
+    r"""Decodes and encodes one JSON object per value, in UTF-8.
 
-    The codec refuses what Spark's ``from_json`` refuses. It also refuses bytes that are not UTF-8, a required field
-    that is missing or null, text after the object, and values that Spark would change because the type cannot hold
-    them: a TINYINT above 127, a DECIMAL with more digits after the point than its scale, a text longer than its
-    VARCHAR, seconds beyond the range of a TIMESTAMP, a key that occurs twice in a MAP, half of a surrogate pair.
-    Otherwise it is as lenient as Spark: a STRING field takes any value as JSON text, and names that are not in the
-    schema are ignored. Names are case-sensitive. Two types are kpipe's own: TIMESTAMP_MILLIS and TIMESTAMP_MICROS are
-    whole numbers since 1970 in JSON, and a TIMESTAMP to the stage.
+    The codec refuses all values that Spark's ``from_json`` refuses. It also refuses bytes that are not UTF-8, a
+    required field that is missing or null, text after the object, and values that Spark would change because the type
+    cannot hold them: a TINYINT above 127, a DECIMAL with more digits after the point than its scale, a text longer than
+    its VARCHAR, seconds outside the range of a TIMESTAMP, a key that occurs twice in a MAP, and a lone surrogate.
+    Otherwise it is as lenient as Spark: a STRING field accepts any value as JSON text, and names that are not in the
+    schema are ignored. Names are case-sensitive. kpipe adds two types: TIMESTAMP_MILLIS and TIMESTAMP_MICROS are
+    integers since 1970 in JSON, and TIMESTAMP columns in the stage.
 
     Args:
         schema: The fields of the value: DDL text such as ``"dep_time INT NOT NULL, tailnum STRING"``, the
-            JSON text of a Spark schema, or a pyspark ``StructType``. NOT NULL marks a field required. None
-            for a codec that only writes, or that takes any object. Kept as DDL text.
-        include_nulls: Write fields that are null as ``null``; by default they are left out, as in Spark.
+            JSON text of a Spark schema, or a pyspark ``StructType``. NOT NULL marks a required field. None is
+            for a codec that only writes, or that accepts any object. Stored as DDL text.
+        include_nulls: Write null fields as ``null``. By default they are omitted, as in Spark.
 
     Raises:
-        ConfigError: The schema cannot be read, has a map whose keys are not strings, or has names that differ only in
+        ConfigError: The schema is invalid, has a map whose keys are not strings, or has names that differ only in
             case, which Spark does not distinguish.
 
     Source: Spark ``from_json`` and ``to_json``, mode PERMISSIVE, ANSI.
@@ -67,20 +67,20 @@ class JsonCodec(Codec):
 
     @property
     def has_schema(self) -> bool:
-        """Whether the codec knows the fields of the value, as it must to make columns of it."""
+        """Whether the codec has a schema, which is required to decode values to columns."""
         return self.schema is not None
 
     def diagnose(self, data: bytes) -> DecodeFault | None:
-        """The first reason why these bytes do not decode, in this order.
+        """Return the first reason why these bytes do not decode.
 
-        No bytes; not UTF-8; not JSON; not an object; the first field of the schema that is missing, null
-        or of a wrong type; text after the object.
+        The order of the checks: not UTF-8; empty; not JSON; not an object; the first field of the schema that is
+        missing, null or of a wrong type; text after the object.
 
         Args:
             data: The value's bytes.
 
         Returns:
-            The fault, with the field and what was found there, or None.
+            The fault, with the field and its value, or None if the bytes decode.
         """
         try:
             self._decode(data)

@@ -1,4 +1,4 @@
-"""The fields of a JSON object by their schema, or the first one that does not fit it."""
+"""Read the fields of a JSON object by its schema, and report the first field that does not fit."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from kpipe_platform.codecs.json.scalars import mismatch, with_doubles
 from kpipe_platform.codecs.json.syntax import RepeatedNames
 
 MAX_SHOWN_CHARS = 60
-"""Longest piece of a record's data in a message: messages reach headers, logs of consumers and the UI."""
+"""Maximum length of record data in a message. Messages appear in headers, consumer logs and the UI."""
 
 
 def read_fields(
     schema: T.StructType, value: dict[str, Any], path: str = "", *, replaced: bool = False
 ) -> dict[str, Any]:
-    """The object with the fields of the schema only, in its order, None where one is absent.
+    """Return the schema's fields of an object, in the schema's order. Absent fields are None.
 
     Args:
         schema: The schema.
-        value: The object, as `read_json` gives it.
+        value: The object, as returned by `read_json`.
         path: Path of the object within the record; empty for the record itself.
-        replaced: Whether a later value of the same name replaces the object. Spark refuses the record where it cannot
-            convert the object, and kpipe checks nothing else in it.
+        replaced: Whether a later value of the same name replaces the object. Spark still refuses the record if it
+            cannot convert the object; kpipe does not check anything else in it.
 
     Returns:
         The fields. Numbers with a fraction or an exponent are `Decimal` in DECIMAL fields, and float in others, as in
@@ -38,7 +38,7 @@ def read_fields(
     found: dict[str, Any] = {}
     for field in schema:
         where = f"{path}.{field.name}" if path else field.name
-        # Spark converts every value of a repeated name, keeps the last, and refuses the record for any.
+        # If a name is repeated, Spark converts every value, keeps the last, and refuses the record if any is invalid.
         if isinstance(value, RepeatedNames):
             values = [one for name, one in value.pairs if name == field.name]
         else:
@@ -54,7 +54,7 @@ def read_fields(
 
 
 def shown(value: Any) -> str:
-    """A JSON value for messages, with the name of its kind: ``string "abc"``; cut to `MAX_SHOWN_CHARS`."""
+    """Format a JSON value and its kind for messages: ``string "abc"``. Truncated to `MAX_SHOWN_CHARS`."""
     kind = _kind(value)
     if kind == "null":
         return kind

@@ -1,8 +1,8 @@
-"""Which JSON values Spark reads as which scalar type, and which of them the type holds.
+"""Rules for JSON values and scalar types: which values Spark reads, and which of them the type can hold.
 
 The rules follow Spark's ``JacksonParser`` in ANSI mode without format options, so that a diagnosis never blames a value
 that Spark reads. Spark silently changes some of the values that it reads; `kpipe_platform.spark.columns` refuses those.
-Values come as `kpipe_platform.codecs.json.syntax` reads them: True, False, int, float, Decimal, str, list, dict.
+Values have the types that `kpipe_platform.codecs.json.syntax` returns: bool, int, float, Decimal, str, list, dict.
 
 Source: Spark 4.2 ``JacksonParser.makeConverter``; compared with Spark itself in the tests.
 """
@@ -23,7 +23,7 @@ from kpipe_platform.codecs.json.write import write_json
 from kpipe_platform.codecs.types import TimestampMicrosType, TimestampMillisType
 
 MAX_EPOCH_SECONDS = (2**63 - 1) // 1_000_000
-"""Most seconds before or after 1970 that a TIMESTAMP holds: 64 bits of microseconds."""
+"""Maximum number of seconds before or after 1970 in a TIMESTAMP, which holds 64 bits of microseconds."""
 
 _LONG = (-(2**63), 2**63 - 1)
 _HELD: dict[type[T.DataType], tuple[int, int]] = {
@@ -35,7 +35,7 @@ _HELD: dict[type[T.DataType], tuple[int, int]] = {
     TimestampMillisType: (-MAX_EPOCH_SECONDS * 1_000, MAX_EPOCH_SECONDS * 1_000),
     TimestampMicrosType: _LONG,
 }
-# A TINYINT takes numbers up to 255: Jackson reads an unsigned byte, and 255 becomes -1.
+# For a TINYINT, Spark accepts numbers up to 255: Jackson reads an unsigned byte, and 255 becomes -1.
 _READ: dict[type[T.DataType], tuple[int, int]] = {
     **_HELD,
     T.ByteType: (-(2**7), 2**8 - 1),
@@ -43,7 +43,7 @@ _READ: dict[type[T.DataType], tuple[int, int]] = {
     TimestampMillisType: _LONG,
 }
 _FLOAT_TEXTS = frozenset({"NaN", "Infinity", "+Infinity", "-Infinity", "+INF", "-INF"})
-# The digits of any script, as in Java, but none beyond U+FFFF.
+# Digits of any script, as in Java, but none above U+FFFF.
 _DECIMAL_TEXT = re.compile(r"(?!.*[\U00010000-\U0010ffff])[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,3})?")
 # Groups of four with their padding; white space is skipped only between groups.
 _BASE64 = re.compile(r"(?:[\x00-\x20]*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==))*[\x00-\x20]*")
@@ -52,15 +52,15 @@ _ROUNDING = Context(prec=2 * MAX_PRECISION, rounding=ROUND_HALF_UP)
 
 
 def mismatch(kind: T.DataType, value: Any, *, replaced: bool = False) -> str | None:
-    """Why a JSON value, which is not null, does not fit a type.
+    """Check whether a JSON value that is not null fits a type.
 
     Args:
-        kind: The type. Objects and arrays are given only where they do not fit.
+        kind: The type. If it is an array, map or struct, the value does not match it.
         value: The value.
-        replaced: Whether a later value of the same name replaces it, so that Spark only has to read it.
+        replaced: Whether a later value of the same name replaces it. Then Spark only has to be able to read it.
 
     Returns:
-        None where the value fits, else what a message adds to the value and the type; perhaps nothing.
+        None if the value fits. Otherwise a text to add to the error message, which may be empty.
     """
     is_read = _is_read(kind, value)
     if is_read and (replaced or not _is_changed(kind, value)):
@@ -71,12 +71,12 @@ def mismatch(kind: T.DataType, value: Any, *, replaced: bool = False) -> str | N
 
 
 def held(kind: T.DataType) -> tuple[int, int]:
-    """The least and the greatest whole number that the type holds."""
+    """Return the smallest and the largest integer that the type holds."""
     return _HELD[type(kind)]
 
 
 def with_doubles(value: Any) -> Any:
-    """The value as Spark converts it to text: numbers with a fraction or an exponent are doubles."""
+    """Return the value as Spark converts it to text: numbers with a fraction or an exponent become doubles."""
     if isinstance(value, Decimal):
         return float(value)
     if isinstance(value, list):
@@ -101,7 +101,7 @@ def _is_read(kind: T.DataType, value: Any) -> bool:
 
 
 def _is_changed(kind: T.DataType, value: Any) -> bool:
-    """Whether Spark changes a value that it reads as this type."""
+    """Return whether Spark changes a value that it reads as this type."""
     if isinstance(kind, T.DecimalType):
         seen = Decimal(repr(float(value))) if isinstance(value, RoughNumber) else _decimal(value)
         digits = seen.normalize(_ALL_DIGITS).as_tuple()
@@ -121,12 +121,12 @@ def _is_in(limits: tuple[int, int], value: int) -> bool:
 
 
 def _decimal(value: Any) -> Decimal:
-    """The value of a DECIMAL field; NaN if it is not a number."""
+    """Return the value of a DECIMAL field. NaN if it is not a number."""
     if isinstance(value, str):
         digits = value.replace(",", "")
         return Decimal("NaN") if _DECIMAL_TEXT.fullmatch(digits) is None else Decimal(digits)
-    # Java would compute every digit of such a power of ten, which takes minutes and gigabytes. A float is NaN, an
-    # infinity, or a number whose exponent is longer still.
+    # Java would compute every digit of a huge power of ten, which takes minutes and gigabytes. A float is NaN, an
+    # infinity, or a number with an even longer exponent.
     if isinstance(value, HugeNumber | bool) or not isinstance(value, int | Decimal):
         return Decimal("NaN")
     return Decimal(value)

@@ -1,10 +1,10 @@
-r"""JSON text as Spark's parser reads it.
+r"""Parse JSON text as Spark's parser does.
 
-Python's own parser, which is written in C, reads the text. Spark's parser, Jackson, takes somewhat more than the
-standard does: names and strings in single quotes, ``\'``, and the words ``+INF``, ``-INF`` and ``+Infinity``. A text
-that Python's parser refuses is therefore rewritten in the standard's form and read once more. Spark refuses numbers of
+The text is parsed with Python's own parser, which is written in C. Spark's parser, Jackson, accepts more than standard
+JSON: names and strings in single quotes, ``\'``, and the words ``+INF``, ``-INF`` and ``+Infinity``. A text that
+Python's parser refuses is therefore rewritten as standard JSON and parsed again. Spark refuses numbers of
 more than 1,000 digits, names of more than 50,000 characters, and, as kpipe configures it, nesting deeper than 200
-levels; all of these are checked first. Half of a surrogate pair, which Spark replaces by a question mark, is refused.
+levels; these limits are checked first. A lone surrogate, which Spark replaces with a question mark, is refused.
 
 Source: Spark ``JSONOptions`` (allowSingleQuotes, allowNonNumericNumbers) and Jackson
 ``StreamReadConstraints``.
@@ -21,20 +21,21 @@ MAX_DEPTH = 200
 MAX_NUMBER_DIGITS = 1_000
 MAX_NAME_CHARS = 50_000
 MAX_EXACT_DIGITS = 38
-"""Most digits of a number that Spark's variant keeps; it makes a double of a number with more."""
+"""Maximum number of digits that Spark's variant type keeps. A number with more digits becomes a double."""
 
-# The expressions are valid in Python and in Java: the decoder uses the same ones, after two backslashes became blanks.
+# These expressions are valid in Python and in Java, because Spark's decoder uses them too. Both replace double
+# backslashes with blanks first.
 BACKSLASHES = "\\\\"
 SURROGATE_PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 SURROGATE = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
 
-# A number whose exponent has four digits or more; also valid in both languages.
+# A number whose exponent has four digits or more. This expression is also valid in both languages.
 HUGE_NUMBER = r"[:\[, \t\r\n]-?[0-9]+(?:[.][0-9]+)?[eE][-+]?[0-9]{4,}[ \t\r\n]*[,\]}]"
 
-# A whole string, or the rest of the text where a string does not end.
+# A complete string, or the rest of the text if a string is not terminated.
 _STRING = r""""[^"\\]*(?:\\.[^"\\]*)*"|'[^'\\]*(?:\\.[^'\\]*)*'|["'].*"""
 _LIMITED = re.compile(rf"(?P<string>{_STRING})(?P<colon>\s*:)?|(?P<number>[0-9][0-9.eE+-]*)|[\[{{\]}}]", re.DOTALL)
-# A number of three parts that has too many digits has so many of them in one part.
+# A number has up to three parts, so one with too many digits has at least a third of them in one part.
 _LONG_NUMBER = re.compile(rf"[0-9]{{{MAX_NUMBER_DIGITS // 3}}}")
 _BESIDE_STANDARD = re.compile(rf"{_STRING}|(?<![^\s:,\[])[+-](?:INF|Infinity)\b", re.DOTALL)
 _ESCAPE_OR_QUOTE = re.compile(r'\\.|"', re.DOTALL)
@@ -59,7 +60,7 @@ class JsonSyntaxError(ValueError):
 
 
 class RepeatedNames(dict[str, Any]):
-    """An object in which a name occurs more than once; as a dict it holds the last value of each name.
+    """An object in which a name occurs more than once. As a dict, it has the last value of each name.
 
     Args:
         pairs: All names and values in their order.
@@ -71,25 +72,25 @@ class RepeatedNames(dict[str, Any]):
 
 
 class RoughNumber(Decimal):
-    """A number with an exponent, or with more digits than `MAX_EXACT_DIGITS`: a double in Spark's variant."""
+    """A number with an exponent, or with more digits than `MAX_EXACT_DIGITS`: a double in Spark's variant type."""
 
 
 class HugeNumber(RoughNumber):
-    """Zero or infinity as a double, in a text in which there is a `HUGE_NUMBER`."""
+    """A number that is zero or infinity as a double, in a text that contains a `HUGE_NUMBER`."""
 
 
 def read_json(text: str) -> tuple[Any, int]:
-    """Read the first JSON value of a text.
+    """Parse the first JSON value of a text.
 
     Args:
-        text: The text; white space before the value is skipped.
+        text: The text. White space before the value is skipped.
 
     Returns:
-        The value, and the position behind it. Numbers with a fraction or an exponent are `Decimal`, so that no digit
-        is lost; NaN, infinities and numbers whose exponent is beyond 18 digits are float.
+        The value, and the position after it. Numbers with a fraction or an exponent are `Decimal`, so that no digit
+        is lost. NaN, infinities and numbers whose exponent has more than 18 digits are float.
 
     Raises:
-        JsonSyntaxError: There is no value, or it is not JSON.
+        JsonSyntaxError: The text has no value, or is not JSON.
     """
     _check_surrogates(text)
     _check_limits(text)
@@ -126,7 +127,7 @@ def _check_surrogates(text: str) -> None:
 
 def _check_limits(text: str) -> None:
     is_deep = text.count("[") + text.count("{") > MAX_DEPTH
-    # A character beyond U+FFFF is two in Java.
+    # A character above U+FFFF counts as two in Java.
     if not is_deep and len(text) <= MAX_NAME_CHARS // 2 and _LONG_NUMBER.search(text) is None:
         return
     depth = 0
@@ -157,7 +158,11 @@ def _is_long(string: str) -> bool:
 
 
 def _standardized(text: str) -> tuple[str, list[tuple[int, int]]]:
-    """The text in the standard's form, and where each string or word of it ends, there and in the text itself."""
+    """Rewrite a text as standard JSON.
+
+    Returns:
+        The new text, and the end of each string or word as a pair of positions: in the new text and in the original.
+    """
     ends = [(0, 0)]
 
     def piece(match: re.Match[str]) -> str:
@@ -173,7 +178,7 @@ def _standard(piece: str) -> str:
     if piece[0] not in "\"'":
         return _WORDS.get(piece, piece)
     if len(piece) == 1 or piece[0] != piece[-1]:
-        return piece  # a string that does not end
+        return piece  # a string that is not terminated
     inside = _ESCAPE_OR_QUOTE.sub(lambda match: _ESCAPES.get(match.group(), match.group()), piece[1:-1])
     return f'"{inside}"'
 
@@ -191,7 +196,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _exact(text: str) -> Decimal | float:
     try:
         number = Decimal(text)
-    except InvalidOperation:  # an exponent beyond 18 digits
+    except InvalidOperation:  # an exponent of more than 18 digits
         return float(text)
     _, digits, exponent = number.as_tuple()
     if "e" in text or "E" in text or max(len(digits), -int(exponent)) > MAX_EXACT_DIGITS:

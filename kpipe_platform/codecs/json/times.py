@@ -1,4 +1,4 @@
-"""Which texts Spark reads as a date or a timestamp.
+"""Check whether Spark can parse a text as a date or a timestamp.
 
 Source: Spark 4.2 ``SparkDateTimeUtils.stringToDate`` and ``parseTimestampString``, and the fallback for
 old texts in ``JacksonParser``; compared with Spark itself in the tests.
@@ -11,20 +11,20 @@ import zoneinfo
 from calendar import isleap
 from functools import lru_cache
 
-# Bytes at either end that Spark trims: white space and control characters, all of them ASCII.
+# Bytes that Spark trims at both ends: white space and control characters, all of them ASCII.
 _TRIMMED = "".join(map(chr, range(0x21))) + "\x7f"
 
 _DATE = re.compile(r"([+-]?)([0-9]{4,7})(?:-([0-9]{1,2})(?:-([0-9]{1,2})(?:[ T].*)?)?)?", re.DOTALL)
 _DAYS = re.compile(r"[+-]?\d{1,19}")
 
-# Hour, minute and second; a zone may follow the seconds only.
+# Hour, minute and second. A zone may only follow the seconds.
 _TIME = r"([0-9]{1,2})(?::([0-9]{1,2})(?::([0-9]{1,2})(?:\.[0-9]*)?([^0-9.].*)?)?)?"
 _TIMESTAMP = re.compile(rf"([+-]?)([0-9]{{4,6}})(?:-([0-9]{{1,2}})(?:-([0-9]{{1,2}})(?:[ T]{_TIME})?)?)?", re.DOTALL)
 _TIME_ONLY = re.compile(rf"(?:T|(?=[0-9]{{1,2}}:)){_TIME}", re.DOTALL)
 
 _OFFSET = re.compile(r"[+-](?:(\d)|(\d\d)(?::?(\d\d)(?::?(\d\d))?)?)", re.ASCII)
 _REGION = re.compile(r"[A-Za-z][A-Za-z0-9/._~+-]+", re.ASCII)
-# The three letter names that Java still knows.
+# The three-letter names that Java still supports.
 _SHORT_ZONES = re.compile("A[CEGR]T|AST|B[ES]T|C[ANST]T|CTT|E[CS]T|HST|I[ES]T|JST|MIT|MST|N[ES]T|P[LNRS]T|SST|VST")
 _DAYS_OF_MONTH = (31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
 # First and last day that Spark can hold: 32 bits of days, and 64 bits of microseconds.
@@ -33,19 +33,19 @@ _TIMESTAMP_LIMITS = ((-290_308, 12, 22), (294_247, 1, 10))
 
 
 def is_date(text: str) -> bool:
-    """Whether Spark reads the text as a DATE: ``yyyy[-M[-d]]`` and any time, or days since 1970."""
+    """Return whether Spark reads the text as a DATE: ``yyyy[-M[-d]]``, with any time, or days since 1970."""
     if _is_date(text) or _is_date(text.replace("GMT", "")):
         return True
     return _DAYS.fullmatch(text) is not None and -(2**31) <= int(text) < 2**31
 
 
 def is_timestamp(text: str) -> bool:
-    """Whether Spark reads the text as a TIMESTAMP: a date, a time of today, or both, perhaps with a zone."""
+    """Return whether Spark reads the text as a TIMESTAMP: a date, a time of today, or both, with or without a zone."""
     return _is_timestamp(text) or ("GMT" in text and _is_timestamp(text.replace("GMT", "")))
 
 
 def is_timestamp_ntz(text: str) -> bool:
-    """Whether Spark reads the text as a TIMESTAMP_NTZ: a date and perhaps a time, without a zone."""
+    """Return whether Spark reads the text as a TIMESTAMP_NTZ: a date with or without a time, and without a zone."""
     match = _TIMESTAMP.fullmatch(text.strip(_TRIMMED))
     return match is not None and match.group(8) is None and _is_moment(match)
 
@@ -84,9 +84,9 @@ def _is_time(hour: str | None, minute: str | None, second: str | None) -> bool:
 
 
 def is_zone(text: str) -> bool:
-    """Whether Java's ``ZoneId.of`` knows the zone: ``Z``, ``+01:00``, ``UTC+1``, ``Europe/Berlin``."""
+    """Return whether Java's ``ZoneId.of`` accepts the zone: ``Z``, ``+01:00``, ``UTC+1``, ``Europe/Berlin``."""
     zone = text.strip(_TRIMMED)
-    # Spark also takes +h:mm and +hh:m, which Java does not.
+    # Spark also accepts +h:mm and +hh:m, which Java does not.
     zone = re.sub(r"([+-])(\d):", r"\g<1>0\2:", zone, count=1, flags=re.ASCII)
     zone = re.sub(r"([+-])(\d\d):(\d)$", r"\1\2:0\3", zone, count=1, flags=re.ASCII)
     if zone == "Z" or _SHORT_ZONES.fullmatch(zone) or _is_offset(zone):
@@ -116,5 +116,5 @@ def _is_offset(text: str) -> bool:
 
 @lru_cache(maxsize=1)
 def _regions() -> frozenset[str]:
-    # Empty where the machine has no time zone data; then every name of the right form is taken.
+    # Empty if the machine has no time zone data. Then every name of the right form is accepted.
     return frozenset(zoneinfo.available_timezones())

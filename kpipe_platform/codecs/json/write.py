@@ -1,7 +1,7 @@
-"""Python values to compact JSON text, in the form in which Spark's ``to_json`` writes them.
+"""Write Python values as compact JSON text, in the format of Spark's ``to_json``.
 
-What a stage takes and returns does not change the bytes of a value. Source: Spark 4.2 ``JacksonGenerator``, Java's
-``Double.toString`` and ``BigDecimal.toString``; compared with Spark itself in the tests.
+So the bytes of a value do not depend on the types that a stage takes and returns. Source: Spark 4.2
+``JacksonGenerator``, Java's ``Double.toString`` and ``BigDecimal.toString``; compared with Spark itself in the tests.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from kpipe_platform.codecs.types import EpochType
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
-# Every escape, so that a backslash that is escaped itself is not taken for the start of another.
+# Matches every escape, so that an escaped backslash is not mistaken for the start of another escape.
 _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 
 def write_json(value: Any, *, include_nulls: bool, kind: T.DataType | None = None) -> str:
-    """Write a value as compact JSON, objects in the order of their names.
+    """Write a value as compact JSON. Objects keep the order of their names.
 
     Args:
         value: A dict, a dataclass, an object with ``model_dump()`` (pydantic), ``asDict()`` (a Spark Row) or
-            ``_asdict()`` (a named tuple), a list, or a scalar. Dates and times become ISO 8601 text with six
-            digits of a second, a Decimal becomes a number with all its digits, bytes become base64, an Enum its
-            value, NaN and infinities the texts that Spark writes and reads.
-        include_nulls: False drops the names of objects whose value is null. Nulls in lists and maps always stay.
-        kind: What the value is declared as: says which of its objects are maps, and which of its times are whole
-            numbers of milliseconds or microseconds. None: none.
+            ``_asdict()`` (a named tuple), a list, or a scalar. Dates and times become ISO 8601 text, a datetime with
+            six digits after the second. A Decimal becomes a number with all its digits, bytes become base64, an Enum
+            becomes its value, and NaN and infinities become the texts that Spark writes and reads.
+        include_nulls: False omits the names of objects whose value is null. Nulls in lists and maps always stay.
+        kind: The declared type of the value. Determines which objects are maps, and which times are integers of
+            milliseconds or microseconds. None means that there are none.
 
     Returns:
         The text.
@@ -101,7 +101,7 @@ def _write_object(value: Mapping[Any, Any], put: Any, nulls: bool, path: str, ki
 
 
 def _text(value: str) -> str:
-    # str() of a member of an enumeration of texts is its name.
+    # str() of a member of a string Enum is its name, not its value.
     text = _ENCODER.encode(value.value if isinstance(value, Enum) else str(value))
     return _ESCAPE.sub(_upper_digits, text) if "\\u00" in text else text
 
@@ -112,7 +112,7 @@ def _upper_digits(match: re.Match[str]) -> str:
 
 
 def _fields(value: Any) -> Mapping[Any, Any] | None:
-    """The fields of an object that stands for a record, or None."""
+    """Return the fields of an object that represents a record, or None for any other object."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     for method in ("model_dump", "asDict", "_asdict"):
@@ -125,7 +125,7 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
 
 
 def plain_value(value: Any) -> Any:
-    """The value with dicts, lists and scalars in place of what ``write_json`` writes as such."""
+    """Replace objects that `write_json` writes as dicts, lists or scalars (dataclasses, Enums) with plain values."""
     if isinstance(value, Enum):
         return plain_value(value.value)
     if value is None or isinstance(value, str | bool | int | float | bytes | Decimal | dt.date):
@@ -145,7 +145,7 @@ def _float_text(value: float) -> str:
         text = float.__repr__(value)
         if value == 0 or 1e-3 <= abs(value) < 1e7:
             return text
-        # Java writes 12345678.0 as 1.2345678E7, and at least two digits: 4.9E-324, not 5E-324.
+        # Java writes 12345678.0 as 1.2345678E7, and always at least two digits: 4.9E-324, not 5E-324.
         return _scientific(text if "." in text else f"{value:.1e}")
     if math.isnan(value):
         return '"NaN"'
@@ -170,15 +170,15 @@ def _moment(value: dt.datetime) -> str:
 
 
 def _since_1970(value: dt.datetime, units: int) -> int:
-    """Whole units of so many a second; a time without a zone is one of UTC."""
+    """Return the time as whole units since 1970, ``units`` per second. A time without a zone is UTC."""
     passed = (value if value.tzinfo else value.replace(tzinfo=dt.timezone.utc)) - _EPOCH
     return passed // (dt.timedelta(seconds=1) / units)
 
 
 def _scalar_text(value: Any, nulls: bool, path: str) -> str:
     if isinstance(value, Decimal):
-        # "f" writes 1E+3 as 1000; very large exponents stay as they are, because they would fill memory. A value of
-        # Spark's has no positive exponent, and the same text in Java and Python.
+        # "f" writes 1E+3 as 1000. Very large exponents stay unchanged, because their digits would fill the memory. A
+        # Decimal from Spark has no positive exponent, and has the same text in Java and Python.
         if value.is_finite():
             return format(value, "f") if _exponent(value) > 0 and value.adjusted() <= 100 else str(value)
     elif isinstance(value, dt.datetime):

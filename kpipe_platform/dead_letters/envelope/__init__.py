@@ -1,1 +1,1 @@
-"""The envelope of a dead letter, and the headers that kpipe writes beside it."""
+"""The envelope of a dead letter, and the headers that kpipe adds."""

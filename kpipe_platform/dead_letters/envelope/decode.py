@@ -1,4 +1,4 @@
-"""Reading the envelope of a dead letter."""
+"""Decode the envelope of a dead letter."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, Fault
 
 ENVELOPE_PREFIX = b'{"schema":"kpipe.dead_letter/'
-"""How every envelope of any version begins, as kpipe writes it."""
+"""The first bytes of every envelope that kpipe writes, whatever its version."""
 
 
 def is_envelope(value: bytes | None) -> bool:
-    """Whether a dead letter's value is an envelope of any version; cheap, looks at the first bytes only."""
+    """Return whether a dead letter's value is an envelope of any version. Cheap: compares only the first bytes."""
     return value is not None and value.startswith(ENVELOPE_PREFIX)
 
 
 def decode_envelope(data: bytes) -> Envelope:
-    """Read an envelope of version 1.
+    """Decode an envelope of version 1.
 
     Args:
         data: The value of a dead letter.
@@ -40,7 +40,7 @@ def decode_envelope(data: bytes) -> Envelope:
         The envelope.
 
     Raises:
-        DecodeFault: It is not an envelope, it has another version, or a part of it is missing or wrong.
+        DecodeFault: The value is not an envelope, has another version, or has a missing or invalid part.
     """
     try:
         document = json.loads(data)

@@ -1,7 +1,7 @@
-"""Writing the envelope as JSON, put together by hand.
+"""Encode the envelope as JSON with string formatting.
 
-A slice may have as many dead letters as it has records. Making a dict for the general encoder and encoding it takes
-three times as long as this, and was most of the work of a dead letter.
+Every record of a slice may become a dead letter. Building a dict and passing it to the general JSON encoder takes
+three times as long, and was most of the work of writing a dead letter.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _COMPACT = json.JSONEncoder(separators=(",", ":"))
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
-    """The envelope as compact JSON; ASCII only, so that every reader can decode it."""
+    """Return the envelope as compact JSON. ASCII only, so that every reader can decode it."""
     origin = envelope.origin_range
     shared = _shared(
         envelope.asset,
@@ -72,7 +72,7 @@ def _shared(
     distribution: Distribution,
     segments: tuple[Segment, ...],
 ) -> str:
-    """What all dead letters of a slice have in common, without the braces."""
+    """Return the JSON fields that all dead letters of a slice share, without the braces."""
     document = {
         "asset": asset,
         "run_id": run_id,
@@ -83,7 +83,7 @@ def _shared(
     return _COMPACT.encode(document)[1:-1]
 
 
-# Those of a slice are the same in each of its dead letters; those of a record are its own, and few.
+# The retries of a slice repeat in each of its dead letters, so the cache helps. Retries of single records are few.
 @lru_cache(maxsize=64)
 def _retry(retry: Retry) -> str:
     return _COMPACT.encode(retry.to_json())

@@ -1,7 +1,7 @@
-"""What the envelope of a dead letter says: the original record, byte for byte, and its failure.
+"""Content of a dead letter's envelope: the original record, byte for byte, and its failure.
 
-``envelope.schema.json`` beside this module describes it (JSON Schema 2020-12). Within version 1 names are
-only added; readers leave out names that they do not know.
+``envelope.schema.json`` in this folder describes the envelope (JSON Schema 2020-12). Within version 1, fields are only
+added. Readers ignore unknown fields.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ class Envelope:
     """A dead letter: what failed, why, where, and the original record.
 
     Args:
-        original: The record as it was, with null kept apart from empty. Without its bytes in a reference,
-            and without what ``omitted`` names.
-        fault: Why it failed.
+        original: The record as it was read; null and empty values stay distinct. Its bytes are left out if there is a
+            ``reference``, and the parts named in ``omitted`` are left out.
+        fault: Why the record failed.
         asset: The asset's key as text.
         run_id: The Dagster run.
         attempt: Number of the run's attempt.
-        correlation_id: Taken from the record's header, or made of its coordinates, so that a retry has the
-            same.
-        dead_lettered_ms: When the dead letter was made, milliseconds since the epoch.
-        distribution: Deployment, worker, group, lease.
-        created_ms: When the original record was made, by its own timestamp; None where that is not known.
-        origin_range: The slice that a rejected output record came from; its source record is not known.
+        correlation_id: Read from the record's header, or built from its coordinates, so that every retry has the
+            same id.
+        dead_lettered_ms: When the dead letter was created, milliseconds since the epoch.
+        distribution: Deployment, worker, consumer group and lease.
+        created_ms: The original record's own timestamp, milliseconds since the epoch. None if unknown.
+        origin_range: The slice that a rejected output record came from. Its source record is unknown.
         segments: Steps that the record went through.
-        retries: Attempts that were made before it was given up.
-        omitted: What was left out to fit the topic's limit, in the order in which it was given up:
-            ``retries`` and ``rules`` (some, or all); ``stacktrace``; ``message`` (cut short); ``headers`` and
-            ``key`` (only the dead letter's own headers and key hold them, the record's headers being the first
-            ``header_count``); ``message_headers`` and ``message_key`` (nowhere but in the source topic).
-        reference: Stands for key, value and headers when they do not fit; then ``payload`` is ``reference``.
-        header_count: Headers that the original record has.
-        rules: Names of the rules that it broke.
-        redacted: Whether a hook had its way with record and fault first, so that the bytes need not be the
-            original ones. Sizes and checksums in a reference are then those of what the hook left.
+        retries: Failed attempts before kpipe gave up on the record.
+        omitted: Parts left out to fit the topic's size limit, in the order of their removal:
+            ``retries`` and ``rules`` (some, or all); ``stacktrace``; ``message`` (truncated); ``headers`` and
+            ``key`` (only the dead letter's own headers and key hold them; the record's headers are the first
+            ``header_count``); ``message_headers`` and ``message_key`` (only in the source topic).
+        reference: Replaces key, value and headers when they do not fit; then ``payload`` is ``reference``.
+        header_count: Number of headers of the original record.
+        rules: Names of the rules that the record failed.
+        redacted: Whether a redaction hook processed record and fault first, so that the bytes may differ from the
+            original ones. Sizes and checksums in a reference then describe the redacted record.
     """
 
     original: KafkaRecord
@@ -71,24 +71,23 @@ class Envelope:
 
     @property
     def payload(self) -> Literal["embedded", "reference"]:
-        """Whether the original bytes are in the dead letter, or only what identifies them."""
+        """Whether the dead letter holds the original bytes (``embedded``) or only their reference (``reference``)."""
         return "embedded" if self.reference is None else "reference"
 
     def restore(self, key: bytes | None, headers: Headers) -> KafkaRecord:
-        """The original record, byte for byte; of a ``redacted`` one what its hook left.
+        """Return the original record, byte for byte. A ``redacted`` record is returned as redacted.
 
-        To send a redacted record to its asset again, read it at its coordinates, as long as the source topic retains
-        it.
+        To send the unredacted record to its asset again, read it at its coordinates while the source topic retains it.
 
         Args:
             key: The dead letter's own key.
-            headers: The dead letter's own headers, all of them.
+            headers: All of the dead letter's own headers.
 
         Returns:
             The record with its coordinates, key, value, headers and timestamp.
 
         Raises:
-            DeadLetterError: The envelope only refers to the payload.
+            DeadLetterError: The envelope holds only a reference to the payload.
         """
         if self.reference is not None:
             msg = f"the dead letter of {self.original.coordinates} has a reference to the payload, not its bytes"
@@ -101,7 +100,7 @@ class Envelope:
 
 
 def envelope_schema() -> dict[str, Any]:
-    """The JSON Schema (2020-12) of the envelope."""
+    """Return the JSON Schema (2020-12) of the envelope."""
     text = resources.files(__package__).joinpath("envelope.schema.json").read_text(encoding="utf-8")
     schema: dict[str, Any] = json.loads(text)
     return schema

@@ -1,4 +1,4 @@
-"""The headers that kpipe itself writes to dead letters and to redriven records."""
+"""kpipe's own headers in dead letters and in redriven records."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ CORRELATION_HEADER = "correlation-id"
 """Header that carries the correlation id through a chain of topics."""
 
 ATTEMPTS_HEADER = "kpipe.redrive.attempts"
-"""How often a record was redriven, as text. It travels with the record, so that its next dead letter has it too."""
+"""Header with the number of redrives of a record, as text. It stays on the record, so its next dead letter has it."""
 
 REDACTED_HEADER = "kpipe.redacted"
-"""Header of a dead letter in raw form whose bytes went through a redaction hook; its value is ``true``."""
+"""Header of a dead letter in raw form that a redaction hook processed. Its value is ``true``."""
 
 REDACTED_MARK: tuple[str, bytes] = (REDACTED_HEADER, b"true")
 
 ORIGIN_HEADER = "kpipe.origin"
-"""Last header of a dead letter in raw form whose other headers may not be kpipe's; see `Origin`."""
+"""Last header of a dead letter in raw form whose other headers may come from another tool; see `Origin`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a record in raw form belongs, and which headers are its own.
+    """Original coordinates of a record in raw form, and the number of its own headers.
 
-    kpipe writes it where a reader could take the record for another dead letter: it has headers, which may be the error
-    headers of any tool, or it is an envelope itself. Likewise for a rejected output, whose error headers name its
-    source.
+    kpipe writes this header if a reader could mistake the record for another dead letter: if the record has headers,
+    which may be the error headers of any tool, or if it is an envelope itself. kpipe also writes it for a rejected
+    output, whose error headers name its source.
 
     Args:
         topic: The record's topic.
-        partition: Its partition; None for a rejected output.
-        offset: Its offset; likewise.
-        header_count: Headers that the record has; they are the first ones.
-        timestamp_ms: Its timestamp, where the dead-letter topic does not take it, and the dead letter has another.
+        partition: Its partition. None for a rejected output.
+        offset: Its offset. None for a rejected output.
+        header_count: Number of the record's own headers. They come first.
+        timestamp_ms: The record's timestamp, milliseconds since the epoch, if the dead-letter topic does not accept it
+            and the dead letter has another one. None otherwise.
     """
 
     topic: str | None
@@ -45,7 +46,7 @@ class Origin:
     timestamp_ms: int | None = None
 
     def to_header(self) -> tuple[str, bytes]:
-        """The header, as JSON."""
+        """Return the header's name, and its value as JSON."""
         document = {
             "topic": self.topic,
             "partition": self.partition,
@@ -58,9 +59,9 @@ class Origin:
 
     @classmethod
     def from_headers(cls, headers: Headers) -> Origin | None:
-        """What the last header says; None where it is another header.
+        """Parse the last header. Return None if it is not a valid origin header.
 
-        One that is not the last was left by an earlier hop, or came with the record.
+        An origin header in another position was left by an earlier hop, or came with the record.
         """
         if not headers or headers[-1][0] != ORIGIN_HEADER:
             return None

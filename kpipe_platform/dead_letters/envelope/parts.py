@@ -1,4 +1,4 @@
-"""The parts of a dead letter beside the record and its fault, each with its JSON form."""
+"""Parts of the envelope other than the record and its fault, each with its JSON form."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ SCHEMA = "kpipe.dead_letter/1"
 """Name and version of the envelope."""
 
 MAX_RETRY_MESSAGE_CHARS = 500
-"""Longest message that a retry keeps: one dead letter may have many, inside the record's size limit."""
+"""Maximum length of a retry's message. A dead letter may hold many retries within the record's size limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class OriginRange:
-    """The offsets ``[start, end)`` of one partition that a rejected output record came from.
+    """The offset range ``[start, end)`` of one partition that a rejected output record came from.
 
-    An output whose stage dropped ``_kafka`` has no single source record; its slice is all that is known.
+    If the stage dropped the ``_kafka`` column, an output record has no known source record, only its slice.
     """
 
     topic: str
@@ -37,7 +37,7 @@ class Segment:
         name: Name of the step: ``plan``, ``stage`` (the call of the asset's function), ``run`` (the Spark job up to the
             writer), ``write``.
         started_ms: When it began, milliseconds since the epoch.
-        duration_ms: How long it took; None where it did not end.
+        duration_ms: How long it took, milliseconds; None if it did not end.
     """
 
     name: str
@@ -45,25 +45,25 @@ class Segment:
     duration_ms: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The segment in the envelope."""
+        """Return the segment's JSON form in the envelope."""
         return {"name": self.name, "started_at": to_iso(self.started_ms), "duration_ms": self.duration_ms}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Segment:
-        """The segment of an envelope."""
+        """Read a segment from its JSON form."""
         return cls(value["name"], required_from_iso(value["started_at"]), value["duration_ms"])
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """One attempt that was made again before the record was given up.
+    """One failed attempt before kpipe gave up on the record.
 
     Args:
         attempt: Number of the attempt, from 1.
         at_ms: When it failed, milliseconds since the epoch.
-        delay_ms: How long the next attempt waited, milliseconds; None for the last one.
-        exception_type: What it failed with.
-        message: What the exception said; cut to `MAX_RETRY_MESSAGE_CHARS`.
+        delay_ms: Delay before the next attempt, milliseconds; None for the last attempt.
+        exception_type: Class of the exception.
+        message: Message of the exception, truncated to `MAX_RETRY_MESSAGE_CHARS`.
     """
 
     attempt: int
@@ -77,7 +77,7 @@ class Retry:
             object.__setattr__(self, "message", bounded(self.message, MAX_RETRY_MESSAGE_CHARS))
 
     def to_json(self) -> dict[str, Any]:
-        """The retry in the envelope."""
+        """Return the retry's JSON form in the envelope."""
         return {
             "attempt": self.attempt,
             "at": to_iso(self.at_ms),
@@ -88,20 +88,20 @@ class Retry:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Retry:
-        """The retry of an envelope."""
+        """Read a retry from its JSON form."""
         at_ms = required_from_iso(value["at"])
         return cls(value["attempt"], at_ms, value["delay_ms"], value["exception_type"], value["message"])
 
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """Which of several deployments and workers handled the record.
+    """The deployment and worker that handled the record.
 
     Args:
         instance: The deployment or host.
         worker: The process on it.
         group: The consumer group of the asset.
-        lease: What gave this deployment the partition; None where ownership is not shared.
+        lease: What assigned the partition to this deployment. None if ownership is not shared.
     """
 
     instance: str | None = None
@@ -111,21 +111,21 @@ class Distribution:
 
     @classmethod
     def here(cls, *, instance: str | None = None, group: str | None = None, lease: str | None = None) -> Distribution:
-        """This process, of this host or of the deployment that is named."""
+        """Describe this process. ``instance`` names the deployment; without it, the host's name is used."""
         name = instance_name(instance)
         return cls(instance=name, worker=worker_name(name), group=group, lease=lease)
 
 
 @dataclass(frozen=True, slots=True)
 class PayloadReference:
-    """What is known of a payload that does not fit: enough to find it at its coordinates and to recognise it.
+    """Sizes and checksums of a payload that does not fit, to verify the record at the original coordinates.
 
     Args:
-        key_bytes: Size of the key; None for a null key.
-        key_sha256: Checksum of the key, hexadecimal.
-        value_bytes: Size of the value; None for a tombstone.
-        value_sha256: Checksum of the value, hexadecimal.
-        headers_bytes: Size of all header names and values.
+        key_bytes: Size of the key in bytes. None for a null key.
+        key_sha256: SHA-256 checksum of the key, hexadecimal. None for a null key.
+        value_bytes: Size of the value in bytes. None for a tombstone.
+        value_sha256: SHA-256 checksum of the value, hexadecimal. None for a tombstone.
+        headers_bytes: Total size of header names and values in bytes.
     """
 
     key_bytes: int | None
@@ -136,15 +136,15 @@ class PayloadReference:
 
 
 def fields_to_json(value: OriginRange | Distribution | PayloadReference) -> dict[str, Any]:
-    """A part whose JSON form has the names of its fields."""
+    """Return the JSON form of a part: one entry for each field."""
     return {name: getattr(value, name) for name in value.__slots__}
 
 
 def fields_of(cls: type, value: dict[str, Any]) -> dict[str, Any]:
-    """Of a JSON object the values of a class's fields; other names are left out.
+    """Return the values of a class's fields from a JSON object. Other names are ignored.
 
     Raises:
-        KeyError: One is missing.
+        KeyError: A field is missing.
     """
     names: tuple[str, ...] = cls.__slots__  # type: ignore[attr-defined]  # slots=True makes them
     return {name: value[name] for name in names}

@@ -1,4 +1,4 @@
-"""Milliseconds since the epoch to ISO 8601 in UTC and back."""
+"""Convert milliseconds since the epoch to ISO 8601 in UTC and back."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _MS = dt.timedelta(milliseconds=1)
 
 
 def to_iso(ms: int | None) -> str | None:
-    """``2013-01-01T05:17:00.000Z``; None for None, and for a time outside the years 1 to 9999.
+    """Return the time as text, such as ``2013-01-01T05:17:00.000Z``.
 
-    Producers may set any 64 bits as a timestamp, so such times do occur.
+    The result is None for None, and for a time outside the years 1 to 9999. Such times occur, because producers may
+    set any 64-bit number as a timestamp.
     """
     if ms is None:
         return None
@@ -21,7 +22,7 @@ def to_iso(ms: int | None) -> str | None:
     return None if text is None else f"{text}.{part:03d}Z"
 
 
-# A slice has many dead letters and few seconds; making the text takes longer than the rest of the time's work.
+# The dead letters of a slice share few distinct seconds, and formatting is the slowest part of the conversion.
 @lru_cache(maxsize=1024)
 def _second(second: int) -> str | None:
     try:
@@ -31,22 +32,22 @@ def _second(second: int) -> str | None:
 
 
 def from_iso(text: str | None) -> int | None:
-    """The milliseconds of what `to_iso` wrote.
+    """Parse a time in the form of `to_iso`. Return milliseconds since the epoch; None for None.
 
     Raises:
-        ValueError: The text is no such time.
+        ValueError: The text is not an ISO 8601 time.
     """
     if text is None:
         return None
-    # Python 3.10 reads no Z.
+    # Python 3.10 cannot parse the suffix Z.
     return (dt.datetime.fromisoformat(text.replace("Z", "+00:00")) - _EPOCH) // _MS
 
 
 def required_from_iso(text: str | None) -> int:
-    """As `from_iso`, for a time that must be there.
+    """Parse a required time, as `from_iso` does.
 
     Raises:
-        ValueError: The text is None or no such time.
+        ValueError: The text is None or not an ISO 8601 time.
     """
     ms = from_iso(text)
     if ms is None:

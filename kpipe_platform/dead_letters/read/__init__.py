@@ -1,1 +1,1 @@
-"""Reading dead letters, whoever wrote them."""
+"""Read dead letters of kpipe and of other tools."""

@@ -1,7 +1,8 @@
-"""The header families that kpipe reads: its own, Kafka Connect's, Spring Kafka's, and those of installed packages.
+"""Header families of dead letters: Kafka Connect's, Spring Kafka's, and those of installed packages.
 
-A header family is the set of header names by which one tool says where a dead letter comes from and why it is there.
-A package adds one by an entry point of the group `ENTRY_POINT_GROUP`, which names a `HeaderFamily`.
+A header family is the set of header names in which one tool records the origin and the failure of a dead letter.
+A package adds a family with an entry point of the group `ENTRY_POINT_GROUP` that names a `HeaderFamily`. kpipe's own
+headers are recognized in any case.
 
 Source: Kafka Connect ``DeadLetterQueueReporter``; Spring Kafka ``DeadLetterPublishingRecoverer`` and its retry topics.
 """
@@ -26,38 +27,38 @@ ADD_A_FAMILY = (
     f"for dead letters of a tool that kpipe does not know, install a package with an entry point of group "
     f"{ENTRY_POINT_GROUP!r} that names its HeaderFamily"
 )
-"""How to make dead letters readable that another tool wrote; part of error messages."""
+"""Part of error messages: how to add support for the dead letters of another tool."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderFamily:
-    """The names of one tool's error headers; None, or no names, for what the tool does not write.
+    """The names of one tool's error headers. None, or an empty tuple, for headers that the tool does not write.
 
-    Where several names are given, the first one that the dead letter has counts. When several hops left their headers,
-    the oldest original coordinates and the newest exception count.
+    If a field has several names, the first one that the dead letter has is used. If a dead letter has the headers of
+    several hops, the oldest original coordinates and the newest exception are used.
 
     Args:
-        name: Shown by ``kpipe dlq``; no two families have the same.
+        name: Unique name of the family, shown by ``kpipe dlq``.
         topic: Original topic.
         partition: Original partition.
         offset: Original offset.
-        timestamp: Original timestamp, milliseconds.
+        timestamp: Original timestamp, milliseconds since the epoch.
         exceptions: The exception's class.
         cause: Class of the exception's cause.
         messages: The exception's message.
-        stacktraces: Its stack trace.
+        stacktraces: The exception's stack trace.
         kind: A short reason.
-        asset: Who gave the record up: an asset or a connector.
-        group: The consumer group that gave it up.
+        asset: The asset or connector that gave up on the record.
+        group: The consumer group that gave up on the record.
         run: The run or task.
-        attempts: How often the record was tried.
-        prefixes: How the names of the tool's headers begin. They are error headers: a redrive strips them.
-        names: Further names of its error headers.
-        binary_numbers: Whether numbers may be big-endian integers, and not only text.
-        keeps_timestamp: Whether the dead letter has the record's own timestamp, rather than the time of its failure.
-        refine: Called with what the headers of a dead letter say, returns it with what else the tool's rules imply:
-            another exception, the record out of a document in the value, or ``from_source`` where the tool does not
-            copy the whole record.
+        attempts: Number of attempts to process the record.
+        prefixes: Prefixes of the tool's error headers. A redrive strips all headers with these prefixes.
+        names: Further names of the tool's error headers.
+        binary_numbers: Whether numbers may be big-endian integers as well as text.
+        keeps_timestamp: Whether the dead letter has the record's own timestamp rather than the time of its failure.
+        refine: Called with the dead letter as read from its headers. Returns it with changes that the tool's rules
+            imply: another exception, the record extracted from a document in the value, or ``from_source`` if the tool
+            does not copy the whole record.
     """
 
     name: str
@@ -116,7 +117,7 @@ CONNECT = HeaderFamily(
     keeps_timestamp=True,
 )
 SPRING = _spring("spring", "kafka_dlt-", ("kafka_dlt-",))
-# Dead letters that went through Spring's retry topics have these names.
+# Dead letters that went through Spring's retry topics have these header names.
 SPRING_RETRY = _spring("spring_retry", "kafka_", ("kafka_original-", "kafka_exception-", "kafka_key-exception-"))
 
 
@@ -128,7 +129,7 @@ class _Known(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _known() -> _Known:
-    """All families, once in each process; an entry point that fails is tried again by the next call."""
+    """Load all families, once in each process. After a failure, the next call tries again."""
     families = [CONNECT, SPRING, SPRING_RETRY]
     for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP):
         family = _loaded(entry_point)
@@ -155,21 +156,21 @@ def _loaded(entry_point: metadata.EntryPoint) -> HeaderFamily:
 
 
 def header_families() -> tuple[HeaderFamily, ...]:
-    """The families that are known here.
+    """Return the built-in header families and those of installed packages.
 
     Raises:
-        ConfigError: An entry point does not load, or does not name a family.
+        ConfigError: An entry point does not load, does not name a family, or repeats the name of another family.
     """
     return _known().families
 
 
 def is_error_header(name: str) -> bool:
-    """Whether a header of that name belongs to a dead letter and not to its record."""
+    """Return whether a header of this name was added by a dead-letter writer and is not one of the record's own."""
     _, names, prefixes = _known()
     return name in names or name.startswith(prefixes)
 
 
 def own_headers(headers: Headers) -> Headers:
-    """The record's own headers, untouched and in their order."""
+    """Return the record's own headers, unchanged and in their order."""
     _, names, prefixes = _known()
     return tuple(pair for pair in headers if pair[0] not in names and not pair[0].startswith(prefixes))

@@ -1,4 +1,4 @@
-"""Which dead letters are meant."""
+"""Select dead letters by origin, time, exception and position."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from kpipe_platform.kafka.model.offsets import parse_time
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterFilter:
-    """What a dead letter must be to be taken; each condition that is given must hold, and one of its values is enough.
+    """Conditions that a dead letter must meet. All given conditions must hold; one matching value is enough for each.
 
-    Names are patterns as a shell has them (``*``, ``?``, ``[...]``), and case counts.
+    Names are case-sensitive shell patterns (``*``, ``?``, ``[...]``).
 
     Args:
         topics: Original topic.
         partitions: Original partition.
-        since_ms: Dead-lettered at this time or later, milliseconds since the epoch. A dead letter that has its
-            record's timestamp only is taken by that one.
-        until_ms: Dead-lettered before this time.
+        since_ms: Dead-lettered at this time or later, milliseconds since the epoch. If a dead letter has only its
+            record's timestamp, that timestamp is compared.
+        until_ms: Dead-lettered before this time, milliseconds since the epoch.
         exceptions: Class of the last exception or of its cause, with or without its module: ``*.JsonParseException``
             or ``JsonParseException``.
-        rules: Rule that failed, or the fault's kind, or Connect's stage.
-        assets: Asset, connector or consumer group that gave the record up.
+        rules: Name of a failed rule, the fault's kind, or Connect's stage.
+        assets: Asset, connector or consumer group that gave up on the record.
         places: Partition and offset of the dead letter itself.
     """
 
@@ -41,7 +41,7 @@ class DeadLetterFilter:
     places: tuple[tuple[int, int], ...] = ()
 
     def takes(self, found: FoundDeadLetter) -> bool:
-        """Whether a dead letter is meant."""
+        """Return whether a dead letter meets the conditions."""
         original, letter, time_ms = found.original, found.letter, found.time_ms
         if self.places and (letter.partition, letter.offset) not in self.places:
             return False
@@ -61,10 +61,10 @@ class DeadLetterFilter:
 
 
 def parse_place(text: str) -> tuple[int, int]:
-    """``PARTITION@OFFSET`` of a dead letter.
+    """Parse the partition and offset of a dead letter from ``PARTITION@OFFSET``.
 
     Raises:
-        ConfigError: It is not of that form.
+        ConfigError: The text does not have this form.
     """
     partition, _, offset = text.partition("@")
     if partition.isdecimal() and offset.isdecimal():
@@ -84,10 +84,10 @@ def make_filter(
     assets: Iterable[str] = (),
     places: Iterable[str] = (),
 ) -> DeadLetterFilter:
-    """A filter from the texts of options or of a configuration.
+    """Create a filter from command-line options or configuration values.
 
     Raises:
-        ConfigError: A time or a place cannot be read, or no time lies between the two.
+        ConfigError: A time or a place is invalid, or ``since`` is not before ``until``.
     """
     since_ms = None if since is None else parse_time(since, "since")
     until_ms = None if until is None else parse_time(until, "until")

@@ -1,4 +1,4 @@
-"""A dead letter as it was found, whoever wrote it."""
+"""A dead letter as it was read, of any family."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from kpipe_platform.dead_letters.envelope.parts import OriginRange, PayloadRefer
 from kpipe_platform.kafka.model.records import KafkaRecord
 
 FromSource: TypeAlias = Literal["payload", "headers"]
-"""What only the source topic has: the whole record, or the headers of a record whose bytes are here."""
+"""Parts of the record that are only in the source topic: the whole record (``payload``), or only its headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundDeadLetter:
-    """What a dead letter says.
+    """The content of a dead letter.
 
     Args:
-        letter: The dead letter as it lies in its topic.
-        family: Who wrote it: ``kpipe``, or the name of a `HeaderFamily`; ``unknown`` where no header says so. With
-            several hops, the first one, where the record comes from.
-        original: The record as it was before the first failure: coordinates, timestamp, key, value, and its own
-            headers without error headers. None of its coordinates is invented: what the dead letter does not say is
-            None. Without key, value and headers where ``from_source`` is ``payload``.
+        letter: The record in the dead-letter topic.
+        family: The tool that wrote the dead letter: ``kpipe``, the name of a `HeaderFamily`, or ``unknown`` if it has
+            no known error headers. With several hops, the family of the first hop.
+        original: The record before its first failure: coordinates, timestamp, key, value, and its own headers without
+            error headers. Coordinates that the dead letter does not name are None. Key, value and headers are
+            missing if ``from_source`` is ``payload``.
         exception_type: Class of the last exception.
         cause_type: Class of its cause.
-        message: What the last exception said.
-        stacktrace: Its stack trace.
-        who: Who gave the record up last: asset, connector, or consumer group.
+        message: Message of the last exception.
+        stacktrace: Stack trace of the last exception.
+        who: The asset, connector or consumer group that last gave up on the record.
         asset: The asset or connector that a hop names.
         group: The consumer group that a hop names.
         run_id: The run or task.
-        component: The component of kpipe in which it failed.
+        component: The kpipe component in which the record failed.
         kind: A short reason: the fault's kind, or Connect's stage.
         rules: Names of the rules that failed.
-        dead_lettered_ms: When it was dead-lettered, milliseconds since the epoch; None where the dead letter has its
-            record's timestamp only.
-        attempts: How often it was redriven, or tried by others before that.
-        redacted: Whether the payload was changed before it was written.
-        from_source: What has to be read from the source topic before the record is complete; None: nothing.
-        reference: Sizes and checksums by which the payload is recognized.
+        dead_lettered_ms: When it was dead-lettered, milliseconds since the epoch. None if the dead letter has only its
+            record's timestamp.
+        attempts: Number of redrives, or of attempts by other tools if it was never redriven.
+        redacted: Whether a redaction hook processed the payload before it was written.
+        from_source: Parts that must be read from the source topic to complete the record. None means it is complete.
+        reference: Sizes and checksums that identify the payload.
         origin_range: The slice that a rejected output record came from.
-        slice_partition: Topic and partition of that slice, which raw form knows too; None for any other record.
-        problem: Why the original bytes cannot be had; None where they can.
-        topics: Original topics that error headers name, where they name several: the record came with left-over headers
-            of another tool, or went through several dead-letter topics. ``original`` has the first.
-        envelope: The envelope, where it is one that can be read.
+        slice_partition: Topic and partition of that slice, also available in raw form. None for any other record.
+        problem: Why the original bytes are not available. None if they are.
+        topics: Original topics named in the error headers, if there are several: the record arrived with error headers
+            of another tool, or went through several dead-letter topics. ``original`` has the first topic.
+        envelope: The envelope. None if there is none or it cannot be decoded.
     """
 
     letter: KafkaRecord
@@ -76,10 +76,10 @@ class FoundDeadLetter:
 
     @property
     def time_ms(self) -> int | None:
-        """When it was dead-lettered, or the message's own timestamp where that is all there is."""
+        """When the record was dead-lettered, or the dead letter's own timestamp if that time is unknown."""
         return self.letter.timestamp_ms if self.dead_lettered_ms is None else self.dead_lettered_ms
 
     @property
     def place(self) -> str:
-        """Where the dead letter lies, for messages."""
+        """Coordinates of the dead letter, for messages."""
         return self.letter.coordinates

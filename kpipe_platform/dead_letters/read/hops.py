@@ -1,7 +1,7 @@
-"""What the error headers of a message say when several tools left theirs, one after another.
+"""Error headers of a message to which several tools added headers, one after another.
 
-The first original coordinates are where the record comes from; the last exception is why it is here. Tools append their
-headers, so their order shows which came first.
+The first original coordinates are the record's origin. The last exception is the reason for its dead letter. Tools
+append their headers, so the order of the headers is the order of the hops.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from kpipe_platform.kafka.model.records import Headers
 
 @dataclass(frozen=True, slots=True)
 class Hops:
-    """The families that left headers in one message.
+    """The header families found in one message.
 
     Args:
-        values: Of all headers of the message those that are not null, by name, the oldest first.
+        values: Header values of the message that are not null, by name, the oldest first.
         present: The families, in order of their first header.
-        origin: The first of those that name a topic; else the first of all.
-        failure: The one whose exception is the last.
+        origin: The first family that names a topic, or the first family if none does.
+        failure: The family of the last exception.
     """
 
     values: Mapping[str | None, list[bytes]]
@@ -32,34 +32,38 @@ class Hops:
     failure: HeaderFamily
 
     def original_text(self, name: str | None) -> str | None:
-        """The oldest header of that name, as text."""
+        """Return the oldest header of this name, as text."""
         return read_text(self._oldest(name))
 
     def original_number(self, name: str | None) -> int | None:
-        """The oldest header of that name, as a number."""
+        """Return the oldest header of this name, as a number."""
         return read_number(self._oldest(name), binary=self.origin.binary_numbers)
 
     def newest_text(self, names: Iterable[str | None]) -> str | None:
-        """The newest header of the first of these names that the message has."""
+        """Return the newest value of the first of these names that the message has, as text."""
         for name in names:
             if name in self.values:
                 return read_text(self.values[name][-1])
         return None
 
     def any_text(self, field: str) -> str | None:
-        """What the failure says, else the origin, else any hop. ``field`` is one with a single header name."""
+        """Return a header's text from the failure's family, or else from the origin's, or else from any hop.
+
+        Args:
+            field: A field of `HeaderFamily` that holds a single header name.
+        """
         families = (self.failure, self.origin, *self.present)
         return self.newest_text(getattr(family, field) for family in families)
 
     @property
     def who(self) -> str | None:
-        """Who the last failure says gave the record up, else the origin."""
+        """The asset or group that gave up on the record, from the last failure, or else from the origin."""
         families = (self.failure, self.origin)
         return self.newest_text(name for family in families for name in (family.asset, family.group))
 
     @property
     def topics(self) -> tuple[str, ...]:
-        """The original topics that the headers name, each once."""
+        """The distinct original topics that the headers name."""
         named = [self.values.get(family.topic, ()) for family in self.present]
         return tuple(dict.fromkeys(read_text(value) or "" for values in named for value in values if value))
 
@@ -68,7 +72,7 @@ class Hops:
 
 
 def find_hops(headers: Headers) -> Hops | None:
-    """The families that left headers; None where none did."""
+    """Return the families that left headers in a message. None if there are none."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     values: dict[str | None, list[bytes]] = {}
@@ -96,7 +100,7 @@ def find_hops(headers: Headers) -> Hops | None:
 
 
 def attempts_of(headers: Headers) -> int | None:
-    """How often a record was redriven; else how often others tried it; None where no header says so."""
+    """Return the number of redrives of a record, or else the attempts by other tools. None without such a header."""
     for names in ({ATTEMPTS_HEADER}, {family.attempts for family in header_families()}):
         counts = [read_number(value) for name, value in headers if name in names]
         known = [count for count in counts if count is not None]
@@ -106,7 +110,7 @@ def attempts_of(headers: Headers) -> int | None:
 
 
 def _names(family: HeaderFamily) -> list[str]:
-    # The attempts are left out: they may stand in a record that is no dead letter, and two families share them.
+    # Without the attempts header: other records than dead letters may have it, and two families share it.
     coordinates = (family.topic, family.partition, family.offset, family.timestamp)
     about = (family.cause, family.kind, family.asset, family.group, family.run)
     return [name for name in (*coordinates, *about, *family.exceptions, *family.messages) if name is not None]

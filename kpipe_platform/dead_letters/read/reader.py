@@ -1,4 +1,4 @@
-"""Reading a dead letter of any family: kpipe's envelope, kpipe's raw form, and what other tools write."""
+"""Read a dead letter of any family: kpipe's envelope, kpipe's raw form, or the form of another tool."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from kpipe_platform.dead_letters.read.found import FoundDeadLetter
 from kpipe_platform.dead_letters.read.hops import Hops, attempts_of, find_hops
 from kpipe_platform.kafka.model.records import KafkaRecord
 
-# In kpipe's raw form `__connect.errors.class.name` is this and the component.
+# In kpipe's raw form, `__connect.errors.class.name` is this prefix and the component.
 _KPIPE_CLASS = "kpipe_platform."
 
 
 def read_dead_letter(letter: KafkaRecord) -> FoundDeadLetter:
     """Read a dead letter.
 
-    Where kpipe says where the record belongs, in an envelope or in the header ``kpipe.origin``, that counts, and the
-    record is taken as it is, left-over error headers of earlier tools included. Where only error headers say it, and
-    several hops left theirs, the first original coordinates and the last exception count, and ``topics`` says whether
-    they agree.
+    kpipe's envelope and its header ``kpipe.origin`` take precedence. The record is then returned as it was, including
+    error headers of other tools. Without them, the coordinates come from error headers. If several hops left error
+    headers, the first original coordinates and the last exception are used, and ``topics`` lists the topics if they
+    differ.
 
     Args:
-        letter: The message as it lies in the dead-letter topic.
+        letter: The record in the dead-letter topic.
 
     Returns:
-        What it says. A message that is not a dead letter of any known family is one of family ``unknown``.
+        The content of the dead letter. A record that is not a dead letter of any known family has family ``unknown``.
 
     Raises:
         ConfigError: The entry point of a family does not load.
@@ -50,8 +50,8 @@ def with_source(found: FoundDeadLetter, source: KafkaRecord) -> FoundDeadLetter:
     """Complete a dead letter with the record that was read at its original coordinates.
 
     Args:
-        found: One whose bytes or headers only the source topic has.
-        source: The record there.
+        found: A dead letter whose payload or headers are only in the source topic.
+        source: The record in the source topic.
     """
     known = attempts_of(source.headers)
     attempts = found.attempts if known is None else max(known, found.attempts)
@@ -99,7 +99,7 @@ def _read_envelope(record: KafkaRecord) -> FoundDeadLetter:
 
 
 def _read_raw(record: KafkaRecord, origin: Origin, hops: Hops | None) -> FoundDeadLetter:
-    """The raw form of kpipe, where the error headers alone would not say where the record belongs."""
+    """Read kpipe's raw form with an origin header, which it has if error headers alone would be ambiguous."""
     own, added = record.headers[: origin.header_count], record.headers[origin.header_count :]
     original = replace(
         record,
@@ -120,7 +120,7 @@ def _read_raw(record: KafkaRecord, origin: Origin, hops: Hops | None) -> FoundDe
         original=original,
         attempts=attempts_of(own) or 0,
         redacted=REDACTED_MARK in added,
-        # A rejected output was in no log; its error headers name the slice that it came from.
+        # A rejected output was never in a log. Its error headers name the slice that it came from.
         slice_partition=(source.topic, source.partition) if hops is not None and origin.offset is None else None,
         topics=(),
     )
@@ -170,11 +170,11 @@ def _of_hops(record: KafkaRecord, hops: Hops) -> FoundDeadLetter:
 
 
 def _component(hops: Hops) -> str | None:
-    """The component that kpipe's raw form names."""
+    """Return the component that kpipe's raw form names."""
     text = hops.newest_text(("__connect.errors.class.name",)) or ""
     return text[len(_KPIPE_CLASS) :] if text.startswith(_KPIPE_CLASS) else None
 
 
 def _nowhere(record: KafkaRecord) -> KafkaRecord:
-    """The message's bytes, from no known place: the dead-letter topic is not where the record comes from."""
+    """Return the message without coordinates, because the dead-letter topic is not the record's origin."""
     return replace(record, topic=None, partition=None, offset=None, headers=own_headers(record.headers))

@@ -1,4 +1,4 @@
-"""A dead letter as a row of a table: every part of it as a column. Pure, and without Spark."""
+"""A dead letter as a table row, with a column for each part. Needs no Spark."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ COLUMNS = """
   origin_range STRUCT<topic STRING, partition INT, start BIGINT, `end` BIGINT>,
   reference STRUCT<key_bytes BIGINT, key_sha256 STRING, value_bytes BIGINT, value_sha256 STRING, headers_bytes BIGINT>
 """
-"""The columns of a row, as Spark writes types. Times are microseconds since the epoch in `row_of`."""
+"""The columns of a row, as Spark DDL. In `row_of`, times are microseconds since the epoch."""
 
-# Milliseconds of the years 1 to 9999. Producers may set any 64 bits, and pandas fails on other years.
+# Limits of the years 1 to 9999, in ms. Producers may set any 64-bit number, and pandas fails on other years.
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _MAX_INT = 2**31 - 1
 
 
 def row_of(found: FoundDeadLetter) -> dict[str, Any]:
-    """The columns of `COLUMNS`.
+    """Return the values of the columns in `COLUMNS`.
 
     Args:
         found: The dead letter.
 
     Returns:
-        Values by column name; a rejected output has the topic and partition of its slice, and no offset.
+        Values by column name. A rejected output has the topic and partition of its slice, and no offset.
     """
     letter, original = found.letter, found.original
     topic, partition = found.slice_partition or (original.topic, original.partition)
@@ -51,7 +51,7 @@ def row_of(found: FoundDeadLetter) -> dict[str, Any]:
         "form": "raw",
         "payload": "embedded",
         "source_topic": topic,
-        # A header may hold any number, and brokers count partitions in 32 bits.
+        # A header may hold any number, but partitions are 32-bit integers.
         "source_partition": partition if isinstance(partition, int) and partition <= _MAX_INT else None,
         "source_offset": original.offset,
         "source_timestamp": _micros(original.timestamp_ms),
@@ -75,7 +75,7 @@ def row_of(found: FoundDeadLetter) -> dict[str, Any]:
 
 
 def _of_envelope(found: FoundDeadLetter, envelope: Envelope) -> dict[str, Any]:
-    """What only the envelope says, and what its message has of a payload that did not fit."""
+    """Return the columns that only an envelope has, and for a payload that did not fit, the key and headers."""
     columns = {
         "form": "envelope",
         "payload": envelope.payload,

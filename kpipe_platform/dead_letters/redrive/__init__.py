@@ -1,1 +1,1 @@
-"""Sending dead letters back to where their records came from, each exactly once."""
+"""Send the records of dead letters back to their original topics, each exactly once."""

@@ -1,4 +1,4 @@
-"""What becomes of one dead letter in a redrive. Pure: what topics are and take is asked of a function."""
+"""Decide what to do with one dead letter in a redrive. Pure: a function argument describes the topics."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from kpipe_platform.kafka.model.sizes import record_size
 
 
 class Action(str, Enum):
-    """What becomes of a dead letter."""
+    """What a redrive does with a dead letter."""
 
     SEND = "send"
-    """Its record goes to its topic."""
+    """Its record is sent to its topic."""
 
     PARK = "park"
-    """It was redriven too often: it goes to the parking topic as it is."""
+    """It was redriven too often. It is sent to the parking topic unchanged."""
 
     KEEP = "keep"
-    """It cannot be redriven. It stays, and the group's offset stays before it."""
+    """It cannot be redriven. It stays in the topic, and the group's offset stays before it."""
 
     def __str__(self) -> str:
-        """The value: what tables and JSON show."""
+        """Return the value, as shown in tables and JSON."""
         return self.value
 
 
@@ -39,9 +39,10 @@ class TargetTopic:
 
     Args:
         name: The topic.
-        partitions: How many partitions it has.
-        limits: What it takes.
-        retention_ms: How long it keeps a record, counted from the record's timestamp; None: for ever.
+        partitions: Number of partitions.
+        limits: Limits on the records that it accepts.
+        retention_ms: Retention time in milliseconds, from the record's timestamp. None means that records are never
+            deleted for their age.
     """
 
     name: str
@@ -52,16 +53,16 @@ class TargetTopic:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What becomes of a dead letter.
+    """The decision for one dead letter.
 
     Args:
         found: The dead letter.
-        action: What becomes of it.
-        record: What is to be sent; None where it is kept.
-        attempts: How often the record was redriven, with this time.
-        reason: Why it is kept, in a word to count by.
-        detail: The same, in a sentence; for one that is sent, what may still go wrong.
-        is_short_lived: Whether its timestamp is older than what its topic keeps, so that the brokers delete it again.
+        action: What to do with it.
+        record: The record to send. None if the dead letter is kept.
+        attempts: Number of redrives of the record, including this one if it is sent.
+        reason: Why it is kept, as one word to count by.
+        detail: Why it is kept, as a sentence. For a dead letter that is sent, possible problems.
+        is_short_lived: Whether the record is older than its topic's retention, so that the brokers delete it again.
     """
 
     found: FoundDeadLetter
@@ -74,31 +75,31 @@ class Decision:
 
     @property
     def target(self) -> str | None:
-        """Where it goes: ``topic[partition]``, with ``?`` where the key decides."""
+        """The target ``topic[partition]``, with ``?`` if the key determines the partition. None if it is kept."""
         if self.record is None:
             return None
         return f"{self.record.topic}[{'?' if self.record.partition is None else self.record.partition}]"
 
 
 def kept(found: FoundDeadLetter, reason: str, detail: str) -> Decision:
-    """A dead letter that stays where it is."""
+    """Return the decision to keep a dead letter in its topic."""
     return Decision(found, Action.KEEP, attempts=found.attempts, reason=reason, detail=detail)
 
 
 def decide(
     found: FoundDeadLetter, options: RedriveOptions, topic_of: Callable[[str], TargetTopic], now_ms: int
 ) -> Decision:
-    """What becomes of a dead letter.
+    """Decide what to do with a dead letter.
 
     Args:
-        found: The dead letter, complete: what only the source topic has was read already.
+        found: The complete dead letter, including the parts that were only in the source topic.
         options: How to redrive.
         topic_of: Describes a topic.
-        now_ms: The time, milliseconds since the epoch.
+        now_ms: The current time, milliseconds since the epoch.
 
     Raises:
-        ConfigError: Its partition is not in ``to_topic``.
-        TopicNotFoundError: ``to_topic``, or the parking topic that it needs, does not exist.
+        ConfigError: ``to_topic`` does not have the record's partition.
+        TopicNotFoundError: ``to_topic``, or the parking topic if it is needed, does not exist.
     """
     if found.attempts >= options.max_attempts:
         return _checked(_parked(found, options, topic_of), topic_of, now_ms)
@@ -153,7 +154,7 @@ def _parked(found: FoundDeadLetter, options: RedriveOptions, topic_of: Callable[
 
 
 def _checked(decision: Decision, topic_of: Callable[[str], TargetTopic], now_ms: int) -> Decision:
-    """The decision, unless the topic would not take the record."""
+    """Check a decision against the limits of the target topic. Keep the dead letter if the record would be refused."""
     record, found = decision.record, decision.found
     if record is None or record.topic is None:
         return decision
@@ -175,7 +176,7 @@ def _checked(decision: Decision, topic_of: Callable[[str], TargetTopic], now_ms:
         notes.append(f"topic {record.topic!r} keeps no record that old (retention.ms): the brokers delete it again")
     size = record_size(record.key, record.value, record.headers)
     if size > limits.max_message_bytes:
-        # Compressed it may fit, as it may have done before: the brokers decide.
+        # Compressed, the record may still fit, as it may have before. The brokers decide.
         too_large = f"it takes up to {size:,} bytes, and topic {record.topic!r} takes {limits.max_message_bytes:,}"
         notes.append(f"{too_large}: the brokers may refuse it")
     return replace(decision, detail="; ".join(notes) or None, is_short_lived=is_old)

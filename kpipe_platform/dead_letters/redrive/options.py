@@ -1,4 +1,4 @@
-"""What a redrive is told."""
+"""Options of a redrive."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from kpipe_platform.dead_letters.read.filters import DeadLetterFilter
 from kpipe_platform.errors import ConfigError
 
 Partitioning: TypeAlias = Literal["original", "by_key"]
-"""``original``: the partition that the record came from. ``by_key``: what the Java client's partitioner says."""
+"""``original``: the record's original partition. ``by_key``: the choice of the Java client's partitioner."""
 
 Redacted: TypeAlias = Literal["keep", "from_source", "as_is"]
-"""What becomes of a redacted payload: stays; the original bytes from the source topic; what the hook left of it."""
+"""How to handle a redacted payload: keep the dead letter, send the bytes from the source topic, or send it redacted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,27 +21,27 @@ class RedriveOptions:
 
     Args:
         topic: The dead-letter topic.
-        filter: Which dead letters; by default all.
-        letter_partitions: Partitions of the dead-letter topic; empty: all.
-        group: The group that holds the progress; None: ``{topic}.redrive``. Another group knows nothing of what was
-            redriven by this one.
-        to_topic: Where records go; None: back to their original topics.
+        filter: Which dead letters to redrive. Default: all.
+        letter_partitions: Partitions of the dead-letter topic to read. Empty means all.
+        group: The consumer group that stores the progress. None means ``{topic}.redrive``. Each group has its own
+            progress: a redrive with another group sends the same dead letters again.
+        to_topic: The topic to send records to. None means their original topics.
         partitioning: ``original``, or ``by_key``.
-        max_attempts: How often one record is redriven before its dead letter is parked.
-        parking_topic: Where to; None: ``{topic}.parking``.
-        create_parking_topic: Create it when it is missing and needed, with as many partitions as the dead-letter topic.
-        redacted: What becomes of redacted payloads: ``keep``, ``from_source`` or ``as_is``.
-        start: Where a group without an offset begins: ``earliest``, or ``error`` for a redrive by schedule, whose group
-            must have one.
-        dry_run: Say what would be done, and move nothing.
-        limit: Stop after so many dead letters were sent or parked; those that cannot be redriven do not count, so that
-            they stop no other.
-        max_records_per_s: Dead letters to send or park a second, at most.
-        batch_records: Dead letters of one transaction, at most.
-        transaction_timeout_s: The brokers abort a transaction that is open for longer, seconds.
+        max_attempts: Maximum number of redrives of a record before its dead letter is parked.
+        parking_topic: The topic for parked dead letters. None means ``{topic}.parking``.
+        create_parking_topic: Create the parking topic when it is needed and missing, with as many partitions as the
+            dead-letter topic.
+        redacted: How to handle redacted payloads: ``keep``, ``from_source`` or ``as_is``.
+        start: Where to begin if the group has no offset: ``earliest``, or ``error`` to fail, for scheduled redrives.
+        dry_run: Report what would be done, but send nothing.
+        limit: Stop after this many dead letters were sent or parked. Those that cannot be redriven do not count, so
+            they do not block others.
+        max_records_per_s: Maximum rate of dead letters to send or park, per second. None means no limit.
+        batch_records: Maximum number of dead letters in one transaction.
+        transaction_timeout_s: Seconds after which the brokers abort an open transaction.
 
     Raises:
-        ConfigError: A number is out of its bounds, or a topic would be redriven into itself.
+        ConfigError: A number is out of range, or the dead-letter topic is its own target.
     """
 
     topic: str
@@ -80,15 +80,15 @@ class RedriveOptions:
 
     @property
     def group_name(self) -> str:
-        """The group that holds the progress."""
+        """The consumer group that stores the progress."""
         return self.group or redrive_group(self.topic)
 
     @property
     def parking_name(self) -> str:
-        """Where dead letters are parked."""
+        """The topic for parked dead letters."""
         return self.parking_topic or f"{self.topic}.parking"
 
 
 def redrive_group(topic: str) -> str:
-    """The group that holds the progress of redrives of a dead-letter topic."""
+    """Return the default consumer group that stores the progress of redrives of a dead-letter topic."""
     return f"{topic}.redrive"

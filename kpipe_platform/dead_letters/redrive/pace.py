@@ -1,4 +1,4 @@
-"""A limit of records a second."""
+"""Rate limit in records per second."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from kpipe_platform.errors import ConfigError
 
 
 class Pace:
-    """Spaces batches so that no more than so many records a second are sent on average.
+    """Delays batches so that the average rate stays within a limit.
 
     Args:
-        per_s: Records a second; None: no limit.
-        clock: Monotonic seconds.
-        sleep: Waits for so many seconds.
+        per_s: Maximum number of records per second. None means no limit.
+        clock: Returns monotonic time in seconds.
+        sleep: Sleeps for the given number of seconds.
 
     Raises:
         ConfigError: The limit is not above 0.
@@ -36,11 +36,11 @@ class Pace:
         self._free_at: float | None = None
 
     def batch(self, wanted: int) -> int:
-        """How many records to send at once: at most those of one second, so that the rate is even."""
+        """Return the batch size: at most the records of one second, so that the rate is even."""
         return wanted if self._per_s is None else max(1, min(wanted, int(self._per_s)))
 
     def wait(self, records: int) -> None:
-        """Wait until so many records may be sent. Called before their transaction begins, so that none is held open."""
+        """Wait until the records may be sent. Call it before their transaction begins, so that none stays open."""
         if self._per_s is None or not records:
             return
         now = self._clock()

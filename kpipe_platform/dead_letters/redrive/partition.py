@@ -25,16 +25,16 @@ from kpipe_platform.kafka.read.reader import read_range
 
 logger = logging.getLogger(__name__)
 
-# Records between those that are sent, in one batch: they cost memory only.
+# Limits the pending records of a batch, including those that are not sent: they use only memory.
 _MAX_PENDING = 10_000
-# Bytes of one transaction, so that a batch of large records is still sent in seconds.
+# Limits the bytes of a transaction, so that a batch of large records takes only seconds to send.
 _MAX_PENDING_BYTES = 16_000_000
 _PROGRESS_EVERY = 500
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the partitions of one redrive have in common; see `kpipe_platform.dead_letters.redrive.redrive.redrive`."""
+    """Objects that all partitions of a redrive share; see `kpipe_platform.dead_letters.redrive.redrive.redrive`."""
 
     clients: Clients
     options: RedriveOptions
@@ -51,12 +51,12 @@ class Shared:
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A dead letter that was read and whose outcome is not committed yet.
+    """A dead letter that was read, but whose outcome is not committed yet.
 
     Args:
         offset: Its offset.
-        decision: What becomes of it; None where an earlier redrive did it, or the filter passes over it.
-        is_done: Whether it is done by then.
+        decision: What to do with it. None if an earlier redrive finished it, or the filter excludes it.
+        is_done: Whether it counts as done once this batch is committed.
     """
 
     offset: int
@@ -65,7 +65,7 @@ class _Item:
 
     @property
     def record(self) -> KafkaRecord | None:
-        """What is to be sent."""
+        """The record to send; None if there is none."""
         return None if self.decision is None else self.decision.record
 
 
@@ -73,9 +73,9 @@ class PartitionRedrive:
     """Redrives one partition, from the group's offset to a fixed end.
 
     Args:
-        shared: What all partitions share.
+        shared: Objects that all partitions share.
         partition: The partition.
-        marks: Log start, and the end to stop at.
+        marks: Watermarks: the log start, and the offset to stop at.
     """
 
     def __init__(self, shared: Shared, partition: int, marks: Watermarks) -> None:
@@ -83,14 +83,14 @@ class PartitionRedrive:
         self._partition, self._marks = partition, marks
         self._transaction: RedriveTransaction | None = None
         self._progress = Progress(marks.log_start)
-        # Reading has come so far in what is committed.
+        # Next offset to read after the records whose outcome is committed.
         self._position = marks.log_start
         self._pending: list[_Item] = []
         self._pending_records = self._pending_bytes = 0
         self._counts = PartitionResult(partition, marks.log_start, marks.end, marks.log_start)
 
     def run(self) -> None:
-        """Redrive the partition, and note it in the result."""
+        """Redrive the partition and add its counts to the result."""
         with ExitStack() as stack:
             options = self._options
             if options.dry_run:
@@ -102,14 +102,14 @@ class PartitionRedrive:
             self._take(stored)
 
     def check(self) -> None:
-        """Go through all of `run` and send nothing: find out whether what is done can be remembered to the end.
+        """Do the same as `run` without sending anything, to check that the progress will fit into the commit metadata.
 
         Raises:
-            ConfigError: It cannot.
+            ConfigError: The progress would not fit.
         """
         if self._marks.end - self._marks.log_start <= ALWAYS_FIT:
             return
-        # Opened, since a redrive that was killed holds the offset until a newer one aborts its transaction.
+        # A killed redrive may have left a transaction that blocks the offset. Opening a new one aborts it.
         with self._new_transaction() as opened:
             stored = opened.open()
         self._take(stored)
@@ -128,7 +128,7 @@ class PartitionRedrive:
         self._begin(stored)
         self._shared.result.partitions.append(self._counts)
         if self._read(OffsetRange(self._options.topic, self._partition, self._position, self._marks.end)):
-            # Also where nothing was sent: a commit keeps the brokers from forgetting the group's offset.
+            # Commit even if nothing was sent, so that the brokers do not expire the group's offset.
             self._commit(self._pending, end=self._marks.end)
         self._report()
 
@@ -146,7 +146,8 @@ class PartitionRedrive:
         else:
             progress, topic_id = Progress.from_text(stored.offset, stored.text)
             if stored.offset > self._marks.end:
-                # Perhaps behind an open transaction only: nothing is to be read before it ends.
+                # Perhaps an open transaction holds back the end of committed records. Nothing can be read until it
+                # ends.
                 place = (topic, self._partition)
                 written = watermarks(self._shared.clients, [place], "read_uncommitted")[place].end
                 self._marks = replace(self._marks, end=min(stored.offset, written))
@@ -165,7 +166,7 @@ class PartitionRedrive:
         self._counts.start, self._counts.committed = self._position, self._progress.frontier
 
     def _read(self, wanted: OffsetRange) -> bool:
-        """Read and decide; False where the limit ended it."""
+        """Read, decide, and send in batches. Return False if the limit stopped it."""
         pace, options = self._shared.pace, self._options
         for letter in read_range(self._shared.clients.settings, options.group_name, wanted):
             item = self._considered(letter)
@@ -173,7 +174,7 @@ class PartitionRedrive:
             if self._counts.read % _PROGRESS_EVERY == 0:
                 self._report(item.offset + 1)
             if item.decision is None and not self._pending:
-                # What is done stands in the progress already, and what is not done leaves nothing there.
+                # Nothing to record: the progress has what is done already, and a skipped record does not change it.
                 self._position = item.offset + 1
                 continue
             self._pending.append(item)
@@ -210,7 +211,7 @@ class PartitionRedrive:
         return _Item(offset, decision, is_done=decision.action is not Action.KEEP)
 
     def _commit(self, items: Sequence[_Item], end: int | None = None) -> None:
-        """Send what is pending, and forget it."""
+        """Send the pending records and clear the batch."""
         self._shared.pace.wait(self._pending_records)
         self._pending, self._pending_records, self._pending_bytes = [], 0, 0
         self._send(items, end)
@@ -239,7 +240,7 @@ class PartitionRedrive:
                     self._shared.on_decision(item.decision)
 
     def _without_refused(self, items: Sequence[_Item], end: int | None, error: RefusedError) -> None:
-        """Halve the batch until what the brokers refuse stands alone; that one stays."""
+        """Split the batch in half until the refused record is alone, and keep its dead letter."""
         sending = [index for index, item in enumerate(items) if item.record is not None]
         if len(sending) > 1:
             middle = sending[len(sending) // 2]

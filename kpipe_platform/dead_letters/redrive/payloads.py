@@ -1,4 +1,4 @@
-"""Completing dead letters with what only their source topic has."""
+"""Complete dead letters with payloads and headers from their source topics."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Payloads:
 
     Args:
         clients: Clients to use.
-        group: Group id for the client; nothing is joined and nothing is committed.
-        redacted: What becomes of redacted payloads.
+        group: Group id for the client. It does not join the group and commits nothing.
+        redacted: How to handle redacted payloads.
     """
 
     def __init__(self, clients: Clients, group: str, redacted: Redacted = "keep") -> None:
@@ -36,10 +36,10 @@ class Payloads:
         self._partitions: dict[str, int] = {}
 
     def complete(self, found: FoundDeadLetter) -> FoundDeadLetter | Decision:
-        """The dead letter with all that its record needs; or why it stays.
+        """Return the dead letter with its complete record, or the decision to keep it.
 
         Raises:
-            BrokerUnavailableError: No answer within the deadline.
+            BrokerUnavailableError: The brokers did not respond within the deadline.
         """
         by_choice = found.redacted and self._redacted == "from_source"
         if found.problem is not None or (found.from_source is None and not by_choice):
@@ -51,7 +51,7 @@ class Payloads:
             return kept(found, "redacted", f"its payload is in one of the topics {', '.join(found.topics)}")
         source = self._read(found.original)
         if found.from_source == "headers" and not by_choice:
-            # Without the source record the bytes are here all the same, and its headers are gone for good.
+            # Without the source record, the dead letter still has the bytes; the headers are lost.
             if source is None or not _is_same(found.original, source):
                 return replace(found, from_source=None)
         elif source is None:
@@ -63,12 +63,12 @@ class Payloads:
         return with_source(found, source)
 
     def _read(self, place: KafkaRecord) -> KafkaRecord | None:
-        """The record at a place; None where it is not there any more."""
+        """Return the record at these coordinates. None if it does not exist anymore."""
         topic, partition, offset = place.topic, place.partition, place.offset
         if topic is None or partition is None or offset is None or partition >= self._partitions_of(topic):
             return None
         try:
-            # A consumer waits in vain for an offset past the end.
+            # A consumer would wait forever for an offset after the log end.
             marks = watermarks(self._clients, [(topic, partition)], "read_committed")[(topic, partition)]
             if not marks.log_start <= offset < marks.end:
                 return None
@@ -79,7 +79,7 @@ class Payloads:
             return None
 
     def _partitions_of(self, topic: str) -> int:
-        """How many partitions a topic has; 0 where it does not exist."""
+        """Return the number of partitions of a topic. 0 if it does not exist."""
         if topic not in self._partitions:
             self._partitions[topic] = 0
             if is_topic_name(topic):

@@ -1,8 +1,8 @@
-"""Which dead letters of one partition were redriven: the group's offset, and what lies behind it.
+"""Progress of a redrive in one partition: the group's offset, and the offsets after it that are done.
 
-A redrive with a filter passes over records. The group's offset stays before the first of them, and the text beside it
-names the runs of offsets behind it that are done. So nothing is forgotten, nothing is done twice, and ordinary lag
-tools see what is left.
+A redrive with a filter skips records. The group's offset stays before the first skipped record, and the commit
+metadata lists the offset ranges after it that are done. So no dead letter is lost or redriven twice, and ordinary lag
+tools show the remaining ones.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.model.commit_metadata import CommitMetadata
 
 MAX_TEXT_BYTES = 4_096
-"""What brokers take beside an offset: ``offset.metadata.max.bytes``, by default."""
+"""Maximum size of commit metadata: the brokers' default of ``offset.metadata.max.bytes``."""
 
 ALWAYS_FIT = 1_000
-"""Whatever is done of so many offsets, the text takes no more than `MAX_TEXT_BYTES`: every second one of them takes two
-numbers of two bytes each, and base64 makes four bytes of three."""
+"""Number of offsets whose progress always fits into `MAX_TEXT_BYTES`. In the worst case every second offset is done:
+each takes two numbers of two bytes, and base64 turns three bytes into four."""
 
 _VERSION = 1
 
 Run = tuple[int, int]
-"""Offsets ``[start, end)``."""
+"""An offset range ``[start, end)``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What of a partition is done.
+    """The done offsets of a partition.
 
     Args:
-        frontier: The group's offset: every dead letter before it is done.
-        done: Runs behind the frontier that are done, in order and apart. A run covers the gaps inside it: there is no
-            record in a gap, and nothing can come into it.
+        frontier: The group's offset. Every dead letter before it is done.
+        done: Offset ranges after the frontier that are done, in order and not adjacent. A range includes gaps between
+            records, because no record can appear in a gap later.
     """
 
     frontier: int
     done: tuple[Run, ...] = ()
 
     def is_done(self, offset: int) -> bool:
-        """Whether the dead letter at this offset is done."""
+        """Return whether the dead letter at this offset is done."""
         if offset < self.frontier:
             return True
         index = bisect_right(self.done, (offset, 2**63)) - 1
         return index >= 0 and offset < self.done[index][1]
 
     def advanced(self, start: int, records: Iterable[tuple[int, bool]], end: int | None = None) -> Progress:
-        """After some more records.
+        """Return the progress after reading more records.
 
         Args:
-            start: Where reading went on: there is no record between it and the first one.
-            records: Offset of each record that was read, in order, and whether it is done now.
-            end: Where reading ended, when the records are the last ones before it.
+            start: Offset at which reading continued. There is no record between it and the first one.
+            records: Offset of each record read, in order, and whether it is done now.
+            end: Offset at which reading ended, if the records are the last ones before it.
         """
         runs = list(self.done)
         for offset, is_done in records:
             if is_done:
-                # What lies before a record without being one is a marker or was compacted away.
+                # Offsets between records are transaction markers or compacted records.
                 runs.append((start, offset + 1))
             start = offset + 1
         if end is not None and start < end:
@@ -69,11 +69,11 @@ class Progress:
         return self._with(runs)
 
     def from_log_start(self, log_start: int) -> Progress:
-        """After retention: what it took is not to be done any more."""
+        """Return the progress after retention: offsets before the log start count as done."""
         return self if log_start <= self.frontier else self._with([*self.done, (self.frontier, log_start)])
 
     def undone_before(self, offset: int) -> int:
-        """Offsets before this one that are not done; an upper bound of the records."""
+        """Return how many offsets before this one are not done: an upper bound of the number of records."""
         covered = sum(max(0, min(end, offset) - start) for start, end in self.done)
         return max(0, offset - self.frontier - covered)
 
@@ -90,10 +90,10 @@ class Progress:
         return Progress(frontier, tuple((start, end) for start, end in merged))
 
     def to_text(self, topic_id: str) -> str:
-        """The text for the offset's metadata field.
+        """Return the commit metadata.
 
         Raises:
-            ConfigError: It is longer than brokers take.
+            ConfigError: The text is longer than `MAX_TEXT_BYTES`.
         """
         done = base64.b64encode(zlib.compress(_packed(self), 9)).decode("ascii") if self.done else ""
         text = json.dumps(
@@ -113,15 +113,16 @@ class Progress:
 
     @classmethod
     def from_text(cls, offset: int, text: str | None) -> tuple[Progress, str | None]:
-        """Read a group's offset.
+        """Parse the progress from a group's offset.
 
         Args:
             offset: The committed offset.
-            text: What stands beside it.
+            text: The commit metadata.
 
         Returns:
-            The progress, and the id that the topic had. Text of another tool names nothing that is done; of
-            ``kpipe offsets set`` the topic's id is known.
+            The progress, and the topic id at the time of the commit. With the metadata of another tool, only the
+            offsets before the committed one are done, and the topic id is None. Metadata of ``kpipe offsets set``
+            contains the topic id.
         """
         try:
             document = json.loads(text or "")
@@ -135,7 +136,7 @@ class Progress:
 
 
 def _packed(progress: Progress) -> bytes:
-    """Gap and length of each run, as numbers of seven bits a byte, lowest first."""
+    """Encode the gap before each range and its length as variable-length integers: 7 bits a byte, lowest first."""
     packed, position = bytearray(), progress.frontier
     for start, end in progress.done:
         for number in (start - position, end - start):

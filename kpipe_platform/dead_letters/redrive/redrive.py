@@ -1,7 +1,7 @@
-"""Redrive: dead letters back to where their records came from, each exactly once.
+"""Redrive: send the records of dead letters back to their original topics, each exactly once.
 
-A partition of the dead-letter topic is read from the group's offset to the end that it had when the redrive began.
-What fails again and is dead-lettered anew lies behind that end, so a redrive always ends.
+Each partition of the dead-letter topic is read from the group's offset to the log end at the start of the redrive.
+Records that fail again are dead-lettered after that end, so a redrive always terminates.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from kpipe_platform.kafka.read.reader import read_range
 
 logger = logging.getLogger(__name__)
 
-# Records of a partition in which a dead letter must be found.
+# Number of records of each partition in which to find a dead letter.
 _LOOKED_AT = 1_000
 
 
 def _check(shared: Shared, numbers: list[int], marks: Mapping[Partition, Watermarks]) -> None:
-    """Refuse, before anything is sent, what the group's offsets could not remember."""
+    """Check, before anything is sent, that the progress will fit into the commit metadata."""
     options, topic = shared.options, shared.options.topic
     parking = options.parking_name
     result = RedriveResult(topic, options.group_name, parking, dry_run=True)
-    # A parking topic that would be created counts as there.
+    # A parking topic that would be created counts as existing.
     create = len(numbers) if options.create_parking_topic else None
     topics = RedriveTopics(shared.clients, parking, parking_partitions=create, dry_run=True)
     planned = replace(shared, topics=topics, pace=Pace(None), result=result, on_progress=None, on_decision=None)
@@ -51,7 +51,7 @@ def _check(shared: Shared, numbers: list[int], marks: Mapping[Partition, Waterma
 
 
 def _require_dead_letters(clients: Clients, topic: str, group: str, marks: Mapping[Partition, Watermarks]) -> None:
-    """Refuse a topic that has records and no dead letter of a known family among the first of its partitions."""
+    """Raise `ConfigError` if none of the first records of the partitions is a dead letter of a known family."""
     looked_at = 0
     for (_, number), mark in marks.items():
         first = OffsetRange(topic, number, mark.log_start, min(mark.end, mark.log_start + _LOOKED_AT))
@@ -84,31 +84,31 @@ def redrive(
 ) -> RedriveResult:
     """Redrive a dead-letter topic.
 
-    Killed at any place, or failed, it is begun again by calling it again: what was committed is not sent a second time,
-    and what was not is not seen by readers of committed records.
+    If a redrive is killed or fails, call it again to resume. Committed records are not sent a second time, and
+    uncommitted records are not visible to ``read_committed`` consumers.
 
     Args:
         settings: The connection.
         options: What to redrive, and how.
-        on_progress: Called as reading goes on.
-        on_decision: Called for each dead letter that the filter takes, once what became of it is committed; in a dry
-            run for what would.
-        clock: Monotonic seconds.
-        sleep: Waits for so many seconds.
-        now_s: Seconds since the epoch.
+        on_progress: Called while reading.
+        on_decision: Called for each dead letter that matches the filter, after its outcome is committed. In a dry run,
+            called with the decision that would apply.
+        clock: Returns monotonic time in seconds.
+        sleep: Sleeps for the given number of seconds.
+        now_s: Returns the time in seconds since the epoch.
 
     Returns:
-        What was done, or in a dry run would be.
+        What was done, or in a dry run what would be done.
 
     Raises:
-        TopicNotFoundError: The dead-letter topic, a topic to send to, or the parking topic does not exist.
-        TopicRecreatedError: The group's offset belongs to an earlier topic of that name.
+        TopicNotFoundError: The dead-letter topic, a target topic, or the parking topic does not exist.
+        TopicRecreatedError: The group's offset belongs to a deleted topic of the same name.
         NoStartOffsetError: The group has no offset, and ``start="error"``.
         ForeignMemberError: Another consumer uses the group.
-        ConfigError: The topic holds no dead letters of a known family, a record's partition is not in ``to_topic``, or
-            more would be passed over than the group's offset can remember; then nothing was sent.
+        ConfigError: The topic has no dead letters of a known family, ``to_topic`` does not have a record's partition,
+            or the progress would not fit into the commit metadata. In the last case nothing was sent.
         OffsetConflictError: Another redrive moved the group's offset, or took over (`FencedError`).
-        BrokerUnavailableError: The brokers are away.
+        BrokerUnavailableError: The brokers are unavailable.
     """
     group = options.group_name
     result = RedriveResult(options.topic, group, options.parking_name, options.dry_run)
@@ -118,7 +118,7 @@ def redrive(
         numbers = sorted(set(options.letter_partitions)) or list(range(described.partitions))
         check_partitions({options.topic: described}, [(options.topic, number) for number in numbers])
         refuse_foreign_members(group, group_members(clients, group))
-        # The ends of all partitions before anything is sent: nothing that comes of this redrive is met in it.
+        # Read all ends before sending anything, so that this redrive does not read its own results.
         marks = watermarks(clients, [(options.topic, number) for number in numbers], "read_committed")
         if options.to_topic is None and not options.filter.places:
             _require_dead_letters(clients, options.topic, group, marks)

@@ -1,4 +1,4 @@
-"""What a redrive did, or would do."""
+"""Result of a redrive or of a dry run."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 from kpipe_platform.dead_letters.redrive.decide import Action, Decision
 
 MAX_KEPT = 1_000
-"""Dead letters that a result names with their reason; all of them are counted."""
+"""Maximum number of kept dead letters that a result lists with their reasons. All of them are counted."""
 
 
 @dataclass(frozen=True, slots=True)
 class RedriveProgress:
-    """Where a redrive stands.
+    """Progress of a redrive in one partition.
 
     Args:
         partition: Partition of the dead-letter topic.
-        start: Where reading began.
+        start: Offset at which reading began.
         position: The next offset to read.
-        end: Where reading ends.
-        moved: Dead letters of this partition that were sent or parked.
+        end: Offset at which reading ends.
+        moved: Number of dead letters of this partition that were sent or parked.
     """
 
     partition: int
@@ -33,21 +33,21 @@ class RedriveProgress:
 
 @dataclass(slots=True)
 class PartitionResult:
-    """Counted dead letters of one partition.
+    """Counts of the dead letters of one partition.
 
     Args:
         partition: Partition of the dead-letter topic.
-        start: Where reading began.
-        end: Where it ended: the end of committed records when the redrive began.
-        committed: The group's offset now; in a dry run as it would be.
-        read: Dead letters that were read.
-        done_before: Of these, redriven by an earlier redrive.
-        left_out: Of these, passed over by the filter.
-        sent: Of these, whose record was sent.
-        parked: Of these, parked.
-        kept: Of these, that cannot be redriven.
-        expired: Offsets that retention took before they were redriven; an upper bound of the records.
-        is_new: Whether the group had no offset here.
+        start: Offset at which reading began.
+        end: Offset at which reading ends: the end of committed records when the redrive began.
+        committed: The group's offset now. In a dry run, the offset that it would have.
+        read: Dead letters read.
+        done_before: Those that an earlier redrive finished.
+        left_out: Those that the filter excludes.
+        sent: Those whose record was sent.
+        parked: Those that were parked.
+        kept: Those that cannot be redriven.
+        expired: Offsets that retention deleted before they were redriven: an upper bound of the number of records.
+        is_new: Whether the group had no offset for this partition.
     """
 
     partition: int
@@ -65,19 +65,19 @@ class PartitionResult:
 
     @property
     def moved(self) -> int:
-        """Sent or parked."""
+        """Number of dead letters that were sent or parked."""
         return self.sent + self.parked
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A dead letter that cannot be redriven, and stays.
+    """A dead letter that cannot be redriven and stays in its topic.
 
     Args:
         partition: Partition of the dead-letter topic.
         offset: Its offset there.
-        reason: Why, in a word.
-        detail: Why, in a sentence.
+        reason: Why, as one word.
+        detail: Why, as a sentence.
     """
 
     partition: int
@@ -88,20 +88,20 @@ class Kept:
 
 @dataclass(slots=True)
 class RedriveResult:
-    """What a redrive did; in a dry run, what it would do.
+    """What a redrive did, or would do in a dry run.
 
     Args:
         topic: The dead-letter topic.
-        group: The group that holds the progress.
-        parking_topic: Where dead letters are parked.
-        dry_run: Whether nothing was moved.
+        group: The consumer group that stores the progress.
+        parking_topic: The topic for parked dead letters.
+        dry_run: Whether it was a dry run, which sends nothing.
         partitions: Counts by partition of the dead-letter topic.
         kept: The first `MAX_KEPT` dead letters that cannot be redriven.
-        kept_by_reason: All of them, counted.
-        sent_to: Records by the topic that they were sent to.
-        short_lived: Dead letters that were sent with a timestamp older than what their topic keeps (``retention.ms``):
-            the brokers delete them again.
-        limited: Whether the redrive stopped at its limit, with more to do perhaps.
+        kept_by_reason: Counts of all dead letters that cannot be redriven, by reason.
+        sent_to: Number of records by target topic.
+        short_lived: Number of dead letters sent although their timestamp is older than their topic's retention
+            (``retention.ms``). The brokers delete them again.
+        limited: Whether the redrive stopped at its limit. Dead letters may remain.
     """
 
     topic: str
@@ -116,11 +116,11 @@ class RedriveResult:
     limited: bool = False
 
     def total(self, name: str) -> int:
-        """The sum of one count over all partitions."""
+        """Return the sum of one count over all partitions."""
         return sum(getattr(partition, name) for partition in self.partitions)
 
     def note(self, counts: PartitionResult, decision: Decision) -> None:
-        """Count what became of a dead letter."""
+        """Count the outcome of a dead letter."""
         self.short_lived += decision.is_short_lived
         if decision.action is Action.SEND:
             counts.sent += 1
@@ -136,7 +136,7 @@ class RedriveResult:
                 self.kept.append(Kept(counts.partition, offset, reason, decision.detail or ""))
 
     def to_json(self) -> dict[str, Any]:
-        """The result as JSON values."""
+        """Return the result as JSON values."""
         names = ("read", "done_before", "left_out", "sent", "parked", "kept", "expired")
         return {
             "topic": self.topic,

@@ -1,4 +1,4 @@
-"""The offset of the group that holds a redrive's progress, with the text beside it."""
+"""The stored offset and commit metadata of the group that stores a redrive's progress."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class StoredOffset:
 
     Args:
         offset: Next offset to read.
-        text: What stands beside it.
+        text: The commit metadata; None if there is none.
     """
 
     offset: int
@@ -22,12 +22,12 @@ class StoredOffset:
 
 
 def read_stored_offset(clients: Clients, group: str, topic: str, partition: int) -> StoredOffset | None:
-    """The group's offset of a partition with the text beside it; None where it has none.
+    """Read the group's offset of a partition and its commit metadata. Return None if the group has no offset.
 
     Raises:
-        BrokerUnavailableError: No answer within the deadline, for example because a transaction that is neither
-            committed nor aborted holds the offset.
-        AuthorizationFailedError: The group may not be read.
+        BrokerUnavailableError: The brokers did not respond within the deadline, for example because an open
+            transaction holds the offset.
+        AuthorizationFailedError: The client is not authorized to read the group.
     """
     (found,) = fetch_stored(
         clients,
@@ -36,5 +36,5 @@ def read_stored_offset(clients: Clients, group: str, topic: str, partition: int)
         isolation="read_committed",
         timeout_s=clients.settings.request_timeout_s,
     )
-    # A negative offset without an error is the protocol's way to say that there is none.
+    # In Kafka's protocol, a negative offset without an error means that there is no offset.
     return None if found.offset < 0 else StoredOffset(found.offset, found.metadata or None)

@@ -1,4 +1,4 @@
-"""The topics that a redrive sends to: described once, created only on purpose."""
+"""Target topics of a redrive. Each is described once; only the parking topic may be created."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from kpipe_platform.kafka.client.clients import Clients
 
 
 class RedriveTopics:
-    """Describes topics, and remembers them.
+    """Describes topics, and caches the descriptions.
 
     Args:
         clients: Clients to use.
         parking_topic: The topic that may be created.
-        parking_partitions: How many partitions it gets; None: it must exist.
-        dry_run: Create nothing; a parking topic that would be created is taken as there.
+        parking_partitions: Number of partitions of a new parking topic. None means that it must exist.
+        dry_run: Create nothing. A parking topic that would be created counts as existing.
     """
 
     def __init__(
@@ -32,10 +32,10 @@ class RedriveTopics:
         self._missing: dict[str, TopicNotFoundError] = {}
 
     def __call__(self, name: str) -> TargetTopic:
-        """The topic.
+        """Describe a topic.
 
         Raises:
-            TopicNotFoundError: It does not exist, and is not to be created.
+            TopicNotFoundError: It does not exist, and may not be created.
         """
         if name in self._missing:
             raise self._missing[name]
@@ -44,7 +44,7 @@ class RedriveTopics:
             try:
                 found = self._known[name] = self._describe(name)
             except TopicNotFoundError as error:
-                # All dead letters of a topic that is gone are kept, and one question is enough.
+                # All dead letters of a deleted topic are kept, and one request is enough.
                 self._missing[name] = error
                 raise
         return found
@@ -64,7 +64,7 @@ class RedriveTopics:
         return self._found(name, described.partitions)
 
     def _create(self, name: str) -> TargetTopic:
-        # What was parked has its old timestamp, and waits for a person.
+        # Parked dead letters keep their old timestamps and must stay until an operator handles them.
         spec = TopicSpec(self._parking_partitions or 1, config={"retention.ms": "-1"})
         if self._dry_run:
             return TargetTopic(name, spec.partitions, TopicLimits())

@@ -1,8 +1,8 @@
-"""The transaction that moves dead letters: their records, and the group's offset of their partition, or neither.
+"""The transaction of a redrive: it writes the records and the group's offset of their partition, or neither.
 
-Fence, compare, begin, produce, offsets, commit, as in `kpipe_platform.kafka.transactions.slice`. The compare of the
-group's offset and of the text beside it is the lock; the transactional id is the one that ``kpipe offsets set``
-fences too.
+The steps are the same as in `kpipe_platform.kafka.transactions.slice`: fence, compare the stored offset, begin,
+produce, send offsets, commit. The comparison of the group's offset and commit metadata acts as the lock. The
+transactional id is the one that ``kpipe offsets set`` also fences.
 """
 
 from __future__ import annotations
@@ -34,32 +34,32 @@ from kpipe_platform.kafka.transactions.slice import COMMIT_DEADLINE_S, abort_beg
 logger = logging.getLogger(__name__)
 
 _PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-# After an aborted failure librdkafka purges what is produced while it resets its sequence numbers. More purges in a
-# row than this have another reason.
+# After a failure and an abort, librdkafka purges records that are produced while it resets its sequence numbers. More
+# consecutive purges than this have another cause.
 _MAX_PURGED = 5
-# How long one record may wait for its acknowledgement, seconds.
+# Seconds to wait for the acknowledgements of a batch.
 _DELIVERY_S = 60.0
 _BATCH_BYTES = 1_000_000
 
 
 class RefusedError(Exception):
-    """The brokers will not take a record of the batch; nothing of the batch was written."""
+    """The brokers refuse a record of the batch; nothing of the batch was written."""
 
 
 class _PurgedError(Exception):
-    """The client threw the batch away while it recovered from an earlier failure."""
+    """The client purged the batch while it recovered from an earlier failure."""
 
 
 class RedriveTransaction:
-    """Sends the dead letters of one partition, batch by batch, each batch in a transaction.
+    """Sends the dead letters of one partition in batches, each in its own transaction.
 
     Args:
         clients: Clients to use.
-        group: The group that holds the progress.
+        group: The consumer group that stores the progress.
         topic: The dead-letter topic.
         partition: Its partition.
         timeout_s: Transaction timeout, seconds.
-        clock: Monotonic seconds.
+        clock: Returns monotonic time in seconds.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class RedriveTransaction:
 
     @property
     def transactional_id(self) -> str:
-        """``{group}/{topic}/{partition}``."""
+        """The transactional id: ``{group}/{topic}/{partition}``."""
         return transactional_id(self._group, [self._range])
 
     @property
@@ -92,28 +92,29 @@ class RedriveTransaction:
         return OffsetRange(self._topic, self._partition, 0, 0)
 
     def open(self) -> StoredOffset | None:
-        """Fence every older redrive of this partition, abort what it left open, and read the group's offset.
+        """Fence every older redrive of this partition, abort its open transaction, and read the group's offset.
 
         Raises:
-            BrokerUnavailableError: No answer within the deadline.
-            AuthorizationFailedError: The transactional id, or the group, may not be used.
+            BrokerUnavailableError: The brokers did not respond within the deadline.
+            AuthorizationFailedError: The client is not authorized to use the transactional id or the group.
         """
         self._producer = initialised(
             self._settings,
             self.transactional_id,
             timeout_s=self._timeout_s,
             producer_settings={
-                # The topic's own limit decides; a larger batch of small records would be refused for its size.
+                # The brokers check record sizes, not the client. `batch.size` keeps batches of small records within
+                # the topics' limits.
                 "message.max.bytes": 1_000_000_000,
                 "batch.size": self._batch_bytes,
                 "compression.type": "lz4",
                 "linger.ms": 5,
-                # Where the partition is not known: the choice of the Java client.
+                # For records without a partition: the same choice as the Java client.
                 "partitioner": "murmur2_random",
             },
             clock=self._clock,
         )
-        # A redrive of an earlier version, which may be at work.
+        # Fence a running redrive of an earlier kpipe version, which used another id.
         initialised(self._settings, dotted_id(self._group, [self._range])).close()
         self._stored = read_stored_offset(self._clients, self._group, self._topic, self._partition)
         return self._stored
@@ -122,18 +123,18 @@ class RedriveTransaction:
         """Write records and move the group's offset, both or neither.
 
         Args:
-            records: What to write; may be none.
+            records: The records to write; may be empty.
             offset: The group's new offset.
-            text: What stands beside it.
-            batch_bytes: The smallest size that the records' topics take.
+            text: The commit metadata.
+            batch_bytes: The smallest size limit of the records' topics, in bytes.
 
         Raises:
-            RefusedError: The brokers will not take a record; nothing was written.
+            RefusedError: The brokers refuse a record; nothing was written.
             OffsetConflictError: Another redrive, or ``kpipe offsets set``, moved the group's offset.
             FencedError: A newer redrive of this partition took over.
-            BrokerUnavailableError: The brokers are away.
-            CommitUnknownError: The commit got no answer, and nobody says whether it took place; the next redrive finds
-                out.
+            BrokerUnavailableError: The brokers are unavailable.
+            CommitUnknownError: The commit request got no response, and it is unknown whether the commit succeeded. The
+                next redrive reads the committed offset.
         """
         if batch_bytes < self._batch_bytes:
             self._batch_bytes = batch_bytes
@@ -152,10 +153,10 @@ class RedriveTransaction:
         self._stored = StoredOffset(offset, text)
 
     def _read_back(self, wanted: StoredOffset, error: CommitUnknownError) -> None:
-        """Take the id over, which ends the commit one way or the other, and look whether it took place.
+        """Fence the transactional id, which completes or aborts the commit, and check whether the commit succeeded.
 
         Raises:
-            CommitUnknownError: It did not, or that is not known.
+            CommitUnknownError: The commit did not succeed, or its outcome is unknown.
         """
         self._close_producer()
         try:
@@ -167,7 +168,7 @@ class RedriveTransaction:
         logger.warning("a commit got no answer; the group's offset says that it took place: %s", wanted.offset)
 
     def _reopen(self) -> None:
-        """A new producer with the present settings; it fences the one before, and nobody in between."""
+        """Open a new producer with the current settings. Check that the group's offset did not change meanwhile."""
         before = self._stored
         self._close_producer()
         self.open()
@@ -256,7 +257,7 @@ class RedriveTransaction:
             self._failures.append(error)
 
     def _served(self, call: Callable[[], int]) -> int:
-        """Serve delivery reports, and take what the client raises meanwhile for a failure."""
+        """Serve delivery reports, and record an exception of the client as a failure."""
         try:
             return served(call)
         except KafkaException as exception:
@@ -272,18 +273,18 @@ class RedriveTransaction:
             left = self._served(lambda: self._own.flush(1.0))
 
     def _failed(self) -> Exception:
-        # A failed batch takes the queued ones with it: the reason is a refusal, if there is one.
+        # If one batch fails, the queued ones fail too. A refusal, if there is one, is the cause.
         error = next((e for e in self._failures if e.code() in REFUSED_CODES), None)
         if error is not None:
             return RefusedError(f"{error.str()} ({error.name()})")
-        # After a fatal error the queued records fail too, with a code that says less than the first.
+        # After a fatal error the queued records fail too, with a less specific code than the first.
         error = next((e for e in self._failures if e.code() in FENCED_CODES), self._failures[0])
         if error.code() in _PURGED:
             return _PurgedError()
         return self._typed(error, "write records")
 
     def _abort(self) -> None:
-        """Abort, if begun. A failure is only logged: whoever opens next aborts what is left."""
+        """Abort the transaction if one is open. A failure is only logged, because the next `open` aborts it."""
         if self._began_at is None:
             return
         self._began_at = None
@@ -316,7 +317,7 @@ class RedriveTransaction:
             del producer
 
     def close(self) -> None:
-        """Let the producer go; an open transaction was aborted before."""
+        """Close the producer. An open transaction was aborted before."""
         self._close_producer()
 
     def __enter__(self) -> RedriveTransaction:

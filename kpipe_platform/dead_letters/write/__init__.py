@@ -1,1 +1,1 @@
-"""From a failed record to the dead letter that fits its topic."""
+"""Build the dead letters of failed records, within the size limit of the dead-letter topic."""

@@ -1,4 +1,4 @@
-"""From a failed record to the dead letter that fits its topic."""
+"""Build the dead letter of a failed record, within the size limit of the dead-letter topic."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Fault, bounded
 
 MAX_RETRIES = 20
-"""Attempts that a dead letter keeps, the last ones: some 15 kB at most."""
+"""Maximum number of retries in a dead letter. The last ones are kept, about 15 kB at most."""
 
 MAX_RULES = 50
-"""Rules that a dead letter names, the first ones."""
+"""Maximum number of failed rules in a dead letter. The first ones are kept."""
 
 MAX_RULE_CHARS = 200
-"""Longest name of a rule that a dead letter keeps."""
+"""Maximum length of a rule's name in a dead letter. Longer names are truncated."""
 
 
 class AnyRange(Protocol):
-    """Offsets ``[start, end)`` of a partition, of whatever class."""
+    """An offset range ``[start, end)`` of a partition, of any class."""
 
     @property
     def topic(self) -> str:
@@ -42,7 +42,7 @@ class AnyRange(Protocol):
 
     @property
     def end(self) -> int:
-        """The offset behind the last one."""
+        """The offset after the last one."""
 
 
 def build_dead_letter(
@@ -56,31 +56,31 @@ def build_dead_letter(
     segments: tuple[Segment, ...] | None = None,
     rules: tuple[str, ...] = (),
 ) -> DeadLetter:
-    """Make the dead letter of a record, as complete as fits.
+    """Build the dead letter of a record, as complete as the size limit allows.
 
-    The payload is never cut. What makes way for it, one after another until the dead letter fits: the
-    stack trace; the message behind its first 200 characters; the envelope's copies of headers and key,
-    which the dead letter's own headers and key hold as well; the attempts; the rules' names. A payload that
-    still does not fit is referred to by coordinates, sizes and checksums, and the envelope says so.
+    The payload is never truncated. Other parts are removed, one after another, until the dead letter fits: the
+    stack trace; the message after its first 200 characters; the envelope's copies of headers and key,
+    which the dead letter's own headers and key also hold; the retries; the names of the rules. A payload that
+    still does not fit is replaced by a reference with coordinates, sizes and checksums, and the envelope records this.
 
     Args:
-        record: The failed record with its original bytes; without an offset for a rejected output record.
-        fault: Why it failed.
-        context: Topic, form, size limit, redaction, and who writes.
-        now_ms: The time, milliseconds since the epoch.
+        record: The failed record with its original bytes. A rejected output record has no offset.
+        fault: Why the record failed.
+        context: Topic, form, size limit, redaction, asset and run.
+        now_ms: The current time, milliseconds since the epoch.
         origin_range: The slice that a record without an offset came from.
-        retries: Attempts that were made with this record alone; they follow those of its slice. The last
+        retries: Retries of this record alone. They follow the retries of its slice. The last
             `MAX_RETRIES` are kept.
-        segments: Steps that this record went through; None: those of its slice.
+        segments: Steps that this record went through. None means the steps of its slice.
         rules: Names of the rules that failed. The first `MAX_RULES` are kept.
 
     Returns:
         The dead letter.
 
     Raises:
-        ConfigError: The redaction hook cannot be imported here.
-        DeadLetterError: It cannot be made small enough, the record holds a value that is not bytes, or the
-            redaction hook failed.
+        ConfigError: The redaction hook cannot be imported in this process.
+        DeadLetterError: The dead letter exceeds the size limit even in its smallest form, the record's key or value is
+            not bytes, or the redaction hook failed.
     """
     record = _with_bytes(record)
     if context.redact is not None:
@@ -95,7 +95,7 @@ def build_dead_letter(
     if len(retries) > MAX_RETRIES:
         retries, omitted = retries[-MAX_RETRIES:], (*omitted, OMITTED_RETRIES)
     if context.redact is not None:
-        # The hook does not see these messages, and they may quote values as the fault's does.
+        # The hook does not process these messages, and they may quote the record's values.
         retries = tuple(replace(retry, message="") for retry in retries)
     if len(rules) > MAX_RULES:
         rules, omitted = rules[:MAX_RULES], (*omitted, OMITTED_RULES)
@@ -132,10 +132,10 @@ def build_dead_letter(
 
 
 def correlation_id(record: KafkaRecord, header: str, origin: OriginRange | None = None) -> str:
-    """The record's correlation id: of its last header of that name, else of its coordinates.
+    """Return the record's correlation id, from its last header of this name, or else from its coordinates.
 
-    Made of coordinates it is the same for every attempt. A record without coordinates gets its slice and a
-    checksum of its bytes.
+    An id from coordinates is the same for every attempt. For a record without an offset, the id consists of its
+    topic or slice and a checksum of its key and value.
     """
     for name, value in reversed(record.headers):
         if name == header and value:

@@ -1,4 +1,4 @@
-"""What all dead letters of one slice share."""
+"""Settings that all dead letters of one slice share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kpipe_platform.kafka.admin.topics import TopicLimits
 from kpipe_platform.kafka.model.sizes import DEFAULT_MAX_RECORD_BYTES
 
 Form: TypeAlias = Literal["envelope", "raw"]
-"""``envelope``: documented JSON around the original bytes. ``raw``: the original bytes and headers."""
+"""``envelope``: a documented JSON object with the original bytes. ``raw``: the original bytes and headers."""
 
 HeaderStyle: TypeAlias = Literal["connect", "spring"]
 """Which error headers to write: Kafka Connect's text headers, Spring Kafka's binary ones."""
@@ -19,7 +19,7 @@ HeaderStyle: TypeAlias = Literal["connect", "spring"]
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterContext:
-    """Where dead letters go, in which form, and who writes them. Pickles: it travels to the writer's tasks.
+    """Destination, form and origin of dead letters. Can be pickled, because it is sent to the writer's tasks.
 
     Args:
         topic: The dead-letter topic.
@@ -28,20 +28,20 @@ class DeadLetterContext:
         group: The asset's consumer group.
         attempt: Number of the run's attempt, from 1.
         form: ``envelope`` or ``raw``.
-        max_record_bytes: The largest record that the dead-letter topic takes (``max.message.bytes``).
-        distribution: Deployment and worker; without it, the group only.
+        max_record_bytes: The largest record that the dead-letter topic accepts (``max.message.bytes``).
+        distribution: Deployment and worker. None means that only the group is recorded.
         header_families: Error headers to write, in this order.
         correlation_header: Header of the original record that holds its correlation id.
         segments: Steps that the slice went through.
-        retries: Attempts that were made before.
-        oversized: What becomes of a payload that does not fit into an envelope: ``reference`` keeps its
-            coordinates, size and checksum, and the source topic has the bytes until retention takes them;
-            ``raw`` writes the original bytes and headers without an envelope if they fit like that, else a
-            reference.
-        redact: Hook that takes out of record and fault what must not be kept, ``package.module:function``; see
-            `kpipe_platform.dead_letters.write.redaction`. None: everything is kept.
-        limits: What the dead-letter topic takes, for the timestamps of dead letters in raw form.
-        compression: How the batches are compressed whose size the dead-letter topic's brokers judge: ``none``,
+        retries: Earlier attempts of the slice.
+        oversized: How to handle a payload that does not fit into an envelope. ``reference`` keeps only its
+            coordinates, sizes and checksums; the source topic has the bytes until retention deletes them.
+            ``raw`` writes the original bytes and headers without an envelope if they fit, and a reference if they
+            do not.
+        redact: Hook that removes confidential data from record and fault, ``package.module:function``; see
+            `kpipe_platform.dead_letters.write.redaction`. None means that everything is kept.
+        limits: Limits of the dead-letter topic, to check the timestamps of dead letters in raw form.
+        compression: Compression of the batches whose size the brokers compare with the topic's limit: ``none``,
             ``gzip``, ``snappy``, ``lz4`` or ``zstd``.
     """
 

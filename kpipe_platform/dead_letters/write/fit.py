@@ -1,4 +1,4 @@
-"""A dead letter, and what makes way for its payload until it fits its topic."""
+"""A dead letter, and the smaller and smaller forms of it that are tried until one fits its topic."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from kpipe_platform.kafka.model.records import Headers, KafkaRecord
 from kpipe_platform.kafka.model.sizes import compressed_size, record_size
 from kpipe_platform.policies.faults import Fault, bounded
 
-# How full a topic's largest record may be by what a compressed one is expected to take.
+# Safety margin: the share of the topic's limit that the estimated compressed size may reach.
 _SURE = 0.9
 
 SHORT_MESSAGE_CHARS = 200
-"""What is left of a fault's message when the dead letter would not fit otherwise."""
+"""Length to which a fault's message is truncated if the dead letter does not fit otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class DeadLetter:
         key: The original key.
         value: The envelope, or the original value.
         headers: The record's own headers in their order, then the error headers.
-        timestamp_ms: The original timestamp in raw form, as Kafka Connect keeps it, if the topic takes it; the time
-            of dead-lettering for an envelope, so that the topic's retention counts from there.
+        timestamp_ms: Milliseconds since the epoch. In raw form the original timestamp, as in Kafka Connect, if the
+            topic accepts it. For an envelope the time of dead-lettering, so that the topic's retention starts then.
     """
 
     topic: str
@@ -56,11 +56,11 @@ class DeadLetter:
 
     @property
     def size_bytes(self) -> int:
-        """Upper bound of what the broker counts against ``max.message.bytes`` without compression."""
+        """Upper bound of the uncompressed size that the broker compares with ``max.message.bytes``."""
         return record_size(self.key, self.value, self.headers)
 
     def fits(self, context: DeadLetterContext) -> bool:
-        """Whether its topic surely takes it: a dead letter that is refused stops the run."""
+        """Return whether the topic is certain to accept it. A rejected dead letter would fail the run."""
         limit = context.max_record_bytes
         if self.size_bytes <= limit or context.compression == "none":
             return self.size_bytes <= limit
@@ -68,36 +68,36 @@ class DeadLetter:
 
 
 class Failure(NamedTuple):
-    """What a dead letter is made of.
+    """The content from which a dead letter is built.
 
     Args:
-        envelope: All that is known, with the record as it may be written.
-        context: Form, header families, and what becomes of an oversized payload.
+        envelope: The complete envelope, with the record as it may be written.
+        context: Form, header families, and how to handle an oversized payload.
     """
 
     envelope: Envelope
     context: DeadLetterContext
 
     def errors(self, record: KafkaRecord, fault: Fault) -> list[tuple[str, bytes | None]]:
-        """The error headers for a record that keeps these headers of its own."""
+        """Return the error headers to add to a record's own headers."""
         return error_headers(record, fault, self.context, self.envelope.origin_range)
 
 
 def raw_letters(failure: Failure) -> Iterator[DeadLetter]:
-    """Original bytes and headers with ever fewer error headers."""
+    """Yield dead letters in raw form, each with fewer error headers than the one before."""
     envelope, context = failure
     record, fault = envelope.original, envelope.fault
     own: Headers = record.headers
     if envelope.redacted:
-        # Behind a mark that the record brought itself, which says nothing of this dead letter.
+        # After a mark of the record itself, which does not apply to this dead letter.
         own = (*own, REDACTED_MARK)
     origin: Headers = ()
     timestamp_ms, kept_ms = record.timestamp_ms, None
     if timestamp_ms is not None and timestamp_ms not in context.limits.times_ms(envelope.dead_lettered_ms):
         timestamp_ms, kept_ms = envelope.dead_lettered_ms, timestamp_ms
     if envelope.origin_range is not None or kept_ms is not None or record.headers or is_envelope(record.value):
-        # Any header of the record may be an error header to a reader, and a rejected output's error headers name its
-        # source. Only a record without headers is sure to be read by those that are added here.
+        # A reader may mistake any header of the record for an error header, and the error headers of a rejected output
+        # name its source. Error headers alone are unambiguous only if the record has no headers of its own.
         origin = (Origin(record.topic, record.partition, record.offset, len(record.headers), kept_ms).to_header(),)
 
     def letter(errors: list[tuple[str, bytes | None]]) -> DeadLetter:
@@ -109,7 +109,7 @@ def raw_letters(failure: Failure) -> Iterator[DeadLetter]:
 
 
 def envelope_letters(failure: Failure) -> Iterator[DeadLetter]:
-    """Envelopes with ever less beside the payload, then with a reference to it."""
+    """Yield dead letters with smaller and smaller envelopes, and finally with a reference to the payload."""
     envelope, context = failure
     record, fault = envelope.original, envelope.fault
 
@@ -117,7 +117,7 @@ def envelope_letters(failure: Failure) -> Iterator[DeadLetter]:
         described = record if own is record.headers else replace(record, headers=())
         headers = (*own, *failure.errors(described, envelope.fault))
         if headers and headers[-1][0] == ORIGIN_HEADER:
-            # The record's own, which must not be the last one: it would be taken for this dead letter's.
+            # The record's own header must not be last: it would be mistaken for this dead letter's.
             headers = (*headers, (ORIGIN_HEADER, None))
         return DeadLetter(context.topic, key, encode_envelope(envelope), headers, envelope.dead_lettered_ms)
 
@@ -154,7 +154,7 @@ def envelope_letters(failure: Failure) -> Iterator[DeadLetter]:
 
 
 def _shrunk(fault: Fault) -> Iterator[tuple[Fault, tuple[str, ...]]]:
-    """The fault, then with less and less text, and what each time is left out."""
+    """Yield the fault, then the fault with less text, each with the names of the omitted parts."""
     omitted: tuple[str, ...] = ()
     yield fault, omitted
     if fault.stacktrace is not None:

@@ -1,4 +1,4 @@
-"""Error headers of dead letters, in the families that tools in the field read.
+"""Error headers of dead letters, in the formats of Kafka Connect and Spring Kafka.
 
 Source: Kafka Connect ``DeadLetterQueueReporter``; Spring Kafka ``DeadLetterPublishingRecoverer``.
 """
@@ -25,7 +25,7 @@ _STAGES = {
     Component.DESTINATION: b"KAFKA_PRODUCE",
     Component.DEAD_LETTER: b"KAFKA_PRODUCE",
 }
-"""Names of Connect's ``Stage`` for our components."""
+"""Kafka Connect's ``Stage`` names of kpipe's components."""
 
 _TIMESTAMP_TYPES = {"create_time": b"CreateTime", "log_append_time": b"LogAppendTime"}
 
@@ -33,13 +33,13 @@ _TIMESTAMP_TYPES = {"create_time": b"CreateTime", "log_append_time": b"LogAppend
 def error_headers(
     record: KafkaRecord, fault: Fault, context: DeadLetterContext, origin: OriginRange | None = None
 ) -> HeaderList:
-    """The error headers of the context's families, without the record's own headers.
+    """Return the error headers of the context's families, without the record's own headers.
 
     Args:
-        record: The record that failed. A header that it has already keeps its place and its value.
-        fault: Why.
-        context: Who says so, and which families to write.
-        origin: Slice of a record whose own coordinates are not known.
+        record: The record that failed. Headers that it already has keep their position and value.
+        fault: Why it failed.
+        context: The asset, run and group, and the families to write.
+        origin: The slice of a record whose own coordinates are unknown.
 
     Returns:
         Header pairs.
@@ -54,10 +54,10 @@ def error_headers(
 def connect_headers(
     record: KafkaRecord, fault: Fault, context: DeadLetterContext, origin: OriginRange | None = None
 ) -> HeaderList:
-    """Kafka Connect's ``__connect.errors.*`` headers: UTF-8 text, none for what is not known.
+    """Return Kafka Connect's ``__connect.errors.*`` headers as UTF-8 text, without those of unknown values.
 
     An existing header of the same name is not overwritten, so that the first failure of a record stays
-    visible. ``connector.name`` is the asset, ``task.id`` the run, ``stage`` Connect's name for the component.
+    visible. ``connector.name`` is the asset, ``task.id`` the run, and ``stage`` Connect's name for the component.
     """
     topic, partition = (origin.topic, origin.partition) if origin is not None else (record.topic, record.partition)
     headers: HeaderList = [
@@ -79,10 +79,10 @@ def connect_headers(
 def spring_headers(
     record: KafkaRecord, fault: Fault, context: DeadLetterContext, origin: OriginRange | None = None
 ) -> HeaderList:
-    """Spring Kafka's ``kafka_dlt-*`` headers: numbers as big-endian binary, the rest as UTF-8 text.
+    """Return Spring Kafka's ``kafka_dlt-*`` headers: numbers as big-endian binary, the rest as UTF-8 text.
 
-    Existing coordinates are kept, because the first ones count; the exception is added behind an existing
-    one, because the last one counts.
+    Existing coordinates are kept, because readers use the first ones. The exception is added after existing
+    ones, because readers use the last one.
     """
     topic, partition = (origin.topic, origin.partition) if origin is not None else (record.topic, record.partition)
     originals: HeaderList = [
@@ -105,7 +105,7 @@ def spring_headers(
 
 
 def coordinate_headers(headers: Iterable[tuple[str, bytes | None]]) -> HeaderList:
-    """Of error headers those that say where the record was and which exception it met: the least to keep."""
+    """Return only the error headers with the record's coordinates and exception class: the minimum to keep."""
     ends = ("topic", "partition", "offset", "exception.class.name", "exception-fqcn")
     return [pair for pair in headers if pair[0].endswith(ends)]
 
@@ -115,7 +115,7 @@ def _names(record: KafkaRecord, prefix: str) -> set[str]:
 
 
 def _text(value: str | int | None) -> bytes | None:
-    # Half of a surrogate pair cannot be UTF-8; it is shown as its escape.
+    # A lone surrogate has no UTF-8 form; it becomes a backslash escape.
     return None if value is None else str(value).encode("utf-8", "backslashreplace")
 
 

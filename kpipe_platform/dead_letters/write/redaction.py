@@ -1,8 +1,8 @@
-"""The user's hook that takes out of a dead letter what must not be kept there.
+"""The user's redaction hook, which removes confidential data from a record before it is dead-lettered.
 
-A dead-letter topic is often read by more people, and kept for longer, than its source. The hook is named by text,
-``package.module:function``, because it is configuration and because each of the writer's processes imports it for
-itself.
+A dead-letter topic is often read by more people, and retained for longer, than its source. The hook is named by a
+string, ``package.module:function``, because it is part of the configuration and because each of the writer's processes
+imports it separately.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Fault
 
 Redact: TypeAlias = Callable[[KafkaRecord, Fault], KafkaRecord | tuple[KafkaRecord, Fault]]
-"""Takes the record with its original bytes and the fault; returns what may be written of the record, or of both.
+"""Takes the record with its original bytes, and the fault. Returns the redacted record, or both redacted.
 
 A fault's message and stack trace may quote the record's values, so most hooks return both.
 """
 
 
-# One hook an IO manager; a wrong path is not remembered, so that a corrected module is found by the next run.
+# Each IO manager has at most one hook. Failures are not cached, so the next run finds a corrected module.
 @lru_cache(maxsize=64)
 def load_redaction(path: str) -> Redact:
-    """Import the hook; once in each process.
+    """Import the hook. Cached: each process imports it once.
 
     Args:
         path: ``package.module:function``.
@@ -38,7 +38,7 @@ def load_redaction(path: str) -> Redact:
         The hook.
 
     Raises:
-        ConfigError: There is no such function, its module does not import, or it cannot be called.
+        ConfigError: The function does not exist, its module cannot be imported, or it is not callable.
     """
     module_name, colon, function_name = path.partition(":")
     if not (module_name and colon and function_name):
@@ -62,26 +62,26 @@ def load_redaction(path: str) -> Redact:
 
 
 def redacted(record: KafkaRecord, fault: Fault, path: str) -> tuple[KafkaRecord, Fault]:
-    """What the hook leaves of a record and its fault.
+    """Apply the hook to a record and its fault.
 
     Args:
         record: The failed record with its original bytes.
         fault: Why it failed.
-        path: The hook.
+        path: The hook, ``package.module:function``.
 
     Returns:
         Record and fault as they may be written.
 
     Raises:
-        ConfigError: The hook cannot be had.
-        DeadLetterError: It raised, or returned something else than a record at the same coordinates, with a fault or
-            without. The unredacted record is never written instead.
+        ConfigError: The hook cannot be loaded.
+        DeadLetterError: The hook raised an exception, or did not return a record at the same coordinates, with or
+            without a fault. The unredacted record is never written instead.
     """
     hook = load_redaction(path)
     try:
         result = hook(record, fault)
     except Exception as error:  # noqa: BLE001  # the user's code may raise anything
-        # Not its message: that may quote what it was to take out.
+        # Without the exception's message, which may quote the confidential data.
         line = traceback.extract_tb(error.__traceback__)[-1]
         what = f"raised {type(error).__name__} in {line.name} ({PurePath(line.filename).name}, line {line.lineno})"
         raise _failed(record, path, what) from None
@@ -94,9 +94,9 @@ def redacted(record: KafkaRecord, fault: Fault, path: str) -> tuple[KafkaRecord,
 
 
 def without_message(fault: Fault) -> Fault:
-    """A fault as logs and metadata show it where a hook is set: its message and stack trace may quote the record.
+    """Return a fault for logs and metadata when a hook is set, without its message, field and stack trace.
 
-    A dead letter has what the hook left of them.
+    They may quote the record. A dead letter has them in redacted form.
     """
     message = f"{fault.kind} (its message is not shown, because a redaction hook is set)"
     return replace(fault, message=message, field=None, stacktrace=None)

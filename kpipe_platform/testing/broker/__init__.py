@@ -1,1 +1,1 @@
-"""A real Kafka cluster in child processes: settings, data folder, nodes, and the service of `kpipe broker`."""
+"""A real Kafka cluster in child processes: settings, data folder, nodes, and the service behind `kpipe broker`."""

@@ -1,4 +1,4 @@
-"""The nodes of the embedded cluster together: ports, settings, formatting, start and stop."""
+"""All nodes of the embedded cluster: ports, settings, formatting, start and stop."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ logger = logging.getLogger(__name__)
 
 _PORT_TRIES = 3
 _BIND_CLASH = ("Address already in use", "BindException")
-# A clean shutdown takes half a second; with several brokers the last ones may wait for a lost quorum.
+# A clean shutdown takes half a second. With several brokers, the last ones may wait for a quorum that is lost.
 _STOP_DEADLINE_S = 15.0
 
 
 class BrokerCluster:
-    """The nodes over one data folder; see `kpipe_platform.testing.broker.embedded.EmbeddedBroker` for the arguments.
+    """The nodes of one data folder; see `kpipe_platform.testing.broker.embedded.EmbeddedBroker` for the arguments.
 
     Args:
         data: The opened folder.
         jvm: How to start brokers.
-        settings: Broker settings that win over the defaults.
+        settings: Broker settings that override the defaults.
         listeners: Additional listeners.
-        port: Plain port of the first broker, or None.
-        detached: Outlive this process.
-        ready_deadline_s: Seconds for becoming ready.
+        port: Port of the first broker's plaintext listener. None means a free port.
+        detached: Keep the brokers running after this process ends.
+        ready_deadline_s: Maximum seconds to wait for the brokers to become ready.
 
     Raises:
-        ConfigError: Another cluster runs on the folder.
+        ConfigError: Another cluster uses the folder.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class BrokerCluster:
                 raise ConfigError(msg, fix="stop it, or choose another folder", pid=other.pid)
 
     def listener(self, name: str) -> str:
-        """Addresses of one listener on every node."""
+        """Return the addresses of one listener on every node."""
         names = list(self.ports[0].listeners)
         if name not in names:
             msg = f"The embedded broker has no listener {name!r}, only {', '.join(names)}."
@@ -81,7 +81,7 @@ class BrokerCluster:
             format_options: JVM options for formatting.
 
         Raises:
-            BrokerStartError: They did not become ready.
+            BrokerStartError: The nodes did not become ready.
         """
         for tries_left in reversed(range(_PORT_TRIES)):
             self.ports = self._choose_ports()
@@ -99,13 +99,13 @@ class BrokerCluster:
         self.data.remember(self.ports)
 
     def start_nodes(self, which: Sequence[int]) -> None:
-        """Start some nodes and wait until all that run are ready.
+        """Start some nodes and wait until all running nodes are ready.
 
         Args:
             which: Node ids.
 
         Raises:
-            BrokerStartError: They did not become ready.
+            BrokerStartError: The nodes did not become ready.
         """
         end = time.monotonic() + self._ready_deadline_s
         for node in which:
@@ -120,17 +120,17 @@ class BrokerCluster:
                     code = "" if node.returncode is None else f" with exit code {node.returncode}"
                     raise _start_error(f"Broker {node.node} ended{code} while it started.", node)
 
-        # A node that was killed a moment ago is still listed, until its session is over.
+        # A node that was just killed is still listed until its session expires.
         if not await_brokers(self.data.cluster_id, ports, end, check, exact=len(running) == len(self.nodes)):
             what = f"The embedded broker was not ready within {self._ready_deadline_s:.0f} s."
             raise _start_error(what, started[0])
 
     def stop_node(self, node: int) -> None:
-        """Shut one node down cleanly."""
+        """Shut down one node cleanly."""
         self.nodes[node].stop(_STOP_DEADLINE_S)
 
     def shut_down(self) -> None:
-        """Shut all nodes down cleanly, at the same time."""
+        """Shut down all nodes cleanly, at the same time."""
         for node in self.nodes:
             node.terminate()
         end = time.monotonic() + _STOP_DEADLINE_S
@@ -138,12 +138,12 @@ class BrokerCluster:
             node.stop(max(0.0, end - time.monotonic()))
 
     def kill(self) -> None:
-        """End all nodes by SIGKILL."""
+        """Kill all nodes with SIGKILL."""
         for node in self.nodes:
             node.kill()
 
     def restart(self, settings: Mapping[str, str]) -> None:
-        """Shut all nodes down and start them with these settings, on the same ports."""
+        """Shut down all nodes and start them with these settings, on the same ports."""
         self.shut_down()
         self._settings = settings
         self._configure()
@@ -176,7 +176,7 @@ class BrokerCluster:
             node.configure(node_settings(node.node, self.ports, node.data_dir, self._listeners, self._settings))
 
     def _format(self, options: Sequence[str]) -> None:
-        # All at once, because most of it is starting a JVM.
+        # In parallel, because most of the time is the start of a JVM.
         with ExitStack() as stack:
             begun = [(each, each.begin_format(self.data.cluster_id, options)) for each in self.nodes]
             tools = [(node, stack.enter_context(tool)) for node, tool in begun if tool is not None]

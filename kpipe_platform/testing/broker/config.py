@@ -1,4 +1,4 @@
-"""The embedded broker's settings: pure text, no process."""
+"""Build the embedded broker's settings as text. Starts no process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["LOG4J2_CONFIG", "PLAINTEXT", "NodePorts", "node_settings", "properti
 PLAINTEXT = "PLAINTEXT"
 _CONTROLLER = "CONTROLLER"
 
-# What the embedded broker decides itself; a setting of these would make it another broker than it believes.
+# Settings that the embedded broker sets itself. Overriding them would contradict its own state.
 _OWN = frozenset(
     {
         "advertised.listeners",
@@ -55,15 +55,15 @@ class NodePorts:
     """Loopback ports of one node.
 
     Attributes:
-        listeners: Port by listener name; ``PLAINTEXT`` and the additional ones.
-        controller: Port that the controllers talk on.
+        listeners: Port by listener name: ``PLAINTEXT`` and the additional listeners.
+        controller: Port of the controller listener.
     """
 
     listeners: Mapping[str, int]
     controller: int
 
     def all(self) -> list[int]:
-        """Every port of the node."""
+        """Return all ports of the node."""
         return [*self.listeners.values(), self.controller]
 
 
@@ -74,20 +74,20 @@ def node_settings(
     listeners: Sequence[BrokerListener] = (),
     overrides: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Settings of one node of a cluster in which every node is a broker and a controller.
+    """Return the settings of one node of a cluster in which every node is a broker and a controller.
 
     Args:
         node: Node id and index into ``nodes``.
         nodes: Ports of all nodes.
         data_dir: Folder for the node's data.
         listeners: Additional listeners.
-        overrides: Broker settings that win over the defaults here.
+        overrides: Broker settings that override the defaults.
 
     Returns:
         The contents of ``server.properties``.
 
     Raises:
-        ConfigError: An override touches what the embedded broker decides itself.
+        ConfigError: An override changes a setting that the embedded broker sets itself.
     """
     overrides = overrides or {}
     taken = sorted(_OWN.intersection(overrides))
@@ -121,7 +121,7 @@ def _defaults(brokers: int) -> dict[str, str]:
     in_sync = str(1 if brokers == 1 else brokers - 1)
     return {
         "auto.create.topics.enable": "false",
-        # Internal topics fit the number of brokers, and are small: each of their partitions costs start-up
+        # Internal topics are replicated to all brokers, and have few partitions: each partition costs startup
         # time and open files.
         "offsets.topic.num.partitions": "5",
         "offsets.topic.replication.factor": replicas,
@@ -131,11 +131,11 @@ def _defaults(brokers: int) -> dict[str, str]:
         "share.coordinator.state.topic.num.partitions": "5",
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": in_sync,
-        # Kafka waits 3 s for more members of a new group; there are seldom any here.
+        # Kafka's default is to wait 3 s for more members of a new group. Here there are rarely any.
         "group.initial.rebalance.delay.ms": "0",
-        # A new broker is let in by a heartbeat: Kafka's 2 s would be most of the start.
+        # A new broker is unfenced by a heartbeat. Kafka's default of 2 s would be most of the startup time.
         "broker.heartbeat.interval.ms": "500",
-        # A broker that was killed is let in again only when its old session is over: 9 s in Kafka.
+        # A killed broker can rejoin only after its old session expires. Kafka's default is 9 s.
         "broker.session.timeout.ms": "4000",
         # Threads and buffers for a few clients on a small machine. The cleaner's default buffer of 128 MB
         # would be half of the heap.

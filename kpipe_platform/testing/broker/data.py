@@ -1,4 +1,4 @@
-"""The embedded broker's folder: what is in it, and what may be deleted."""
+"""The embedded broker's folder: its contents, and which of them may be deleted."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ class BrokerData:
     """An opened folder.
 
     Attributes:
-        root: The folder; each node has ``node-N`` in it.
+        root: The folder. Each node has a subfolder ``node-N``.
         cluster_id: Kafka's id of the cluster.
         brokers: Number of nodes.
-        throw_away: Whether `remove` deletes the data. Data that was there before is never thrown away.
-        made: Whether the folder itself was made by opening it.
-        ports: Ports of the last run, or none; taken again when they are free, so that clients find it.
+        throw_away: Whether `remove` deletes the data. Data from before the start is never deleted.
+        made: Whether opening the folder created it.
+        ports: Ports of the last run; empty if there are none. Reused if they are free, so that clients keep their
+            addresses.
     """
 
     root: Path
@@ -42,16 +43,16 @@ class BrokerData:
 
     @classmethod
     def open(cls, root: Path | None, *, brokers: int, keep: bool) -> BrokerData:
-        """Open a folder, or make one.
+        """Open a folder, or create one.
 
         Args:
-            root: The folder; None for a new temporary one.
+            root: The folder. None means a new temporary folder.
             brokers: Number of nodes.
             keep: Keep the data when the broker is stopped.
 
         Raises:
-            ConfigError: The folder holds something else, or the data of another number of brokers.
-            EnvironmentSetupError: The folder cannot be made.
+            ConfigError: The folder contains other files, or the data of a different number of brokers.
+            EnvironmentSetupError: The folder cannot be created.
         """
         try:
             if root is None:
@@ -88,25 +89,25 @@ class BrokerData:
         return cls(marker.parent, cluster_id, brokers, throw_away=False, made=False, ports=ports)
 
     def node_folder(self, node: int) -> Path:
-        """Folder of one node."""
+        """Return the folder of one node."""
         return self.root / f"node-{node}"
 
     def log_path(self, node: int) -> Path:
-        """Log file of one node."""
+        """Return the log file of one node."""
         return self.node_folder(node) / "kafka.log"
 
     def pid_file(self, node: int) -> Path:
-        """File that identifies one node's process while it runs."""
+        """Return the file that identifies one node's process while it runs."""
         return self.node_folder(node) / "kafka.pid"
 
     def orphan_folder(self, node: int) -> Path | None:
-        """What may be deleted once nobody is left to stop the node."""
+        """Return the folder to delete if the node is orphaned. None if the data is kept."""
         if not self.throw_away:
             return None
         return self.root if self.made else self.node_folder(node)
 
     def remember(self, ports: tuple[NodePorts, ...]) -> None:
-        """Write down the ports of this run."""
+        """Store the ports of this run."""
         fields = {
             "cluster_id": self.cluster_id,
             "brokers": self.brokers,
@@ -115,10 +116,10 @@ class BrokerData:
         (self.root / _MARKER).write_text(json.dumps(fields, indent=1), encoding="utf-8")
 
     def remove(self, *, keep_logs: bool = False) -> None:
-        """Delete the data, when it may be thrown away.
+        """Delete the data if ``throw_away`` is set.
 
         Args:
-            keep_logs: Leave the nodes' logs and settings, to find out why a start failed.
+            keep_logs: Keep the nodes' logs and settings, to find out why a start failed.
         """
         if not self.throw_away:
             return
@@ -132,8 +133,8 @@ class BrokerData:
 
 
 def _new_cluster_id() -> str:
-    # Kafka's form of a UUID: 22 characters of URL-safe base64, which its tools take for an option when they
-    # begin with a dash.
+    # Kafka's form of a UUID: 22 characters of URL-safe base64. Its tools would parse an id that begins with a dash as
+    # an option.
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):

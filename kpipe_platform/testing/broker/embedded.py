@@ -1,4 +1,4 @@
-"""A real Apache Kafka cluster in child processes: for tests, examples and a developer's machine."""
+"""A real Apache Kafka cluster in child processes, for tests, examples and a developer's machine."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _MAX_BROKERS = 3
 class EmbeddedBroker:
     """An Apache Kafka cluster on this machine (KRaft; each node is broker and controller).
 
-    It listens on the loopback interface only. Its jars are fetched once, see `kpipe_platform.jvm.jars`. It
-    ends with this process, however that ends, unless ``detached``. Broker ids are 0, 1 and 2.
+    It listens on the loopback interface only. Its jars are downloaded once, see `kpipe_platform.jvm.jars`. It
+    stops when this process ends for any reason, unless ``detached``. Broker ids are 0, 1 and 2.
 
-    Topics are not made automatically, and deleting old records is Kafka's default of a week: a topic for
+    Topics are not created automatically. Retention is Kafka's default of a week, so a topic for
     records with old timestamps needs ``retention.ms=-1``.
 
     Args:
         brokers: Number of brokers, 1 to 3. Internal topics are replicated to all.
-        data_dir: Folder for data, settings and logs; a temporary one by default. With the data of an earlier
-            run in it, the cluster goes on with them, and on the same ports where they are free.
-        keep_data: Keep the data when stopped. Data that was there before the start is kept in any case.
-        settings: Broker settings that win over the defaults.
-        extra_listeners: SASL or TLS listeners beside the plain one.
-        heap_mb: Largest heap of each broker, MB.
-        ready_deadline_s: Seconds for becoming ready.
-        port: Plain port of the first broker; one that is free by default.
-        detached: Outlive this process.
-        class_archive: Start faster with an archive of Kafka's classes, made at the first start (10 s, once).
-        jvm_options: Further JVM options.
-        progress: Called with a line of text for each step; details are indented.
+        data_dir: Folder for data, settings and logs. Default: a temporary folder. If it contains the data of an
+            earlier run, the cluster continues with that data, and on the same ports if they are free.
+        keep_data: Keep the data when stopped. Data from before the start is always kept.
+        settings: Broker settings that override the defaults.
+        extra_listeners: Additional SASL or TLS listeners.
+        heap_mb: Maximum heap of each broker, MB.
+        ready_deadline_s: Maximum seconds to wait for the brokers to become ready.
+        port: Port of the first broker's plaintext listener. Default: a free port.
+        detached: Keep the brokers running after this process ends.
+        class_archive: Start faster with an archive of Kafka's classes, created at the first start (10 s, once).
+        jvm_options: Additional JVM options.
+        progress: Called with a line of text for each step. Details are indented.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class EmbeddedBroker:
 
     @property
     def bootstrap_servers(self) -> str:
-        """Addresses of the plain listeners, ``host:port`` separated by commas."""
+        """Addresses of the plaintext listeners, ``host:port`` separated by commas."""
         return self.listener(PLAINTEXT)
 
     @property
@@ -118,11 +118,11 @@ class EmbeddedBroker:
 
     @property
     def pids(self) -> list[int | None]:
-        """Process id of each broker's JVM; None for a broker that does not run."""
+        """Process id of each broker's JVM. None for a broker that is not running."""
         return [node.pid for node in self._cluster.nodes]
 
     def listener(self, name: str) -> str:
-        """Addresses of one listener on every broker.
+        """Return the addresses of one listener on every broker.
 
         Args:
             name: ``PLAINTEXT``, or the name of an additional listener.
@@ -131,7 +131,7 @@ class EmbeddedBroker:
             ``host:port`` separated by commas.
 
         Raises:
-            ConfigError: There is no listener of that name.
+            ConfigError: There is no listener with this name.
         """
         return self._cluster.listener(name)
 
@@ -139,9 +139,9 @@ class EmbeddedBroker:
         """Start all brokers and wait until they are ready.
 
         Raises:
-            BrokerStartError: They did not become ready; the message has the end of the log.
-            ConfigError: A setting is not allowed, or the data folder holds something else.
-            EnvironmentSetupError: No Java, or Kafka's jars cannot be fetched.
+            BrokerStartError: The brokers did not become ready. The message contains the end of the log.
+            ConfigError: A setting is not allowed, or the data folder contains other files.
+            EnvironmentSetupError: Java is not installed, or Kafka's jars cannot be downloaded.
         """
         if self._running is not None:
             msg = "the embedded broker was started already"
@@ -168,9 +168,9 @@ class EmbeddedBroker:
         logger.info("Kafka is ready at %s, data in %s", self.bootstrap_servers, data.root)
 
     def stop(self) -> None:
-        """Stop all brokers; nothing happens when they were not started.
+        """Stop all brokers. Do nothing if they are not running.
 
-        Data to be thrown away is not worth a clean shutdown: those brokers are killed, which takes no time.
+        If the data is deleted anyway, the brokers are killed, which is faster than a clean shutdown.
         """
         cluster, self._running = self._running, None
         if cluster is None:
@@ -179,24 +179,24 @@ class EmbeddedBroker:
             cluster.kill()
         else:
             cluster.shut_down()
-            # A folder that was made for this run is where the next one finds the data.
+            # The next start finds the data in the folder that was created for this run.
             self._data_dir = cluster.data.root
         cluster.data.remove()
 
     def restart(self, settings: Mapping[str, str] | None = None) -> None:
-        """Shut all brokers down and start them again, with the same data and on the same ports.
+        """Shut down all brokers and start them again, with the same data and on the same ports.
 
         Args:
             settings: Broker settings to add or change from now on.
 
         Raises:
-            BrokerStartError: They did not become ready again.
+            BrokerStartError: The brokers did not become ready again.
         """
         self._settings |= settings or {}
         self._cluster.restart(self._settings)
 
     def stop_broker(self, broker: int) -> None:
-        """Shut one broker down cleanly and wait until it is gone.
+        """Shut down one broker cleanly and wait until its process has ended.
 
         Args:
             broker: Its id, from 0.
@@ -204,7 +204,7 @@ class EmbeddedBroker:
         self._cluster.stop_node(broker)
 
     def kill_broker(self, broker: int) -> None:
-        """End one broker by SIGKILL, as a crash would, and wait until it is gone.
+        """Kill one broker with SIGKILL, as in a crash, and wait until its process has ended.
 
         Args:
             broker: Its id, from 0.
@@ -212,13 +212,13 @@ class EmbeddedBroker:
         self._cluster.nodes[broker].kill()
 
     def start_broker(self, broker: int) -> None:
-        """Start one broker again, on its old port, and wait until all that run list it.
+        """Start one broker again, on its old port, and wait until all running brokers list it.
 
         Args:
             broker: Its id, from 0.
 
         Raises:
-            BrokerStartError: It did not become ready.
+            BrokerStartError: The broker did not become ready.
         """
         self._cluster.start_nodes([broker])
 
@@ -240,5 +240,5 @@ class EmbeddedBroker:
             self._progress("Preparing Kafka for fast starts, once (about ten seconds)")
         with EmbeddedBroker(class_archive=False, jvm_options=options) as broker:
             exercise(broker.bootstrap_servers)
-            # Only a clean end writes the archive.
+            # The JVM writes the archive only at a clean exit.
             broker.stop_broker(0)

@@ -1,4 +1,4 @@
-"""Additional listeners of the embedded broker: SASL and TLS beside the plain one."""
+"""Additional SASL and TLS listeners of the embedded broker."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _JAAS = "org.apache.kafka.common.security"
 
 @dataclass(frozen=True)
 class TlsFiles:
-    """A broker's certificate, and whom it trusts.
+    """A broker's certificate, and the client certificates that it trusts.
 
     Attributes:
-        keystore: PKCS12 file with the broker's key and certificate, as ``keytool -genkeypair`` writes it. For
-            clients to accept it, the certificate has the subject alternative name ``ip:127.0.0.1``.
+        keystore: PKCS12 file with the broker's key and certificate, as written by ``keytool -genkeypair``. Clients
+            accept the certificate only if it has the subject alternative name ``ip:127.0.0.1``.
         password: Password of the keystore, of its key and of the truststore.
-        truststore: PKCS12 file with the certificates of clients; only for ``client_auth``.
-        client_auth: Whether clients must show a certificate of their own.
+        truststore: PKCS12 file with the certificates of clients. Only for ``client_auth``.
+        client_auth: Whether clients must present a certificate.
     """
 
     keystore: Path
@@ -53,14 +53,14 @@ class TlsFiles:
 
 @dataclass(frozen=True)
 class BrokerListener:
-    """One more listener that every broker opens on a loopback port of its own.
+    """An additional listener, for which every broker opens its own loopback port.
 
     Attributes:
-        name: Its name, by which `EmbeddedBroker.listener` finds it; letters, digits and underscores.
-        security_protocol: What it speaks.
-        settings: Broker settings of this listener alone, without the prefix ``listener.name.{name}.``.
-        scram_users: Users and passwords that are stored in the cluster for the SCRAM mechanisms.
-        scram_mechanisms: SCRAM mechanisms that each of the users is stored for.
+        name: Its name for `EmbeddedBroker.listener`. Letters, digits and underscores.
+        security_protocol: Its security protocol.
+        settings: Broker settings of this listener only, without the prefix ``listener.name.{name}.``.
+        scram_users: Users and passwords to store in the cluster for the SCRAM mechanisms.
+        scram_mechanisms: SCRAM mechanisms for which each user is stored.
     """
 
     name: str
@@ -83,13 +83,13 @@ class BrokerListener:
         tls: TlsFiles | None = None,
         name: str | None = None,
     ) -> BrokerListener:
-        """A listener that asks for a user name and a password.
+        """Create a listener that requires a user name and a password.
 
         Args:
-            users: Passwords by user name; valid for every mechanism.
+            users: Passwords by user name, valid for every mechanism.
             mechanisms: ``PLAIN``, ``SCRAM-SHA-256`` and ``SCRAM-SHA-512``, or some of them.
-            tls: Makes it ``SASL_SSL`` instead of ``SASL_PLAINTEXT``.
-            name: Name; the security protocol's by default.
+            tls: The broker's certificate. With it, the protocol is ``SASL_SSL`` instead of ``SASL_PLAINTEXT``.
+            name: Name of the listener. Default: the name of the security protocol.
         """
         protocol: SecurityProtocol = "SASL_PLAINTEXT" if tls is None else "SASL_SSL"
         settings = {"sasl.enabled.mechanisms": ",".join(mechanisms)}
@@ -105,11 +105,11 @@ class BrokerListener:
 
     @classmethod
     def ssl(cls, tls: TlsFiles, *, name: str | None = None) -> BrokerListener:
-        """A listener that speaks TLS.
+        """Create a TLS listener.
 
         Args:
-            tls: The broker's certificate and whom it trusts.
-            name: Name; ``SSL`` by default.
+            tls: The broker's certificate, and the client certificates that it trusts.
+            name: Name of the listener. Default: ``SSL``.
         """
         return cls(name or "SSL", "SSL", tls.settings())
 

@@ -17,19 +17,19 @@ from kpipe_platform.testing.broker.data import BrokerData
 
 __all__ = ["BrokerJvm", "BrokerNode"]
 
-# Formatting is half a second of work; a minute means that it hangs.
+# Formatting takes half a second. After a minute, the tool is assumed to hang.
 _FORMAT_DEADLINE_S = 60.0
 
 
 @dataclass(frozen=True)
 class BrokerJvm:
-    """How the programs in Kafka's jars are started.
+    """Builds the commands that start the programs in Kafka's jars.
 
     Attributes:
-        java: The Java to run.
+        java: The Java installation to use.
         jars: The broker's jars.
-        heap_mb: Largest heap of a broker, MB.
-        options: Further JVM options.
+        heap_mb: Maximum heap of a broker, MB.
+        options: Additional JVM options.
     """
 
     java: JavaInstall
@@ -38,7 +38,7 @@ class BrokerJvm:
     options: Sequence[str] = field(default_factory=tuple)
 
     def broker(self, log4j2: Path, properties: Path) -> list[str]:
-        """Command of a broker."""
+        """Return the command of a broker."""
         return self._command(
             [f"-Xmx{self.heap_mb}m", "-XX:+ExitOnOutOfMemoryError", *self.options],
             log4j2,
@@ -46,7 +46,7 @@ class BrokerJvm:
         )
 
     def storage_tool(self, log4j2: Path, *arguments: str, options: Sequence[str] = ()) -> list[str]:
-        """Command of Kafka's storage tool: too short a life for the optimising compiler."""
+        """Return the command of Kafka's storage tool. It runs too briefly to benefit from the optimizing compiler."""
         return self._command(
             ["-XX:TieredStopAtLevel=1", "-Xmx128m", *options],
             log4j2,
@@ -54,8 +54,8 @@ class BrokerJvm:
         )
 
     def _command(self, options: list[str], log4j2: Path, main: list[str]) -> list[str]:
-        # The serial collector starts fastest and is no slower on heaps this small. Performance counters in
-        # shared memory serve only jstat.
+        # The serial garbage collector starts fastest and is no slower on heaps this small. Performance counters in
+        # shared memory are only for jstat.
         flags = ["-XX:+UseSerialGC", "-XX:-UsePerfData", "-Djava.awt.headless=true"]
         logging = f"-Dlog4j2.configurationFile={log4j2}"
         return [
@@ -74,9 +74,9 @@ class BrokerNode:
 
     Args:
         node: Node id.
-        data: The cluster's folder, in which the node has one: settings, log, pid file, and data below.
-        jvm: How to start it.
-        detached: Whether it outlives this process.
+        data: The cluster's folder. The node's subfolder contains its settings, log, pid file and data.
+        jvm: How to start the broker.
+        detached: Whether the broker keeps running after this process ends.
     """
 
     def __init__(
@@ -105,23 +105,23 @@ class BrokerNode:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the broker's JVM; None while it does not run."""
+        """Process id of the broker's JVM. None while it is not running."""
         return self._process.pid
 
     @property
     def returncode(self) -> int | None:
-        """Exit code of the last run; None while it runs."""
+        """Exit code of the last run. None while it is running."""
         return self._process.returncode
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Write the node's settings, for the next start."""
         private_folder(self.folder)
-        # They may hold the password of a keystore.
+        # The settings may contain the password of a keystore.
         write_private(self._properties, properties_text(settings))
         self._log4j2.write_text(LOG4J2_CONFIG, encoding="ascii")
 
     def begin_format(self, cluster_id: str, options: Sequence[str] = ()) -> subprocess.Popen[str] | None:
-        """Start formatting the node's folder; None when it was formatted before."""
+        """Start formatting the node's folder. Return None if it was formatted before."""
         if (self.data_dir / "meta.properties").exists():
             return None
         command = self._jvm.storage_tool(
@@ -140,10 +140,10 @@ class BrokerNode:
         )
 
     def finish_format(self, tool: subprocess.Popen[str]) -> None:
-        """Wait for the formatting.
+        """Wait until the formatting is complete.
 
         Raises:
-            BrokerStartError: It failed.
+            BrokerStartError: The formatting failed.
         """
         try:
             output, _ = tool.communicate(timeout=_FORMAT_DEADLINE_S)
@@ -151,7 +151,7 @@ class BrokerNode:
             tool.kill()
             output, _ = tool.communicate()
         if tool.returncode != 0:
-            # The tool says what is wrong in one line, above the frames of the exception.
+            # The tool reports the problem in one line, above the stack frames of the exception.
             tail = "\n".join(line for line in output.splitlines()[-30:] if not line.startswith("\tat "))
             msg = f"Kafka's storage tool could not format {self.data_dir}:\n{tail}"
             raise BrokerStartError(
@@ -163,25 +163,25 @@ class BrokerNode:
             )
 
     def start(self) -> None:
-        """Start the broker's process; it is not ready yet."""
+        """Start the broker's process. Does not wait until the broker is ready."""
         self._process.start()
 
     def is_running(self) -> bool:
-        """Tell whether the broker's process is there."""
+        """Return whether the broker's process is running."""
         return self._process.is_running()
 
     def terminate(self) -> None:
-        """Ask the broker to shut down, without waiting."""
+        """Request a shutdown of the broker, without waiting for it."""
         self._process.terminate()
 
     def stop(self, deadline_s: float) -> None:
-        """Shut the broker down, by SIGKILL after the deadline."""
+        """Shut down the broker. After the deadline, kill it with SIGKILL."""
         self._process.stop(deadline_s)
 
     def kill(self) -> None:
-        """End the broker by SIGKILL."""
+        """Kill the broker with SIGKILL."""
         self._process.kill()
 
     def log_tail(self, lines: int = 30) -> str:
-        """The last lines logged since the last start."""
+        """Return the last lines logged since the last start."""
         return self._process.log_tail(lines)

@@ -1,4 +1,4 @@
-"""Waiting until brokers answer."""
+"""Wait until brokers are ready."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _POLL_S = 0.02
 def await_brokers(
     cluster_id: str, ports: Mapping[int, int], end: float, check: Callable[[], None], *, exact: bool = True
 ) -> bool:
-    """Wait until each broker answers a metadata request, and every answer lists all of them.
+    """Wait until each broker responds to a metadata request, and every response lists all of them.
 
-    Metadata lists a broker once it is registered and let in, so topics can be made from then on.
+    Metadata lists a broker once it is registered and unfenced, so topics can be created from then on.
 
     Args:
-        cluster_id: The cluster that is waited for.
-        ports: Plain port by broker id.
+        cluster_id: The expected cluster.
+        ports: Port of the plaintext listener by broker id.
         end: ``time.monotonic()`` at which to give up.
-        check: Called all along; raises when waiting has no sense any more.
-        exact: False lets answers list other brokers too.
+        check: Called repeatedly while waiting. Raises an exception to stop waiting.
+        exact: Whether responses must list no other brokers.
 
     Returns:
-        Whether they were ready in time.
+        Whether the brokers were ready in time.
     """
     expected = set(ports)
     for port in ports.values():
@@ -48,7 +48,7 @@ def await_brokers(
                 return False
             found = set(metadata.brokers)
             if metadata.cluster_id != cluster_id:
-                # Another cluster took the port a moment before this one, which is about to end for it.
+                # Another cluster took the port just before this broker, which is about to exit for that reason.
                 return False
             return found == expected or (not exact and found > expected)
 
@@ -58,12 +58,12 @@ def await_brokers(
 
 
 def exercise(bootstrap_servers: str) -> None:
-    """Write, read and commit a little, so that a broker loads the classes that every later run needs.
+    """Write two records in a transaction and read them, so that a broker loads the classes that every later run needs.
 
     Args:
-        bootstrap_servers: Plain listener of the broker.
+        bootstrap_servers: Address of the broker's plaintext listener.
     """
-    # Imported here: tests that only start a broker need neither.
+    # Imported here, because tests that only start a broker need neither module.
     from kpipe_platform.testing.records import consume, produce
     from kpipe_platform.testing.topics import create_topic
 

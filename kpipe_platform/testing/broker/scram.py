@@ -1,4 +1,4 @@
-"""Users of SASL/SCRAM listeners, stored in the cluster itself."""
+"""Store the users of SASL/SCRAM listeners in the cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kpipe_platform.testing.clients import client_config
 __all__ = ["store_scram_users"]
 
 _POLL_S = 0.02
-_ITERATIONS = 4096  # the least that Kafka takes
+_ITERATIONS = 4096  # Kafka's minimum
 _MECHANISMS = {
     "SCRAM-SHA-256": ScramMechanism.SCRAM_SHA_256,
     "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,
@@ -28,15 +28,15 @@ _MECHANISMS = {
 
 
 def store_scram_users(bootstrap_servers: str, listeners: Sequence[BrokerListener], deadline_s: float) -> None:
-    """Store the users of the listeners, and wait until the brokers know them.
+    """Store the users of the listeners, and wait until the brokers have them.
 
     Args:
-        bootstrap_servers: Plain listener.
+        bootstrap_servers: Addresses of the plaintext listeners.
         listeners: Listeners, with or without SCRAM users.
-        deadline_s: Seconds to wait at most.
+        deadline_s: Maximum seconds to wait.
 
     Raises:
-        BrokerStartError: The brokers did not take the users, or not in time.
+        BrokerStartError: The brokers did not accept the users, or not within the deadline.
     """
     credentials = [
         (user, mechanism, password)

@@ -1,4 +1,4 @@
-"""One broker for a developer's machine, which outlives the command that started it."""
+"""A broker for a developer's machine that keeps running after the command that started it."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _STOP_DEADLINE_S = 20.0
 
 
 class BrokerService(LocalService[ServiceOptions, ServiceStatus, EmbeddedBroker]):
-    """Starts, finds again and stops the broker of one state folder.
+    """Starts, finds and stops the broker of one state folder.
 
     Args:
-        folder: Where it remembers the broker; ``broker`` in the state folder by default.
+        folder: Folder for the broker's state. Default: ``broker`` in kpipe's state folder.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         super().__init__(folder or state_dir() / "broker", "broker", "kpipe broker stop", busy_error=BrokerStartError)
 
     def status(self) -> ServiceStatus:
-        """Look whether the broker's processes run."""
+        """Check which of the broker's processes are running, and return the status."""
         state = self._state.read()
         if state is None:
             return ServiceStatus("stopped")
@@ -70,7 +70,7 @@ class BrokerService(LocalService[ServiceOptions, ServiceStatus, EmbeddedBroker])
         port = options.port
         if port is None and is_free(USUAL_PORT):
             port = USUAL_PORT
-        # To the broker it is a folder with data to keep: whether to throw it away is the service's decision.
+        # For the broker, the folder contains data to keep. The service decides whether to delete it.
         broker = EmbeddedBroker(
             options.brokers,
             data.root,
@@ -79,7 +79,7 @@ class BrokerService(LocalService[ServiceOptions, ServiceStatus, EmbeddedBroker])
             detached=detached,
             progress=progress,
         )
-        # Written first, so that a start that is broken off can be cleaned up.
+        # Stored before the start, so that an interrupted start can be cleaned up.
         self._write(data, None)
         try:
             broker.start()
@@ -91,11 +91,11 @@ class BrokerService(LocalService[ServiceOptions, ServiceStatus, EmbeddedBroker])
         return broker
 
     def _clear(self) -> None:
-        # What is left of a broker that crashed, or whose start was broken off.
+        # Remove what a crashed broker or an interrupted start left.
         state = self._state.read()
         if state is not None:
             data = _data(state)
-            # Said first, because a command in the foreground would take its broker's end for a crash.
+            # Store ``stopping`` first, because a command in the foreground would report its broker's end as a crash.
             self._write(data, state["bootstrap_servers"], stopping=True)
             _stop_nodes(data)
             data.remove()
@@ -131,7 +131,7 @@ def _node(data: BrokerData, node: int) -> ServiceNode:
 def _stop_nodes(data: BrokerData) -> None:
     files = [PidFile(data.pid_file(node)) for node in range(data.brokers)]
     running = [(file, identity) for file in files if (identity := file.running())]
-    # All are asked before the first is waited for: together they have a quorum to leave.
+    # Signal all brokers before waiting for the first, because a clean shutdown needs a quorum.
     for _, identity in running:
         identity.send(signal.SIGTERM)
     end = time.monotonic() + _STOP_DEADLINE_S

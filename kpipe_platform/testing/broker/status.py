@@ -1,4 +1,4 @@
-"""What `kpipe broker` is asked for, and what it tells."""
+"""Options and status of the broker service behind `kpipe broker`."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class ServiceOptions:
 
     Attributes:
         brokers: Number of brokers, 1 to 3.
-        data_dir: Folder for the data; one in the state folder by default.
+        data_dir: Folder for the data. Default: a folder in the state folder.
         keep: Keep the data when stopped.
-        port: Plain port of the first broker; by default 9092, or another one when that is taken.
-        settings: Broker settings that win over the defaults.
+        port: Port of the first broker's plaintext listener. Default: 9092, or a free port if 9092 is taken.
+        settings: Broker settings that override the defaults.
     """
 
     brokers: int = 1
@@ -39,7 +39,7 @@ class ServiceNode:
 
     Attributes:
         broker: Its id.
-        pid: Its process id; None when it does not run.
+        pid: Its process id. None if it is not running.
         log: Its log file.
     """
 
@@ -50,14 +50,14 @@ class ServiceNode:
 
 @dataclass(frozen=True)
 class ServiceStatus:
-    """What is known about the service.
+    """Status of the service.
 
     Attributes:
-        state: ``degraded`` when only some of the brokers run, ``crashed`` when none does though nobody
-            stopped them.
+        state: ``degraded`` if only some of the brokers are running, ``crashed`` if none is running although
+            they were not stopped.
         bootstrap_servers: Addresses for clients.
         data_dir: Folder of the data.
-        keep: Whether the data is kept when it is stopped.
+        keep: Whether the data is kept when the service is stopped.
         kafka_version: Version of the broker.
         nodes: The brokers.
     """
@@ -71,9 +71,9 @@ class ServiceStatus:
 
     @property
     def address(self) -> str | None:
-        """Where clients find it."""
+        """Address for clients."""
         return self.bootstrap_servers
 
     def as_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
+        """Return the status as plain values, for JSON."""
         return asdict(self)
