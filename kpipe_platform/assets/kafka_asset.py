@@ -47,7 +47,7 @@ def kafka_asset(
     *,
     source: Source | Sequence[Source],
     topic: KafkaTopic | None = None,
-    on_fault: FaultAction | FaultPolicies | None = None,
+    on_fault: FaultAction | str | FaultPolicies | None = None,
     isolate: bool | None = None,
     max_dead_letter_ratio: float | None = None,
     min_dead_letters: int | None = None,

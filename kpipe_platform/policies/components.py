@@ -42,7 +42,8 @@ class FaultPolicy:
     """The policy of one part.
 
     Args:
-        action: Action for a record that fails in this part; None for the action for all parts.
+        action: Action for a record that fails in this part, or its name (``"skip"``); None for the action for all
+            parts.
         retry: Retries before the action applies. ``source``: retry reading if the brokers do not answer. ``stage``:
             retry the stage on a single record. ``destination`` and ``dead_letter``: retry the write if it is not
             acknowledged. None for no retry, so Dagster's retry policy receives the failure at once.
@@ -51,13 +52,18 @@ class FaultPolicy:
     action: FaultAction | None = None
     retry: RecordRetryPolicy | None = None
 
+    def __post_init__(self) -> None:
+        if self.action is not None:
+            # Its name is accepted too.
+            object.__setattr__(self, "action", _action(self.action, "action"))
+
 
 @dataclass(frozen=True, slots=True)
 class FaultPolicies:
     """Actions and retries of an asset or an IO manager.
 
     Args:
-        default: Action for all parts without their own action, except ``dead_letter``.
+        default: Action for all parts without their own action, except ``dead_letter``; or its name.
         source: Reading and decoding.
         stage: The user's stage, its rules and its row functions.
         destination: The topic that outputs are written to.
@@ -74,6 +80,8 @@ class FaultPolicies:
     dead_letter: FaultPolicy = FaultPolicy()
 
     def __post_init__(self) -> None:
+        if self.default is not None:
+            object.__setattr__(self, "default", _action(self.default, "default"))
         if self.dead_letter.action not in (None, FaultAction.STOP, FaultAction.SKIP):
             msg = f"a dead letter that cannot be made cannot have the action {self.dead_letter.action}"
             raise ConfigError(msg, fix="use FaultAction.STOP (the default), or SKIP, which loses the record")

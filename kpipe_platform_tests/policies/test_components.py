@@ -94,3 +94,12 @@ def test_the_limit_counts_from_its_minimum(failed: int, records: int, allowed: b
 def test_a_limit_out_of_its_bounds_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         DeadLetterLimit(**wrong)
+
+
+def test_an_action_may_be_its_name() -> None:
+    named = FaultPolicies("dead_letter", stage=FaultPolicy("skip"))  # type: ignore[arg-type]
+    assert named == FaultPolicies(LETTER, stage=FaultPolicy(SKIP))
+    assert named.to_config() == {"default": "dead_letter", "stage": {"action": "skip"}}
+    for make in (FaultPolicy, FaultPolicies):
+        with pytest.raises(ConfigError, match="'skipp', which is not one of stop, dead_letter, skip, rethrow"):
+            make("skipp")  # type: ignore[arg-type]

@@ -29,7 +29,7 @@ def map_records(
     schema: str | StructType,
     batch: Literal["pandas", "arrow"] | None = None,
     retry: RecordRetryPolicy | None = None,
-    on_fault: FaultAction | None = None,
+    on_fault: FaultAction | str | None = None,
 ) -> DataFrame:
     """Call a Python function on the executors, once for each record.
 
@@ -127,7 +127,7 @@ def _arrow_schema(made: StructType, name: str) -> pa.Schema:
         raise ConfigError(msg, fix="declare another type, for example STRING") from error
 
 
-def _action(on_fault: FaultAction | None, name: str) -> FaultAction | None:
+def _action(on_fault: FaultAction | str | None, name: str) -> FaultAction | None:
     try:
         return None if on_fault is None else FaultAction(on_fault)
     except ValueError:
