@@ -70,7 +70,7 @@ def test_an_idle_group_keeps_its_offset(
     orders.run(asset)
     assert committed_by() == first.run_id
     later = SimpleNamespace(**{**vars(time), "time": lambda: time.time() + 2 * 3_600})
-    for module in ("resources.source", "kafka.transactions"):
+    for module in ("slices.plan.planner", "kafka.transactions.slice"):
         monkeypatch.setattr(f"kpipe_platform.{module}.time", later)
     found = orders.run(asset)
     assert orders.metadata(found)["records_read"] == 0

@@ -24,7 +24,7 @@ from kpipe_platform.errors import ConfigError, EnvironmentSetupError
 
 __all__ = ["ArchiveManifest", "read_manifest", "write_archive"]
 
-TASK_PACKAGES = ("confluent-kafka", "numpy", "pandas", "pyarrow", "tenacity")
+TASK_PACKAGES = ("confluent-kafka", "lazy-loader", "numpy", "pandas", "pyarrow", "tenacity")
 """Distributions that tasks import, for the writer, Arrow batches, and row functions over pandas."""
 
 MANIFEST = "kpipe-archive.json"

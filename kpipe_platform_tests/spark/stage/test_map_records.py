@@ -80,7 +80,7 @@ def test_results_and_faults(records: Records, fn: Any, batch: Any, bad: tuple[in
         assert (note.action, note.retries) == (FaultAction.SKIP, ())
         assert (note.fault.component, note.fault.exception_type) == (Component.STAGE, "ValueError")
         assert note.fault.message == f"bad record {offset}"
-        assert "test_row_functions.py" in (note.fault.stacktrace or "")
+        assert "test_map_records.py" in (note.fault.stacktrace or "")
         assert "row_worker.py" not in (note.fault.stacktrace or "")
     notes.release()
 
