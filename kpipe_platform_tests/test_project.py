@@ -161,3 +161,11 @@ def test_folders_are_small() -> None:
     folders = {path.parent for path in (ROOT / "kpipe_platform").rglob("*.py")}
     large = {str(folder): count for folder in folders if (count := len(list(folder.glob("*.py")))) > 14}
     assert large == {}
+
+
+def test_the_architecture_page_names_modules_that_exist() -> None:
+    page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    table = page[page.index("| where is | module |") : page.index("## One materialization")]
+    named = re.findall(r"`([a-z_/]+)`", table)
+    assert len(named) >= 6
+    assert [name for name in named if not (ROOT / "kpipe_platform" / f"{name}.py").is_file()] == []

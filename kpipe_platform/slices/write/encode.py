@@ -1,4 +1,4 @@
-"""Encode: a stage's output as the key, value and headers of records. ``spark/writer_rows`` has the columns."""
+"""Encode: a stage's output as the key, value and headers of records. ``spark/sink/rows`` has the columns."""
 
 from __future__ import annotations
 
