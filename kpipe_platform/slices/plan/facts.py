@@ -34,7 +34,7 @@ def gather_facts(
 
     Raises:
         TopicNotFoundError: A topic or partition does not exist.
-        ForeignMemberError: The group has a member that is not kpipe's.
+        ForeignMemberError: Another consumer is a member of the group.
         BrokerUnavailableError: The brokers did not respond within the deadline.
     """
     wanted = list(partitions)
