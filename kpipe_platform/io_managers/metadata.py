@@ -18,14 +18,14 @@ from kpipe_platform.spark.stage.notes import RuleCount
 
 _Cell = str | int | float | bool | None
 _CELL_CHARACTERS = 120
-# What Markdown would take for an escape, code, emphasis, a link or an image, a column, or strikethrough; an underscore
-# inside of a word is none of these.
+# Markdown syntax: escape, code, emphasis, link or image, column and strikethrough. An underscore inside a word is plain
+# text.
 _MARKUP = re.compile(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
 _SPACE = re.compile(r"\s")
 
 
 class _Markdown(str):
-    """Text of ours, which is not escaped."""
+    """Markdown that kpipe generates, which is not escaped."""
 
     __slots__ = ()
 
@@ -164,7 +164,7 @@ def _steps(summary: RunSummary) -> dg.TableMetadataValue:
 
 
 def _ranges(summary: RunSummary) -> list[dict[str, Any]]:
-    """First start and last end of each partition: the second copy of the group's offsets."""
+    """Return the first start and last end of each partition: the second copy of the group's offsets."""
     return [
         {"topic": topic, "partition": number, "start": moved.start, "end": moved.end, "topic_id": moved.topic_id}
         for (topic, number), moved in summary.moved.items()
@@ -201,7 +201,7 @@ def _text(value: object) -> str | None:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
-    """A Markdown table of plain text; cells are cut to a readable length."""
+    """Return a Markdown table of plain text. Long cells are truncated."""
 
     def line(cells: Sequence[str | None]) -> str:
         return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
@@ -215,7 +215,7 @@ def _cell(text: str | None) -> str:
     if isinstance(text, _Markdown):
         return text
     short = text if len(text) <= _CELL_CHARACTERS else text[:_CELL_CHARACTERS] + "…"
-    # Record values are anybody's: an image would be fetched by the browser of whoever looks at the run.
+    # Record values are untrusted: a user's browser would fetch an image in them.
     escaped = _MARKUP.sub(r"\\\g<0>", _SPACE.sub(" ", short))
     return escaped.replace("&", "&amp;").replace("<", "&lt;")
 
