@@ -31,11 +31,11 @@ class _Markdown(str):
 
 
 def materialization_metadata(summary: RunSummary, who: Distribution | None = None) -> dict[str, Any]:
-    """Metadata of one materialization that took these slices.
+    """Return the metadata of one materialization.
 
     Args:
         summary: The slices.
-        who: Which deployment and which process took them.
+        who: The deployment and the process that took the slices.
 
     Returns:
         By name: records_read, records_written (absent where another IO manager stored the output and nobody counted),
@@ -79,7 +79,7 @@ def materialization_metadata(summary: RunSummary, who: Distribution | None = Non
         metadata["isolation"] = dg.MetadataValue.table([_isolation(cost)])
     if summary.lanes > 1:
         metadata["parts_at_once"] = dg.MetadataValue.int(summary.lanes)
-    # Partitions that had nothing new would hide those that had, so they stand here only alone.
+    # List idle partitions only if no partition was busy: they would hide the busy ones.
     if rows := list(summary.busy or summary.idle):
         metadata["slices"] = _slices(rows, counted_output=summary.counted_output)
     metadata["steps"] = _steps(summary)
@@ -97,7 +97,7 @@ def materialization_metadata(summary: RunSummary, who: Distribution | None = Non
     if who is not None:
         named = {"instance": who.instance, "worker": who.worker, "lease": who.lease}
         metadata |= {name: dg.MetadataValue.text(value) for name, value in named.items() if value is not None}
-    # Read by the next plan, not by people: last.
+    # Last, because the next plan reads it, not people.
     metadata[RANGES] = dg.MetadataValue.json(_ranges(summary))
     return metadata
 
@@ -134,7 +134,7 @@ def _slices(taken: Sequence[Row], *, counted_output: bool) -> dg.TableMetadataVa
         for row in taken
     ]
     if len({row["topic"] for row in rows}) == 1:
-        # A narrow table is read whole in the UI's overview.
+        # The UI's overview shows a narrow table completely.
         for row in rows:
             del row["topic"]
     if not counted_output:
@@ -145,7 +145,7 @@ def _slices(taken: Sequence[Row], *, counted_output: bool) -> dg.TableMetadataVa
 
 def _steps(summary: RunSummary) -> dg.TableMetadataValue:
     seconds = {s: summary.steps_s.get(s, 0.0) for s in ("plan", "open", "write", "store", "commit")}
-    # What the writer did not spend, Spark spent: its stages run before the writer's task, or feed it.
+    # Spark used the remaining time: its stages run before the writer's task or feed it.
     seconds["spark"] = max(summary.duration_s - sum(seconds.values()), 0.0)
     meaning = {
         "plan": "watermarks, committed offsets, checks",
@@ -177,7 +177,7 @@ def _reasons(total: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def preview(rows: Sequence[PreviewRow]) -> str:
-    """Written records as Markdown: JSON objects field by field, a column a record; anything else as key and value."""
+    """Return written records as Markdown: JSON objects with one column per record, others as key and value."""
     values = [_object(row.value) for row in rows]
     objects = [value for value in values if value is not None]
     if len(objects) < len(rows):
@@ -221,7 +221,7 @@ def _cell(text: str | None) -> str:
 
 
 def describe(summary: RunSummary) -> Mapping[str, Any]:
-    """One log line's facts, of one slice or of all that a run took."""
+    """Return the fields of a log line about one slice, or about all slices of a run."""
     total = summary.total
     names = [f"{topic}/{number} [{moved.start}, {moved.end})" for (topic, number), moved in summary.moved.items()]
     return {
