@@ -70,7 +70,7 @@ def find_failing(
 
     Args:
         planned: The slice.
-        stage: The stage.
+        stage: The stage, which has one source.
         settings: The run's settings.
         sources: The slice's rows.
         error: The failure of the whole slice.
