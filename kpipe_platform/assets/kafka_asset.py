@@ -65,44 +65,49 @@ def kafka_asset(
     metadata: Mapping[str, Any] | None = None,
     **asset_kwargs: Any,
 ) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
-    """Declare an asset whose function is a stage: from the DataFrame of a slice to the DataFrame of its output.
+    """Declare an asset whose function is a stage: it converts the DataFrame of a slice to the DataFrame of its output.
 
-    The stage is called once for each slice, so that each commits by itself; it must be pure.
+    The stage is called once for each slice, so that each slice commits separately. The stage must be pure.
 
     Args:
-        source: The topic asset(s) to read: of ``kafka_topic_asset``, or a Kafka asset. The function has a parameter
-            named like the last part of each key (where two keys end alike, like all parts, joined by ``_``); its
-            annotation decides the form (Spark, pandas, pyarrow, polars, list[KafkaRecord]). The partitions are those
-            of the (first) topic that is read. Several sources must have the same number; their offsets move together.
+        source: The topic asset(s) to read: from ``kafka_topic_asset``, or Kafka assets. The function has one parameter
+            per source, named after the last part of the asset key, or after all parts joined by ``_`` if two keys end
+            with the same part. The annotation selects the input type (Spark, pandas, pyarrow, polars,
+            list[KafkaRecord]). The asset has the partitions of the first source's topic. Several sources must have the
+            same number of partitions; their offsets are committed together.
         topic: Destination topic. None: ``io_manager_key`` or ``io_manager_def`` stores the output.
-        on_fault: What happens to a record that fails: an action, or ``FaultPolicies`` by part of the pipeline with
-            what is tried again before; None: the IO manager's own setting, STOP by default.
-        isolate: Whether the stage may be called again on smaller and smaller parts of a slice that it fails on,
-            until the failing record stands alone and gets its action. False for a stage that looks at the slice as a
-            whole, for example to aggregate it: it fails whole. None: True for one source, False for several.
-        max_dead_letter_ratio: The largest share of a slice's records that may be dead-lettered or skipped, above 0
-            and up to 1; past it the run fails before it commits. None: the dead-letter destination's.
-        min_dead_letters: Failed records below which that share does not count; None: likewise.
-        partitioned: False: one materialisation takes a slice of every Kafka partition, in one transaction.
-        scaling: Bounds of a slice and of a range run; None: the source's.
-        max_slices: Consecutive slices of one run at most; None: until caught up.
-        max_duration_s: Take no further slice after this long, seconds; also ends a wait for new records.
-        linger_s: After it has caught up, a run waits for new records and takes them as they come; it ends when none
-            came for this long, seconds. None: it ends when it has caught up. Needs ``max_slices`` above 1, or None.
-        io_manager_key: IO manager of the output; None: ``kafka_io_manager`` where ``topic`` is given.
-        io_manager_def: The IO manager itself.
+        on_fault: Fault action for failed records, or ``FaultPolicies`` with an action and retries per component. None:
+            the setting of the IO manager, STOP by default.
+        isolate: Whether the stage may be called again on parts of a slice that it fails on, to find the failing
+            records and apply the fault action to them. Use False for a stage that needs the whole slice, for example
+            to aggregate it; its slices fail as a whole. None: True for one source, False for several.
+        max_dead_letter_ratio: Maximum share of a slice's records that may be dead-lettered or skipped, above 0 and up
+            to 1. Above it, the run fails before it commits. None: the limit of the dead-letter destination.
+        min_dead_letters: Minimum number of failed records before the share is checked. None: the minimum of the
+            dead-letter destination.
+        partitioned: Whether the asset has one Dagster partition per Kafka partition. False: one materialization takes
+            a slice of every Kafka partition in one transaction. Default True.
+        scaling: Limits of a slice and of a range run; None: the source's.
+        max_slices: Maximum number of consecutive slices per run; None: until caught up. Default 1.
+        max_duration_s: Time after which no further slice is taken, seconds. It also ends a wait for new records. None:
+            no limit.
+        linger_s: How long a run that has caught up waits for new records, seconds. The run processes new records as
+            they arrive, and ends if none arrive for this long. None: the run ends when it has caught up. Requires
+            ``max_slices`` above 1 or None.
+        io_manager_key: Resource key of the IO manager for the output; None: ``kafka_io_manager`` if ``topic`` is given.
+        io_manager_def: The IO manager, instead of a resource key.
         ins: AssetIn for other inputs, for example ``table_input()``.
-        name: Asset name; None: the function's.
+        name: Asset name; None: the function's name.
         key_prefix: Prefix of the asset key.
-        pool: Dagster's concurrency pool of its runs, shared with whatever else names it. None: one of its own,
-            ``kafka_pool(asset_key)``, by which the run queue keeps two runs of one partition apart; it has no limit
-            until somebody sets one.
+        pool: Dagster concurrency pool of the asset's runs. Everything with the same pool name shares it. None: a
+            separate pool, ``kafka_pool(asset_key)``, which the run queue uses to keep two runs of one partition apart.
+            That pool has no limit until you set one.
         metadata: Further metadata.
         **asset_kwargs: Further arguments of ``dagster.asset``.
 
     Raises:
-        OffsetsNotStoredError: Nothing would store the offsets.
-        ConfigError: The function lacks a source's parameter, or an argument makes no sense.
+        OffsetsNotStoredError: No IO manager would store the offsets.
+        ConfigError: The function has no parameter for a source, or an argument is invalid.
     """
     sources = [source] if isinstance(source, dg.SourceAsset | dg.AssetsDefinition) else list(source)
     _check(sources, topic, io_manager_key, io_manager_def)
@@ -123,7 +128,7 @@ def kafka_asset(
     isolates = len(sources) == 1 if isolate is None else isolate
     bounds = {"ratio": max_dead_letter_ratio, "minimum": min_dead_letters}
     bounds = {name: value for name, value in bounds.items() if value is not None}
-    # Refused here, not in the first run.
+    # Validate now, not in the first run.
     DeadLetterLimit(**bounds)  # type: ignore[arg-type]
 
     def decorate(stage: Callable[..., Any]) -> dg.AssetsDefinition:
@@ -131,7 +136,7 @@ def kafka_asset(
         parameters = list(inspect.signature(stage).parameters.values())
         _check_parameters(stage, feeds, parameters)
         inputs = dict(ins or {})
-        # A copy for each stage: one decorator may be applied to several.
+        # Copy for each stage, because one decorator may be applied to several stages.
         arguments = dict(asset_kwargs)
         if partitioned:
             arguments.setdefault("partitions_def", partitions)
@@ -155,7 +160,7 @@ def kafka_asset(
             arguments["io_manager_key"] = io_manager_key or "kafka_io_manager"
         own_name = name or str(getattr(stage, "__name__", "stage"))
         prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
-        # Refused here, not in the first run.
+        # Validate now, not in the first run.
         group_name("", [*prefix, own_name])
         made: dg.AssetsDefinition = dg.asset(
             name=own_name,
@@ -173,10 +178,10 @@ def kafka_asset(
 
 
 def _hints(stage: Callable[..., Any]) -> dict[str, Any]:
-    """The stage's annotations, as objects.
+    """Return the stage's annotations as objects.
 
     Raises:
-        ConfigError: One names what does not exist at run time.
+        ConfigError: An annotation cannot be resolved at run time.
     """
     try:
         return typing.get_type_hints(stage)
@@ -196,13 +201,13 @@ def _compute(
     limits: RunLimits,
     isolates: bool,
 ) -> Callable[..., Any]:
-    """The function that Dagster calls: the stage's own parameters, and the stage itself as the result."""
+    """Create the function that Dagster calls. It has the stage's parameters and returns the deferred stage."""
 
     def compute(*args: Any, **inputs: Any) -> Any:
         bound = inspect.Signature(parameters).bind(*args, **inputs).arguments
         topics = {name: bound[name] for name in feeds}
         if not any(isinstance(each, TopicInput) for each in topics.values()):
-            # Called by hand, in a unit test: the stage on the frames that were passed.
+            # Called directly, for example in a unit test: call the stage with the given DataFrames.
             return stage(**bound)
         others = {name: value for name, value in bound.items() if name not in feeds}
         return DeferredStage(topics, lambda frames: stage(**others, **frames), limits, isolates)
@@ -238,10 +243,10 @@ def _check(
 
 
 def _partitions(sources: Sequence[Source]) -> dg.PartitionsDefinition[str] | None:
-    """The partitions of the topics that are read: those of the first.
+    """Return the partitions of the first source's topic.
 
     Raises:
-        ConfigError: Sources with fixed partitions have different numbers of them.
+        ConfigError: Sources with fixed partitions have different numbers of partitions.
     """
     found = [_partitions_of(source) for source in sources]
     counts = {
@@ -255,7 +260,7 @@ def _partitions(sources: Sequence[Source]) -> dg.PartitionsDefinition[str] | Non
 
 
 def _partitions_of(source: Source) -> dg.PartitionsDefinition[str] | None:
-    """The partitions of a source's topic. A Kafka asset has those of the topic that it reads, not of what it writes."""
+    """Return the partitions of a source's topic. A Kafka asset itself has the partitions of the topic that it reads."""
     own: dg.PartitionsDefinition[str] | None = source.partitions_def
     if isinstance(source, dg.SourceAsset):
         return own
@@ -268,10 +273,10 @@ def _partitions_of(source: Source) -> dg.PartitionsDefinition[str] | None:
 
 
 def _mapping(source: Source, own: dg.PartitionsDefinition[str] | None) -> dg.PartitionMapping | None:
-    """How Dagster relates the partitions; None: as it does by itself, one to one."""
+    """Return the partition mapping from a source to the asset; None: Dagster's default, one to one."""
     if own is None or isinstance(source, dg.SourceAsset) or own == source.partitions_def:
         return None
-    # What a Kafka asset writes of one partition may lie in any partition of its topic.
+    # The outputs of one partition of a Kafka asset may be in any partition of its destination topic.
     return dg.AllPartitionMapping()
 
 
@@ -307,10 +312,10 @@ def _check_parameters(
 
 
 def _parameters(sources: Sequence[Source]) -> dict[str, Source]:
-    """The sources by the name of the stage's parameter for each.
+    """Return the sources by their parameter names in the stage.
 
     Raises:
-        ConfigError: Two sources would have one parameter, or a source none.
+        ConfigError: Two sources have the same parameter name, or a source's name is not valid for a parameter.
     """
     endings = Counter(_as_name(source.key.path[-1:]) for source in sources)
     feeds: dict[str, Source] = {}
@@ -330,7 +335,7 @@ def _parameters(sources: Sequence[Source]) -> dict[str, Source]:
 
 
 def _check_ins(ins: Mapping[str, dg.AssetIn], feeds: Mapping[str, Source]) -> None:
-    """Refuse an input that has the name of a source, or reads the same asset, of which Dagster has one input only."""
+    """Reject an input with the name or the asset key of a source: Dagster allows one input per asset."""
     keys = {source.key for source in feeds.values()}
     for name, given in ins.items():
         read_of(given.metadata, f"@kafka_asset(ins=...): input {name!r}")

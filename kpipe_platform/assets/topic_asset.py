@@ -1,4 +1,4 @@
-"""A Kafka topic that something else writes, as an external, observable asset."""
+"""A Kafka topic that is written outside Dagster, as an external, observable asset."""
 
 from __future__ import annotations
 
@@ -32,31 +32,31 @@ def kafka_topic_asset(
     readers: Sequence[dg.AssetKey | str | Sequence[str]] = (),
     groups: Sequence[str] = (),
 ) -> dg.SourceAsset:
-    """Declare a topic that is written outside of Dagster.
+    """Declare a topic that is written outside Dagster.
 
     Args:
         topic: Topic name.
         value_codec: Codec of the values.
         key_codec: Codec of the keys; None: RawCodec().
         partitions: Fixed number of partitions; None: dynamic, registered when the asset is observed.
-        name: Asset name; None: the topic's name with every character but letters, digits and _ replaced by _.
+        name: Asset name; None: the topic name, with all characters except ASCII letters, digits and _ replaced by _.
         key_prefix: Prefix of the asset key.
         group_name: Dagster asset group.
         description: Text for the UI.
         metadata: Further metadata.
-        io_manager_key: The KafkaIOManager that loads it; observation asks its source.
-        readers: Keys of the assets that read the topic. An observation says how long each has until retention deletes
-            what it has not read.
-        groups: Further consumer groups of which it says the same, for example of services outside of Dagster.
+        io_manager_key: Resource key of the KafkaIOManager that loads the asset. Observations use its source.
+        readers: Keys of the assets that read the topic. An observation reports how long each has until retention
+            deletes records that it has not read.
+        groups: Further consumer groups to report in the same way, for example of services outside Dagster.
 
     Returns:
-        An observable asset, partitioned like the topic. Observing it registers new partitions, and records for each
-        partition the end offset as data version, with metadata as in
-        ``kpipe_platform.assets.observation.PartitionObservation.metadata``. A run that names a partition observes that
-        one only.
+        An observable asset with the partitions of the topic. Observing it registers new partitions, and records each
+        partition's end offset as the data version, with the metadata of
+        ``kpipe_platform.assets.observation.PartitionObservation.metadata``. A run for one partition observes only that
+        partition.
 
     Raises:
-        ConfigError: The topic cannot be read, for example JSON without a schema; or ``readers`` or ``groups`` is a
+        ConfigError: The topic is not readable, for example JSON without a schema; or ``readers`` or ``groups`` is a
             string instead of a list.
     """
     for what, given in (("readers", readers), ("groups", groups)):
@@ -103,7 +103,7 @@ def kafka_topic_asset(
                     asset_key=asset_key, partition=str(number), tags=observed.tags(), metadata=observed.metadata()
                 )
             )
-        # The observations above carry the data versions together with the metadata.
+        # The observations above contain the data versions and the metadata.
         return dg.DataVersionsByPartition({})
 
     # Dagster marks the decorator as beta; its version is bounded, and users cannot act on the warning.

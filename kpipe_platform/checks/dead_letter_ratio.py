@@ -1,4 +1,4 @@
-"""How large a share of the last materialization's records failed."""
+"""Check the share of failed records in the last materialization."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ def dead_letter_ratio_check(
     blocking: bool = False,
     partitioned: bool = True,
 ) -> dg.AssetChecksDefinition:
-    """A check that fails where too many records of the last materialization were dead-lettered or skipped.
+    """Create a check that fails if too many records of the last materialization were dead-lettered or skipped.
 
-    The records are written and the offsets have moved by then; ``@kafka_asset(max_dead_letter_ratio=...)`` is what
-    stops a run before that.
+    The check runs after the outputs and offsets were committed. To stop a run before the commit, use
+    ``@kafka_asset(max_dead_letter_ratio=...)``.
 
     Args:
         asset: The Kafka asset.
-        max_dead_letter_ratio: The largest share, 0 up to 1.
+        max_dead_letter_ratio: Maximum share, 0 to 1.
         name: Name of the check; None: dead_letter_ratio.
-        severity: Severity of a failure. A result that cannot be known fails with severity WARN.
+        severity: Severity of a failure. An unknown result fails with severity WARN.
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
 
     Returns:
-        The check ``dead_letter_ratio``. Numbers of a partition: records_read, dead_letters, skipped, ratio (null where
-        no record was read).
+        The check ``dead_letter_ratio``. Numbers per partition: records_read, dead_letters, skipped, ratio (null if no
+        record was read).
 
     Raises:
-        ConfigError: The share is out of its bounds.
+        ConfigError: The share is out of range.
     """
     if not 0 <= max_dead_letter_ratio <= 1:
         msg = f"dead_letter_ratio_check(max_dead_letter_ratio={max_dead_letter_ratio:g})"

@@ -1,4 +1,4 @@
-"""Is the asset behind its topic: how many offsets wait, and how old is the oldest record among them."""
+"""Check whether an asset is behind its topic: its lag in offsets, and the age of the oldest unread record."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ def lag_check(
     io_manager_key: str = "kafka_io_manager",
     clock: Callable[[], float] = time.time,
 ) -> dg.AssetChecksDefinition:
-    """A check that fails where too much waits for the asset, or for too long.
+    """Create a check that fails if a partition's lag is too large or its oldest unread record is too old.
 
     Args:
         asset: The Kafka asset.
-        max_lag: Offsets of one partition that may wait; never fewer than the records. None: any number.
-        max_age_s: How old the oldest record that waits may be, seconds, by the record's own timestamp; None: any age,
-            and no record is read. A record without a timestamp has no age that could be known: the partition fails
-            with severity WARN.
+        max_lag: Maximum lag of one partition, in offsets, which is at least the number of records; None: no limit.
+        max_age_s: Maximum age of the oldest unread record, seconds, by the record's timestamp; None: no limit, and no
+            record is read. If the record has no timestamp, its age is unknown and the partition fails with severity
+            WARN.
         name: Name of the check; None: lag.
         source: The topic asset(s) that the asset reads; None: found from the asset's inputs, or in its last
             materialization. A check that runs without the asset, before the first materialization, needs it.
-        severity: Severity of a failure. A result that cannot be known fails with severity WARN.
+        severity: Severity of a failure. An unknown result fails with severity WARN.
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose brokers are asked.
+        io_manager_key: Resource key of the KafkaIOManager whose source cluster the check uses.
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
-        The check ``lag``. Numbers of a partition: committed (null for a group without an offset), end, lag,
+        The check ``lag``. Numbers per partition: committed (null for a group without an offset), end, lag,
         oldest_offset, oldest_age_s.
 
     Raises:
-        ConfigError: Neither bound is given, or one makes no sense.
+        ConfigError: Neither limit is given, or a limit is invalid.
     """
     if max_lag is None and max_age_s is None:
         msg = f"lag_check({asset.key.to_user_string()}) has no bound"
@@ -90,7 +90,7 @@ def _finding(
     lag = standing.lag
     age_s = None
     if oldest is not None and oldest.timestamp_ms is not None:
-        # A producer whose clock is ahead makes no record younger than now.
+        # If the producer's clock is ahead, count the age as 0.
         age_s = max((now_ms - oldest.timestamp_ms) / 1000, 0.0)
     problems = []
     if max_lag is not None and lag > max_lag:

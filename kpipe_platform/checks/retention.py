@@ -1,4 +1,4 @@
-"""Will retention delete records before the asset reads them: the time to loss of each partition."""
+"""Check whether retention will delete records before the asset reads them: the time to loss of each partition."""
 
 from __future__ import annotations
 
@@ -29,28 +29,29 @@ def retention_check(
     io_manager_key: str = "kafka_io_manager",
     clock: Callable[[], float] = time.time,
 ) -> dg.AssetChecksDefinition:
-    """A check that fails where retention will soon delete what the asset has not read, or did so already.
+    """Create a check that fails if retention will soon delete unread records, or has already deleted some.
 
-    The time to loss is that of the record at the group's offset, at the earliest: by time from its timestamp and
-    ``retention.ms``; by size from ``retention.bytes``, the offsets that wait, a sample of their records and how fast
-    they came. It is infinite where retention is off, the topic is only compacted, or nothing waits.
+    The time to loss is the earliest time until the record at the group's offset is deleted. For retention by time, it
+    follows from the record's timestamp and ``retention.ms``. For retention by size, it follows from
+    ``retention.bytes``, the lag, a sample of unread records and their arrival rate. It is infinite if retention is
+    off, the topic is only compacted, or there is no lag.
 
     Args:
         asset: The Kafka asset.
-        min_time_to_loss_s: The least time that must be left, seconds.
+        min_time_to_loss_s: Minimum time to loss, seconds.
         name: Name of the check; None: retention.
         source: The topic asset(s) that the asset reads; None: found from the asset's inputs, or in its last
             materialization. A check that runs without the asset, before the first materialization, needs it.
-        severity: Severity of a failure. A result that cannot be known fails with severity WARN.
+        severity: Severity of a failure. An unknown result fails with severity WARN.
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose brokers are asked.
+        io_manager_key: Resource key of the KafkaIOManager whose source cluster the check uses.
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
-        The check ``retention``. Numbers of a partition: committed, log_start, lag, lost (offsets that were deleted
-        unread), time_to_loss_s (seconds, "never", or null where it is not known), retention.
+        The check ``retention``. Numbers per partition: committed, log_start, lag, lost (offsets that were deleted
+        unread), time_to_loss_s (seconds, "never", or null if unknown), retention.
 
     Raises:
         ConfigError: The time is not above 0.

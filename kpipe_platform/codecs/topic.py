@@ -1,4 +1,4 @@
-"""A topic as an asset sees it: its name, and how its records become columns and back."""
+"""An asset's topic: its name, and how its records are decoded to columns and encoded from columns."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class KafkaTopic:
         key_codec: Codec of the keys when the topic is read: RawCodec or TextCodec.
         timestamp_column: Column of the stage's output that becomes the record timestamp: a timestamp, a date, or a
             bigint of milliseconds since 1970; a field as ``_kafka.timestamp`` too. None: the time of the write.
-        create: How to create the topic when it does not exist. None: a missing topic is an error.
+        create: How to create the topic if it does not exist. None: a missing topic is an error.
 
     Raises:
-        ConfigError: The name is not a topic name, the key codec cannot be one, or ``key_column`` or
-            ``timestamp_column`` is not the name of a column.
+        ConfigError: The topic name is invalid, a codec is invalid for its purpose, ``key_column`` or
+            ``timestamp_column`` is not a column name, or the schema has a field ``_kafka``.
     """
 
     name: str
@@ -68,7 +68,7 @@ class KafkaTopic:
             raise ConfigError(msg, fix="read the topic with RawCodec() and decode it in the stage")
 
     def to_config(self) -> dict[str, Any]:
-        """The declaration as JSON values."""
+        """Return the declaration as JSON values."""
         return {
             "name": self.name,
             "key_column": self.key_column,
@@ -80,10 +80,10 @@ class KafkaTopic:
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> KafkaTopic:
-        """Read it back.
+        """Create a topic from the result of ``to_config``.
 
         Raises:
-            ConfigError: It is not what ``to_config`` makes.
+            ConfigError: The configuration is invalid.
         """
         try:
             create = config["create"]
@@ -100,14 +100,14 @@ class KafkaTopic:
             raise ConfigError(msg, fix="use KafkaTopic(...).as_metadata()") from error
 
     def as_metadata(self) -> dict[str, Any]:
-        """Asset metadata that declares this topic: for a plain ``@dg.asset`` whose IO manager is a KafkaIOManager."""
+        """Return asset metadata that declares this topic, for a plain ``@dg.asset`` with a KafkaIOManager."""
         return {TOPIC: self.to_config(), "topic": self.name}
 
     def require_readable(self) -> None:
-        """Refuse a topic whose values cannot be decoded.
+        """Raise if the topic's values cannot be decoded.
 
         Raises:
-            ConfigError: JSON without a schema.
+            ConfigError: The value codec is JSON without a schema.
         """
         if isinstance(self.value_codec, JsonCodec) and not self.value_codec.has_schema:
             msg = f"topic {self.name!r} cannot be read: its JsonCodec() has no schema"

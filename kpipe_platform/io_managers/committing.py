@@ -1,6 +1,6 @@
-"""Offsets stored after another IO manager has stored its output."""
+"""Commit offsets after another IO manager has stored the output."""
 
-# No postponed annotations here: Dagster reads the type of a resource dependency when the class is made.
+# No postponed annotations here: Dagster reads the type of a resource dependency when it creates the class.
 
 import inspect
 from collections.abc import Iterator, Mapping
@@ -21,15 +21,15 @@ from kpipe_platform.slices.values import DeferredStage
 
 
 class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
-    """Stores a Kafka-reading asset's output by another IO manager, then its dead letters, then the offsets.
+    """Stores an asset's output with another IO manager, then its dead letters, then commits the Kafka offsets.
 
-    At least once: when the run dies between the inner store and the offsets, the slice is taken again. An inner IO
-    manager that names its output after ``current_slice()`` overwrites what was left, and so stores each record once.
+    Delivery is at least once: if the run dies after the inner store and before the commit, the next run takes the slice
+    again. An inner IO manager that names its output after ``current_slice()`` overwrites the output of the failed
+    attempt, and so stores each record once.
 
-    The inner IO manager is called once a slice, each time with that slice's rows, and has to keep those of earlier
-    slices. Dagster's own (``FilesystemIOManager``, those of object stores and databases) replace a partition's output
-    instead: with one of them each run warns that only the last slice is kept, and ``max_slices`` other than 1 is
-    refused.
+    The inner IO manager is called once per slice with that slice's rows, and must keep the rows of earlier slices.
+    Dagster's own IO managers (``FilesystemIOManager``, those for object stores and databases) replace a partition's
+    output instead. With one of them, each run warns that only the last slice is kept, and ``max_slices`` must be 1.
 
     Args:
         inner: The IO manager that stores and loads the asset.
@@ -38,11 +38,11 @@ class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffs
     inner: dg.ResourceDependency[dg.IOManager]
 
     def load_input(self, context: dg.InputContext) -> Any:
-        """Load by the inner IO manager."""
+        """Load with the inner IO manager."""
         return self.inner.load_input(context)
 
     def check_asset(self, asset: str, metadata: Mapping[str, Any]) -> None:
-        """Refuse an inner IO manager that is one of kpipe's, and an asset that declares a topic to write."""
+        """Reject an inner IO manager that stores offsets itself, and an asset that declares a topic to write."""
         if isinstance(self.inner, StoresOffsets):
             msg = f"asset {asset}: the inner IO manager is {type(self.inner).__name__}, which stores offsets itself"
             raise ConfigError(msg, fix="use it without OffsetCommittingIOManager")
@@ -51,11 +51,11 @@ class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffs
             raise ConfigError(msg, fix="leave topic= out, or use a KafkaIOManager")
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> Iterator[Any]:  # type: ignore[override]
-        """Store by the inner IO manager, then dead letters, then offsets.
+        """Store with the inner IO manager, then write dead letters, then commit offsets.
 
         Raises:
             ConfigError: The step read no Kafka topic, or takes several slices that the inner IO manager would not keep.
-            Exception: Whatever the inner IO manager raises; offsets are unmoved.
+            Exception: Any error of the inner IO manager; offsets are unchanged.
         """
 
         def store(output: Any) -> None:
@@ -87,9 +87,9 @@ class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffs
 
 
 def _replaces(inner: dg.IOManager) -> bool:
-    """Whether it is known to replace what it has stored of a partition: those of Dagster and its integrations.
+    """Return whether an IO manager of Dagster or its integrations replaces a partition's stored output.
 
-    A subclass of somebody else may name its files after the slice.
+    False for third-party subclasses of ``UPathIOManager``, which may name their files after the slice.
     """
     if isinstance(inner, dg.UPathIOManager):
         return type(inner).__module__.startswith("dagster")
@@ -97,7 +97,7 @@ def _replaces(inner: dg.IOManager) -> bool:
 
 
 def _drain(result: Any) -> None:
-    # An IO manager may be a generator of events; the inner one's are its own business, but its code must run.
+    # If the inner IO manager is a generator, iterate over it so that its code runs. Its events are dropped.
     if inspect.isgenerator(result):
         for _ in result:
             pass

@@ -1,4 +1,4 @@
-"""The slice that is being stored, for IO managers that wish to name their output after it."""
+"""The slice that is being stored, for IO managers that name their output after it."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any, TypeAlias
 from kpipe_platform.kafka.model.slices import Slice
 
 Store: TypeAlias = Callable[[Any], None]
-"""Stores what a stage returned; an inner IO manager."""
+"""Stores a stage's output, for example with an inner IO manager."""
 
 _current: ContextVar[Slice | None] = ContextVar("kpipe_current_slice", default=None)
 
 
 def current_slice() -> Slice | None:
-    """The slice whose output an inner IO manager is storing now; None outside of ``OffsetCommittingIOManager``.
+    """Return the slice that an inner IO manager is storing; None outside ``OffsetCommittingIOManager``.
 
-    A store that names its output after the slice's ranges overwrites what a failed attempt left, and so stores each
+    A store that names its output after the slice's ranges overwrites the output of a failed attempt, and so stores each
     record once.
     """
     return _current.get()
@@ -35,7 +35,7 @@ def storing(slice_: Slice) -> Iterator[None]:
 
 
 def store_slice_by(store: Store) -> Callable[[Slice, Any], None]:
-    """Store the output of a slice by an inner IO manager, which may ask for the slice."""
+    """Return a function that stores a slice's output with `store`, which may call `current_slice`."""
 
     def store_slice(slice_: Slice, output: Any) -> None:
         with storing(slice_):

@@ -1,4 +1,4 @@
-"""Loading a dead-letter topic as a table. No offsets move, and nobody's group is asked."""
+"""Load a dead-letter topic as a table, without committing offsets or reading a group's offsets."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class DeadLetterTable:
     Args:
         source_topic: Topic of the records that failed.
         topic: The dead-letter topic.
-        max_records: The newest offsets of each partition, so many at most; None: all.
+        max_records: Maximum number of offsets per partition, from the newest; None: all.
     """
 
     source_topic: str
@@ -41,13 +41,13 @@ class DeadLetterTable:
     max_records: int | None = None
 
     def as_metadata(self) -> dict[str, Any]:
-        """Metadata of the asset: read as slices, its records are bytes."""
+        """Return the asset's metadata. If the topic is read as slices, its records are raw bytes."""
         declared = {"source_topic": self.source_topic, "topic": self.topic, "max_records": self.max_records}
         return {**KafkaTopic(self.topic, value_codec=RawCodec()).as_metadata(), DEAD_LETTERS: declared}
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any] | None) -> DeadLetterTable | None:
-        """What an asset declares; None for any other asset."""
+        """Read the declaration from an asset's metadata; None if there is none."""
         declared = (metadata or {}).get(DEAD_LETTERS)
         value = declared.value if isinstance(declared, dg.MetadataValue) else declared
         return None if value is None else cls(**value)
@@ -57,9 +57,9 @@ class TableReader(NamedTuple):
     """The resources that read a dead-letter topic as a table.
 
     Args:
-        source: Isolation, and the prefix of Spark's group ids.
+        source: Source, for the isolation level and the prefix of Spark's group ids.
         spark: The engine.
-        dead_letter: Where the topic is; None: where the source is.
+        dead_letter: Destination whose cluster has the topic; None: the source's cluster.
     """
 
     source: KafkaSource
@@ -69,21 +69,21 @@ class TableReader(NamedTuple):
 
 @dataclass(frozen=True)
 class OpenTable:
-    """A dead-letter topic as it was when it was looked at.
+    """A snapshot of a dead-letter topic.
 
     Args:
-        ranges: What it holds, a range a partition; none where it does not exist yet.
-        frame: The table, lazily.
+        ranges: The offset range of each partition; empty if the topic does not exist yet.
+        frame: The table, not evaluated yet.
     """
 
     ranges: list[OffsetRange]
     frame: DataFrame
 
     def counts(self) -> DeadLetterCounts:
-        """Count the dead letters; no Spark job for an empty topic.
+        """Count the dead letters. An empty topic starts no Spark job.
 
         Raises:
-            KpipeError: The brokers or the engine did not answer.
+            KpipeError: The brokers or the engine did not respond.
         """
         if all(r.is_empty for r in self.ranges):
             return DeadLetterCounts()
@@ -93,22 +93,22 @@ class OpenTable:
             if not is_sparks(error):
                 raise
             found = classify(error, ", ".join(map(str, self.ranges)))
-            # There is no stage here that could have failed.
+            # This job has no stage, so it is not a stage failure.
             if isinstance(found, StageFailedError):
                 raise
             raise found from error
 
 
 def open_table(reader: TableReader, declared: DeadLetterTable, asset_key: dg.AssetKey) -> OpenTable:
-    """Look at a dead-letter topic as it is now.
+    """Open the current contents of a dead-letter topic.
 
     Args:
-        reader: Where the topic is, and what reads it.
+        reader: The resources that read the topic.
         declared: The topic.
         asset_key: Asset of the table; Spark's group ids are named after it.
 
     Raises:
-        TopicNotFoundError: The topic does not exist, and it is not one that the first run creates.
+        TopicNotFoundError: The topic does not exist, and no run would create it.
     """
     where = reader.dead_letter or reader.source
     isolation = reader.source.isolation
@@ -136,18 +136,18 @@ def open_table(reader: TableReader, declared: DeadLetterTable, asset_key: dg.Ass
 
 
 def _will_be_created(destination: KafkaDeadLetterDestination | None, declared: DeadLetterTable) -> bool:
-    """Whether the topic is missing only because no run has created it: then nothing has failed yet."""
+    """Return whether a run will create the missing topic. If so, there are no dead letters yet."""
     if destination is None or not destination.create_topic:
         return False
     return destination.topic_for(declared.source_topic) == declared.topic
 
 
 def load_dead_letters(reader: TableReader, declared: DeadLetterTable, asset_key: dg.AssetKey, form: str) -> Any:
-    """The table in the form that an input asks for.
+    """Load the table in the given form.
 
     Raises:
-        ConfigError: It asks for records.
-        TopicNotFoundError: As `open_table`.
+        ConfigError: The form is ``records``.
+        TopicNotFoundError: See `open_table`.
     """
     if form == "records":
         msg = f"asset {asset_key.to_user_string()} is a table of dead letters, which list[KafkaRecord] cannot hold"

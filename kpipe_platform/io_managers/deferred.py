@@ -1,4 +1,4 @@
-"""The output of a ``@kafka_asset``: its slices are run here, and Dagster hears what became of them."""
+"""The output of a ``@kafka_asset``: run its slices and report the results to Dagster."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def emit_deferred(
     """Run a ``@kafka_asset``'s slices and report them.
 
     Yields:
-        Dagster events for the partitions that are done, where others failed.
+        Materializations of committed slices, if the run fails or is terminated.
 
     Raises:
-        KpipeError: A slice failed; what earlier slices committed stays reported.
+        KpipeError: A slice failed. Earlier committed slices are still reported.
     """
     kafka_step = _step_of(stage)
     asset = kafka_step.settings.run.asset
@@ -61,7 +61,7 @@ def _step_of(stage: DeferredStage) -> KafkaStep:
 
 
 class _Listener:
-    """Passes the events of a run on: to Dagster's log, and as events of partitions."""
+    """Forwards the events of a run to Dagster's log and to the partition events."""
 
     def __init__(self, context: dg.OutputContext, stage: DeferredStage, kafka_step: KafkaStep) -> None:
         self._context = context
@@ -73,7 +73,7 @@ class _Listener:
         self.finished: set[Unit] = set()
 
     def handle(self, event: RunEvent) -> None:
-        """Pass one event on, in the step's thread."""
+        """Forward one event, in the step's thread."""
         if isinstance(event, TargetPrepared):
             warn_left_out(self._context, self._asset, event.target)
         elif isinstance(event, SliceStarted):
@@ -101,8 +101,8 @@ class _Listener:
 def _note_metadata(context: dg.OpExecutionContext) -> None:
     """Let the stage call ``context.add_output_metadata``.
 
-    For Dagster the output is there before the stage is called, and takes no metadata any more. What a call of the
-    stage adds is noted instead, and reported with the slice that this call was for, once it is committed.
+    For Dagster, the output already exists before the stage is called and accepts no more metadata. This function
+    collects the metadata of each stage call instead. It is reported with the call's slice after the commit.
     """
     add = context.add_output_metadata
 
@@ -111,7 +111,7 @@ def _note_metadata(context: dg.OpExecutionContext) -> None:
         if notes is None:
             add(metadata, output_name, mapping_key)
         else:
-            # What Dagster cannot store fails here, not after the commit.
+            # Let metadata that Dagster cannot store fail here, not after the commit.
             notes.metadata |= dg.AssetMaterialization("checked", metadata=metadata).metadata
 
     context.add_output_metadata = note  # type: ignore[method-assign]  # of this step's own object
@@ -123,7 +123,7 @@ def _emit(context: dg.OutputContext, kafka_step: KafkaStep, runner: SliceRunner,
     try:
         results = _run(runner, units, listener)
     except _INTERRUPTIONS:
-        # A run that is terminated has committed slices all the same, one that lingers perhaps thousands.
+        # A terminated run may have committed slices; a lingering run, perhaps thousands.
         for result in runner.results.values():
             if result.unit not in listener.finished:
                 log_summary(context, result.summary)
@@ -131,7 +131,7 @@ def _emit(context: dg.OutputContext, kafka_step: KafkaStep, runner: SliceRunner,
         raise
     failed = [result.error for result in results if result.error is not None]
     if failed:
-        # What was committed stays, and Dagster's second copy of the offsets follows it.
+        # Report committed slices, so that Dagster's copy of the offsets matches the group's offsets.
         yield from _materializations(context, results, provenance)
         raise failed[0] if step.partition_keys is None else partitions_failed(results)
     for result in results:

@@ -55,33 +55,34 @@ from kpipe_platform.spark.stage.convert import requested_form, to_form
 
 
 class StoresOffsets:
-    """Marks the IO managers that move the offsets of what a step read."""
+    """Marker for IO managers that commit the offsets of the slices that a step read."""
 
     def check_asset(self, asset: str, metadata: Mapping[str, Any]) -> None:
-        """Refuse, before any work, an asset whose output cannot be stored.
+        """Reject an asset whose output cannot be stored, before any work.
 
         Args:
-            asset: The asset, for a message.
-            metadata: What it declares.
+            asset: The asset's name, for messages.
+            metadata: The asset's metadata.
 
         Raises:
-            ConfigError: It cannot.
+            ConfigError: The output cannot be stored.
         """
 
 
 class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     """Loads an asset's Kafka input as the next slice of its topic, and writes an asset's output to Kafka.
 
-    Offsets move with the output: in its transaction (exactly once), or after its acknowledgements (at least once).
+    Offsets are committed with the output: in its transaction (exactly once), or after its acknowledgments (at least
+    once).
 
     Args:
         source: Plans and reads slices.
         spark: The engine.
         destination: Writes outputs. None: this IO manager only reads.
-        dead_letter: Takes records that failed where the action is ``FaultAction.DEAD_LETTER``.
-        on_fault: Action for records that fail, where the asset says nothing: stop, dead_letter, skip, rethrow.
-        fault_policies: Actions and retries by part of the pipeline, where the asset says nothing:
-            ``FaultPolicies(...).to_config()``.
+        dead_letter: Writes failed records whose action is ``FaultAction.DEAD_LETTER``.
+        on_fault: Default action for failed records: stop, dead_letter, skip or rethrow. The asset can override it.
+        fault_policies: Default actions and retries by component, ``FaultPolicies(...).to_config()``. The asset can
+            override them.
     """
 
     source: KafkaSource
@@ -95,20 +96,20 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     )
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
-        """Let go of the run's tables, and of what a failed step has read."""
+        """Release the run's tables and the slices that failed steps read."""
         if context.run is not None:
             forget(context.run.run_id)
 
     def load_input(self, context: dg.InputContext) -> Any:
         """Load the next slice of the upstream asset's topic.
 
-        The input's annotation decides the form. An input with metadata ``{"kpipe/read": "table"}`` loads the whole
-        topic as the latest value of each key, and moves no offsets; an input of ``dead_letter_asset`` loads the dead
-        letters, and moves none either.
+        The input's annotation selects the form. An input with metadata ``{"kpipe/read": "table"}`` loads the whole
+        topic as the latest value of each key. An input of ``dead_letter_asset`` loads the dead letters. Neither commits
+        offsets.
 
         Raises:
-            OffsetsNotStoredError: Nothing would store the offsets of what is read, or it is not known.
-            KpipeError: One of the plan's refusals.
+            OffsetsNotStoredError: The offsets of the slice would not be stored, or might not be.
+            KpipeError: The slice cannot be planned.
         """
         topic = topic_of(_upstream_metadata(context), context.asset_key)
         how = read_of(context.definition_metadata, f"input {context.name!r} of {context.step_context.step.key}")
@@ -157,7 +158,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
                 good = empty_slice(self.spark.spark_session, TopicCodecs(topic.key_codec, topic.value_codec)).good
                 return to_form(good, form, topic.value_codec)
             with self.source.clients() as clients:
-                # The asset is called once, so what Spark's source fails on must be known before.
+                # The asset is called only once, so check first whether Spark's source would fail on a record.
                 by_client = is_beyond_spark(clients, [p.range for p in slice_.ranges], self.source.isolation)
             ((_, frames),) = read_sources(slice_, {topic.name: topic}, settings, by_client=by_client).values()
             note_read(step.id, OpenRead(kafka_step, slice_, topic, frames, events, watch))
@@ -183,10 +184,10 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
         return to_form(table.good, form, topic.value_codec)
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> Iterator[Any]:  # type: ignore[override]
-        """Write the output to the asset's topic and move the offsets of what the step read.
+        """Write the output to the asset's topic and commit the offsets of the slices that the step read.
 
         Raises:
-            KpipeError: Anything that went wrong; offsets are unmoved.
+            KpipeError: A slice failed; the offsets of slices that were not committed are unchanged.
         """
         topic = topic_of(context.definition_metadata, context.asset_key)
         if isinstance(obj, DeferredStage):
@@ -195,14 +196,14 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
             yield from emit_plain(context, obj, self.kafka_step(context.step_context), topic=topic, store=None)
 
     def table_reader(self) -> TableReader:
-        """What reads dead-letter topics as tables."""
+        """Return the resources that read dead-letter topics as tables."""
         return TableReader(self.source, self.spark, self.dead_letter)
 
     def _policies(self) -> FaultPolicies:
         return FaultPolicies.of(self.fault_policies).over(FaultPolicies.of(self.on_fault))
 
     def kafka_step(self, step_context: dg.StepExecutionContext) -> KafkaStep:
-        """A step with the settings of its slices: the resources', and what its asset declares."""
+        """Return a step with its slice settings, from the resources and the asset's metadata."""
         step: Step = step_of(step_context, self.source.group, type(self).__name__)
         metadata = _asset_metadata(step_context, step.asset_key)
         asset = step.asset_key.to_user_string()
@@ -243,11 +244,11 @@ def _asset_metadata(step_context: dg.StepExecutionContext, asset_key: dg.AssetKe
 
 
 def _refuse_unstored(step_context: dg.StepExecutionContext, topic_asset: dg.AssetKey) -> None:
-    """Refuse, before any work, a step whose outputs no IO manager of ours stores.
+    """Reject a step with an output whose IO manager does not store offsets, before any work.
 
     Raises:
-        ConfigError: One of ours cannot store such an asset.
-        OffsetsNotStoredError: The offsets would stay where they are, and every run would read the same slice.
+        ConfigError: The IO manager cannot store the asset.
+        OffsetsNotStoredError: The offsets would not move, and every run would read the same slice.
     """
     for output in step_context.step.step_outputs:
         if output.properties.asset_check_key is not None:
@@ -271,13 +272,13 @@ def _refuse_unstored(step_context: dg.StepExecutionContext, topic_asset: dg.Asse
 
 
 def _refuse_untyped(step_context: dg.StepExecutionContext, topic_asset: dg.AssetKey) -> None:
-    """Refuse, before any work, a plain asset that does not say what it returns.
+    """Reject a plain asset without a return annotation, before any work.
 
-    Dagster calls no IO manager for a MaterializeResult without a value, unless the output has a type that this is not
-    of.
+    Dagster calls no IO manager for a MaterializeResult without a value, unless the output has a type that does not
+    match it.
 
     Raises:
-        OffsetsNotStoredError: The offsets might stay where they are, in a run that succeeds.
+        OffsetsNotStoredError: A run could succeed without storing the offsets.
     """
     for output in step_context.step.step_outputs:
         definition = step_context.op_def.output_def_named(output.name)

@@ -18,24 +18,24 @@ from kpipe_platform.spark.stage.notes import RuleCount
 
 _Cell = str | int | float | bool | None
 _CELL_CHARACTERS = 120
-# What Markdown would take for an escape, code, emphasis, a link or an image, a column, or strikethrough; an underscore
-# inside of a word is none of these.
+# Markdown syntax: escape, code, emphasis, link or image, column and strikethrough. An underscore inside a word is plain
+# text.
 _MARKUP = re.compile(r"[\\`*\[\]|~]|(?<![^\W_])_|_(?![^\W_])")
 _SPACE = re.compile(r"\s")
 
 
 class _Markdown(str):
-    """Text of ours, which is not escaped."""
+    """Markdown that kpipe generates, which is not escaped."""
 
     __slots__ = ()
 
 
 def materialization_metadata(summary: RunSummary, who: Distribution | None = None) -> dict[str, Any]:
-    """Metadata of one materialization that took these slices.
+    """Return the metadata of one materialization.
 
     Args:
         summary: The slices.
-        who: Which deployment and which process took them.
+        who: The deployment and the process that took the slices.
 
     Returns:
         By name: records_read, records_written (absent where another IO manager stored the output and nobody counted),
@@ -79,7 +79,7 @@ def materialization_metadata(summary: RunSummary, who: Distribution | None = Non
         metadata["isolation"] = dg.MetadataValue.table([_isolation(cost)])
     if summary.lanes > 1:
         metadata["parts_at_once"] = dg.MetadataValue.int(summary.lanes)
-    # Partitions that had nothing new would hide those that had, so they stand here only alone.
+    # List idle partitions only if no partition was busy: they would hide the busy ones.
     if rows := list(summary.busy or summary.idle):
         metadata["slices"] = _slices(rows, counted_output=summary.counted_output)
     metadata["steps"] = _steps(summary)
@@ -97,7 +97,7 @@ def materialization_metadata(summary: RunSummary, who: Distribution | None = Non
     if who is not None:
         named = {"instance": who.instance, "worker": who.worker, "lease": who.lease}
         metadata |= {name: dg.MetadataValue.text(value) for name, value in named.items() if value is not None}
-    # Read by the next plan, not by people: last.
+    # Last, because the next plan reads it, not people.
     metadata[RANGES] = dg.MetadataValue.json(_ranges(summary))
     return metadata
 
@@ -134,7 +134,7 @@ def _slices(taken: Sequence[Row], *, counted_output: bool) -> dg.TableMetadataVa
         for row in taken
     ]
     if len({row["topic"] for row in rows}) == 1:
-        # A narrow table is read whole in the UI's overview.
+        # The UI's overview shows a narrow table completely.
         for row in rows:
             del row["topic"]
     if not counted_output:
@@ -145,7 +145,7 @@ def _slices(taken: Sequence[Row], *, counted_output: bool) -> dg.TableMetadataVa
 
 def _steps(summary: RunSummary) -> dg.TableMetadataValue:
     seconds = {s: summary.steps_s.get(s, 0.0) for s in ("plan", "open", "write", "store", "commit")}
-    # What the writer did not spend, Spark spent: its stages run before the writer's task, or feed it.
+    # Spark used the remaining time: its stages run before the writer's task or feed it.
     seconds["spark"] = max(summary.duration_s - sum(seconds.values()), 0.0)
     meaning = {
         "plan": "watermarks, committed offsets, checks",
@@ -164,7 +164,7 @@ def _steps(summary: RunSummary) -> dg.TableMetadataValue:
 
 
 def _ranges(summary: RunSummary) -> list[dict[str, Any]]:
-    """First start and last end of each partition: the second copy of the group's offsets."""
+    """Return the first start and last end of each partition: the second copy of the group's offsets."""
     return [
         {"topic": topic, "partition": number, "start": moved.start, "end": moved.end, "topic_id": moved.topic_id}
         for (topic, number), moved in summary.moved.items()
@@ -177,7 +177,7 @@ def _reasons(total: Mapping[str, int]) -> list[tuple[str, str]]:
 
 
 def preview(rows: Sequence[PreviewRow]) -> str:
-    """Written records as Markdown: JSON objects field by field, a column a record; anything else as key and value."""
+    """Return written records as Markdown: JSON objects with one column per record, others as key and value."""
     values = [_object(row.value) for row in rows]
     objects = [value for value in values if value is not None]
     if len(objects) < len(rows):
@@ -201,7 +201,7 @@ def _text(value: object) -> str | None:
 
 
 def markdown_table(head: Sequence[str], rows: Sequence[Sequence[str | None]]) -> str:
-    """A Markdown table of plain text; cells are cut to a readable length."""
+    """Return a Markdown table of plain text. Long cells are truncated."""
 
     def line(cells: Sequence[str | None]) -> str:
         return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
@@ -215,13 +215,13 @@ def _cell(text: str | None) -> str:
     if isinstance(text, _Markdown):
         return text
     short = text if len(text) <= _CELL_CHARACTERS else text[:_CELL_CHARACTERS] + "…"
-    # Record values are anybody's: an image would be fetched by the browser of whoever looks at the run.
+    # Record values are untrusted: a user's browser would fetch an image in them.
     escaped = _MARKUP.sub(r"\\\g<0>", _SPACE.sub(" ", short))
     return escaped.replace("&", "&amp;").replace("<", "&lt;")
 
 
 def describe(summary: RunSummary) -> Mapping[str, Any]:
-    """One log line's facts, of one slice or of all that a run took."""
+    """Return the fields of a log line about one slice, or about all slices of a run."""
     total = summary.total
     names = [f"{topic}/{number} [{moved.start}, {moved.end})" for (topic, number), moved in summary.moved.items()]
     return {

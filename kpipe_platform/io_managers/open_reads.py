@@ -1,7 +1,7 @@
-"""What the steps of this process have read and not stored yet, and the tables that their runs have loaded.
+"""Slices that the steps of this process have read and not stored yet, and tables that their runs have loaded.
 
-Dagster loads a step's inputs and stores its output in two calls, which may be on two IO managers; in between, the
-slice waits here. A table is used until the run ends.
+Dagster loads a step's inputs and stores its output in two calls, possibly on two IO managers. This module keeps the
+slice between the two calls. A table is kept until the run ends.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class OpenRead:
     """One topic that a step read.
 
     Args:
-        kafka_step: The step, with the settings by which it was read.
+        kafka_step: The step, with the settings of the read.
         slice: The plan.
         topic: The topic.
-        frames: The rows; None where the slice is empty.
-        events: Told of what becomes of the read.
-        watch: Follows it.
-        notes: What rules and row functions of the step set aside.
+        frames: The rows; None if the slice is empty.
+        events: The step's partition events.
+        watch: Reports the partition events of this read.
+        notes: Records that the step's rules and row functions set aside.
     """
 
     kafka_step: KafkaStep
@@ -57,7 +57,7 @@ _open = _OpenReads()
 
 
 def note_read(step: StepId, read: OpenRead) -> None:
-    """Remember a read until the step's output is stored; what earlier attempts of the step read is dropped."""
+    """Keep a read until the step's output is stored. Drop the reads of earlier attempts of the step."""
     run_id, step_key, attempt = step
     for earlier in range(1, attempt):
         for dropped in take_reads((run_id, step_key, earlier)):
@@ -71,20 +71,20 @@ def note_read(step: StepId, read: OpenRead) -> None:
 
 
 def take_reads(step: StepId) -> list[OpenRead]:
-    """What the step read; it is forgotten here."""
+    """Return and remove the reads of a step."""
     start_noting(None)
     with _open.lock:
         return _open.reads.pop(step, [])
 
 
 def note_table(run_id: str, frames: SliceFrames) -> None:
-    """Remember a table until its run ends."""
+    """Keep a table until its run ends."""
     with _open.lock:
         _open.tables.setdefault(run_id, []).append(frames)
 
 
 def forget(run_id: str) -> None:
-    """Let go of a run that ended: its tables, and what it has read and not stored, because a step of it failed."""
+    """Release the tables of a run that ended, and the reads of its failed steps."""
     with _open.lock:
         left = [step for step in _open.reads if step[0] == run_id]
         tables = _open.tables.pop(run_id, [])
@@ -92,12 +92,12 @@ def forget(run_id: str) -> None:
         table.release()
     for step in left:
         for read in take_reads(step):
-            # The asset's own function failed: no IO manager was called again.
+            # The asset's function failed, so Dagster did not call an IO manager for the output.
             read.events.close(why_failed(read.kafka_step.step.instance, step))
             read.release()
 
 
 def steps_of(step: StepId) -> list[KafkaStep]:
-    """With which settings the open reads of a step were read."""
+    """Return the steps, with settings, of a step's open reads."""
     with _open.lock:
         return [read.kafka_step for read in _open.reads.get(step, [])]

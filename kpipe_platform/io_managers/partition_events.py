@@ -1,8 +1,7 @@
-"""Partition events of a run: each Kafka partition that it works on is started, then completed or failed, once.
+"""Partition events of a run: each Kafka partition is started once, then completed or failed.
 
-That holds however many slices a run takes of a partition, and however often it tries. The slices are processed in
-threads. Events are logged in any of them; observations, where the asset wants them, are stored in the step's own
-thread, which looks for them while it waits.
+This holds for any number of slices and attempts per partition. Threads process the slices and log the events. If the
+asset enables observations, the step's own thread stores them while it waits.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ class StepEvents:
     Args:
         step: The step.
         topics: The topics that it reads.
-        observe: Stores observations; None: events are logged only.
+        observe: Stores observations; None: events are only logged.
     """
 
     def __init__(self, step: Step, topics: Sequence[str], observe: Observe | None) -> None:
@@ -44,7 +43,7 @@ class StepEvents:
         self.event = partial(
             PartitionEvent, group=step.group, asset=step.asset_key.to_user_string(), run_id=step.run_id
         )
-        """An event of this step: takes the kind, the topic, the partition and what else is known."""
+        """Creates an event of this step from the kind, the topic, the partition and further fields."""
         self._topics = list(topics)
         self._observe = observe
         self._waiting: SimpleQueue[list[PartitionEvent]] = SimpleQueue()
@@ -52,20 +51,20 @@ class StepEvents:
         self._watches: list[Watch] = []
 
     def watch(self, numbers: Sequence[int] | None) -> Watch:
-        """Follow the work on some Kafka partitions that are processed together; None: on all of them."""
+        """Create a watch for Kafka partitions that are processed together; None: all partitions."""
         made = Watch(self, self._topics, numbers)
         with self._lock:
             self._watches.append(made)
         return made
 
     def emit(self, events: list[PartitionEvent]) -> None:
-        """Log events of one change, and queue them to be observed; in any thread."""
+        """Log the events of one change and queue them for observation. Any thread may call it."""
         log_events(events)
         if self._observe is not None and events:
             self._waiting.put(events)
 
     def deliver(self) -> None:
-        """Store the observations that wait, in the step's thread. Raises nothing: the run does not depend on it."""
+        """Store the queued observations, in the step's thread. Logs errors, because the run does not depend on them."""
         while self._observe is not None:
             try:
                 events = self._waiting.get_nowait()
@@ -79,10 +78,10 @@ class StepEvents:
                 logger.exception("cannot store an observation of %s", self._step.asset_key.to_user_string())
 
     def close(self, failure: str | None = None) -> None:
-        """The step ends: work that began and did not end has failed.
+        """End the step: mark work that started and did not end as failed.
 
         Args:
-            failure: Why the step ends early. Where no partition was begun for it, all of the step's have failed.
+            failure: Why the step ends early. If there are no watches, all partitions of the step are marked as failed.
         """
         with self._lock:
             watches = list(self._watches)
@@ -110,7 +109,7 @@ class Watch:
         self._events = events
         self._topics = topics
         self._numbers = numbers
-        # A step that is terminated ends partitions that its threads may be about to end.
+        # A terminated step may end a partition at the same time as one of its threads.
         self._lock = threading.Lock()
         self._slice: Slice | None = None
         self._starts: dict[Partition, int] = {}
@@ -120,7 +119,7 @@ class Watch:
         self._over = False
 
     def planned(self, slice_: Slice) -> None:
-        """The next slice is known. A partition without anything to read has no event."""
+        """Record the next slice. A partition without new records has no event."""
         with self._lock:
             self._slice = slice_
             new = [
@@ -134,7 +133,7 @@ class Watch:
                 self._events.emit([started(r.topic, r.partition, start=r.start, end=r.end) for r in new])
 
     def done(self, report: SliceReport) -> None:
-        """A slice, or a part of one, is committed."""
+        """Record a committed slice, or a committed part of one."""
         with self._lock:
             self._counted_output = self._counted_output and report.counted_output
             for planned, counts in zip(report.slice.ranges, report.counts, strict=True):
@@ -143,7 +142,7 @@ class Watch:
             self._ends |= {(p.range.topic, p.range.partition): p.range.end for p in report.slice.ranges}
 
     def ended(self, failure: str | None = None) -> None:
-        """The run takes no further slice here; because of the failure, where there is one."""
+        """Report the end of these partitions: completed, or failed if a failure is given."""
         with self._lock:
             if self._over:
                 return
@@ -161,14 +160,14 @@ class Watch:
             self._events.emit(failed)
 
     def cut_off(self, why: str) -> None:
-        """The step ends, and the work has not ended by itself."""
+        """Report started work as failed if the step ends before the work does."""
         with self._lock:
             begun = bool(self._starts)
         if begun:
             self.ended(why)
 
     def _failed(self, reason: str) -> list[PartitionEvent]:
-        """What the last slice has not committed; all that was begun, where its plan failed."""
+        """Return failed events for the uncommitted ranges of the last slice; for all partitions if there are none."""
         failed = partial(self._events.event, PartitionEventKind.FAILED, reason=reason)
         left = []
         for planned in self._slice.ranges if self._slice is not None else ():
@@ -184,7 +183,7 @@ class Watch:
         return [failed(topic, number) for topic in self._topics for number in numbers]
 
     def _counts(self, place: Partition) -> dict[str, int]:
-        """Counted records that were committed here; none where nothing was."""
+        """Return the counts of committed records; empty if nothing was committed."""
         total = self._totals.get(place)
         if total is None:
             return {}
@@ -193,7 +192,7 @@ class Watch:
 
 
 def why_failed(instance: dg.DagsterInstance, step: StepId) -> str:
-    """Why a step failed between its inputs and its output, from Dagster's events."""
+    """Return from Dagster's events why a step failed between its inputs and its output."""
     run_id, step_key, attempt = step
     kinds = {dg.DagsterEventType.STEP_FAILURE, dg.DagsterEventType.STEP_UP_FOR_RETRY}
     records = instance.get_records_for_run(run_id, of_type=kinds).records
@@ -202,7 +201,7 @@ def why_failed(instance: dg.DagsterInstance, step: StepId) -> str:
     error = data[attempt - 1].error if len(data) >= attempt else None
     if error is None:
         return "the step failed before its output was stored"
-    # Dagster's own error says which step failed; what it was caused by is the function's.
+    # Dagster's own error only names the failed step. Its innermost cause is the function's error.
     while error.cause is not None:
         error = error.cause
     return shortened(error.message.strip())

@@ -1,4 +1,4 @@
-"""The output of a plain ``@dg.asset``: its function ran already, on the slices that its inputs were loaded from."""
+"""The output of a plain ``@dg.asset``: its function already ran on the slices that its inputs loaded."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from kpipe_platform.spark.stage.notes import StageNotes
 def emit_plain(
     context: dg.OutputContext, output: Any, kafka_step: KafkaStep, *, topic: KafkaTopic | None, store: Store | None
 ) -> Iterator[Any]:
-    """Store what a plain asset returned, with the slices that its inputs were loaded from."""
+    """Store the output of a plain asset, and commit the slices that its inputs loaded."""
     settings, step = kafka_step.settings, kafka_step.step
     reads = take_reads(step.id)
     reports: list[SliceReport] = []
@@ -62,7 +62,7 @@ def emit_plain(
     except BaseException as interruption:
         _end(reads, interruption)
         if reports:
-            # The run was terminated when it had committed.
+            # The run was terminated after the commit.
             summary = RunSummary.of(reports)
             log_summary(context, summary)
             for key in step.partition_keys or (None,):
@@ -106,7 +106,7 @@ def _deliver(
 
 
 def _joined(kafka_step: KafkaStep, reads: Sequence[OpenRead]) -> Slice:
-    """One slice of all that the step read: its offsets move together."""
+    """Join all slices that the step read into one, so that their offsets are committed together."""
     if len(reads) == 1:
         return reads[0].slice
     step = kafka_step.step

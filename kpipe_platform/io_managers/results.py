@@ -1,4 +1,4 @@
-"""What an asset returned, and what Dagster hears of the slices that came of it."""
+"""Check an asset's return value, and report its slices to Dagster."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from kpipe_platform.slices.target import SliceTarget
 
 
 def check_rows(asset: str, output: Any) -> Any:
-    """What an asset's function returned, if it is rows.
+    """Return the output of an asset's function if it can be rows.
 
     Raises:
-        ConfigError: It is not rows but None, or one of Dagster's results, which a store would take for the output.
+        ConfigError: The output is None or a Dagster result, which a store would treat as the output.
     """
     if output is None:
         msg = f"asset {asset} returned None, not rows to store"
@@ -36,14 +36,14 @@ def check_rows(asset: str, output: Any) -> Any:
 def materialization(
     context: dg.OutputContext, partition: str | None, summary: RunSummary, provenance: Distribution
 ) -> dg.DagsterEvent:
-    """The event of a materialization that handle_output yields itself: of some partitions only, or of a failed run."""
+    """Create a materialization event that handle_output yields itself, for some partitions or for a failed run."""
     metadata = materialization_metadata(summary, provenance)
     event = dg.AssetMaterialization(asset_key=context.asset_key, partition=partition, metadata=metadata)
     return dg.DagsterEvent.asset_materialization(context.step_context, event)
 
 
 def warn_left_out(context: dg.OutputContext, asset: str, target: SliceTarget) -> None:
-    """Name the partitions that nobody reads, in each run: the records in them are in no count."""
+    """Warn in each run about partitions that no run reads. Their records are not in any count."""
     for topic, numbers in target.left_out.items():
         context.log.warning(
             "topic %s has partition(s) %s, of which %s has no Dagster partition: no run reads them. Partition the "
@@ -56,7 +56,7 @@ def warn_left_out(context: dg.OutputContext, asset: str, target: SliceTarget) ->
 
 
 def log_summary(context: dg.OutputContext, summary: RunSummary) -> None:
-    """A line or two, however many slices: Dagster stores each line of its log as an event."""
+    """Log one or two lines for any number of slices, because Dagster stores each log line as an event."""
     if not summary.slices:
         return
     facts = describe(summary)

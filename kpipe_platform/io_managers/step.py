@@ -1,4 +1,4 @@
-"""What a Dagster step says about the slice it is to take."""
+"""A Dagster step and its settings for slices, from the step's context and metadata."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ StepId = tuple[str, str, int]
 
 @dataclass(frozen=True)
 class Step:
-    """A step that materialises one Kafka-reading asset.
+    """A step that materializes one Kafka-reading asset.
 
     Args:
         asset_key: The asset.
         group: Its consumer group.
         run_id: Dagster run.
         step_key: Step of the run.
-        attempt: 1 for the first try of the step.
+        attempt: Attempt of the step, from 1.
         partition_keys: Dagster partitions of the asset in this run; None for an unpartitioned asset.
-        instance: Dagster instance, for earlier materialisations.
-        tags: The run's tags, which name the deployment that asked for it.
+        instance: Dagster instance, to look up the last materialization.
+        tags: The run's tags, which name the deployment that requested it.
         known_keys: All of the asset's Dagster partitions; None for an unpartitioned asset.
     """
 
@@ -68,11 +68,11 @@ class Step:
 
     @property
     def id(self) -> StepId:
-        """Names this try of the step among all that the process runs."""
+        """Unique id of this attempt of the step."""
         return (self.run_id, self.step_key, self.attempt)
 
     def earlier(self, partition: Partition) -> LastMaterialization | None:
-        """The last materialisation of a Kafka partition that Dagster holds."""
+        """Return the last materialization of a Kafka partition in Dagster; None if there is none."""
         topic, number = partition
         key = None if self.partition_keys is None else str(number)
         found = last_materialization(self.instance, self.asset_key, key)
@@ -85,12 +85,12 @@ class Step:
 
 @dataclass(frozen=True)
 class KafkaStep:
-    """A step with what its IO manager and its asset say about slices.
+    """A step with the slice settings from its IO manager and its asset.
 
     Args:
         step: The step.
         settings: The settings of its slices.
-        observes_partitions: Whether partition events are stored as observations too.
+        observes_partitions: Whether partition events are also stored as observations. Default False.
     """
 
     step: Step
@@ -100,7 +100,7 @@ class KafkaStep:
 
 @dataclass(frozen=True)
 class StepInput(TopicInput):
-    """A Kafka input of a ``@kafka_asset``: which topic, and the step that it was loaded for.
+    """A Kafka input of a ``@kafka_asset``: the topic, and the step that loaded it.
 
     Args:
         kafka_step: The step.
@@ -110,15 +110,15 @@ class StepInput(TopicInput):
 
 
 def step_id(step_context: dg.StepExecutionContext) -> StepId:
-    """Names this try of the step among all that the process runs."""
+    """Return the unique id of this attempt of the step."""
     return (step_context.run_id, step_context.step.key, step_context.previous_attempt_count + 1)
 
 
 def step_of(step_context: dg.StepExecutionContext, group_of: Callable[[dg.AssetKey], str], io_manager: str) -> Step:
-    """The step behind a Dagster context.
+    """Create the step from a Dagster context.
 
     Raises:
-        ConfigError: The step does not materialise exactly one asset.
+        ConfigError: The step does not materialize exactly one asset.
     """
     assets = step_context.assets_def
     keys = list(assets.keys) if assets is not None else []
@@ -145,7 +145,7 @@ def step_of(step_context: dg.StepExecutionContext, group_of: Callable[[dg.AssetK
 
 
 def _partition_keys(step_context: dg.StepExecutionContext) -> tuple[tuple[str, ...] | None, frozenset[str] | None]:
-    """The Dagster partitions that the step takes, and all that the asset has; None for an unpartitioned asset."""
+    """Return the step's Dagster partitions and all of the asset's; None for an unpartitioned asset."""
     definition = step_context.entity_partitions_def
     if definition is None:
         return None, None
@@ -158,14 +158,14 @@ def _partition_keys(step_context: dg.StepExecutionContext) -> tuple[tuple[str, .
 
 
 def kafka_partitions_of(step: Step, numbers: Callable[[], list[int]]) -> list[int]:
-    """Kafka partitions that the step covers: its Dagster partitions, or all of the topic's."""
+    """Return the Kafka partitions of the step: those of its Dagster partitions, or all partitions of the topic."""
     if step.partition_keys is None:
         return numbers()
     return [partition_number(key) for key in step.partition_keys]
 
 
 def topic_of(metadata: Mapping[str, Any] | None, asset_key: dg.AssetKey) -> KafkaTopic:
-    """The topic of an asset: its declaration, else a JSON topic named after the asset."""
+    """Return the topic that an asset declares; by default a JSON topic named after the asset."""
     declared = _plain(metadata, TOPIC)
     if declared is None:
         return KafkaTopic(".".join(asset_key.path))
@@ -176,40 +176,40 @@ def topic_of(metadata: Mapping[str, Any] | None, asset_key: dg.AssetKey) -> Kafk
 
 
 def scaling_of(metadata: Mapping[str, Any] | None, default: PartitionScaling) -> PartitionScaling:
-    """The bounds of an asset: its declaration, else the default."""
+    """Return the scaling that an asset declares, or the default."""
     declared = _plain(metadata, SCALING)
     return default if declared is None else PartitionScaling(**declared)
 
 
 def policies_of(metadata: Mapping[str, Any] | None, default: FaultPolicies) -> FaultPolicies:
-    """Actions and retries of an asset: its declaration, and the default where that says nothing.
+    """Return the fault policies that an asset declares, completed with the default.
 
     Raises:
-        ConfigError: The declaration cannot be read.
+        ConfigError: The declaration is invalid.
     """
     declared = _plain(metadata, ON_FAULT)
     return default if declared is None else FaultPolicies.of(declared).over(default)
 
 
 def limit_of(metadata: Mapping[str, Any] | None, default: DeadLetterLimit) -> DeadLetterLimit:
-    """The largest share of failed records of an asset: its declaration, and the default where that says nothing.
+    """Return the dead-letter limit that an asset declares, completed with the default.
 
     Raises:
-        ConfigError: A number is out of its bounds.
+        ConfigError: A number is out of range.
     """
     declared = _plain(metadata, LIMIT) or {}
     return replace(default, **{name: value for name, value in declared.items() if value is not None})
 
 
 def read_of(metadata: Mapping[str, Any] | None, whose: str) -> str:
-    """How an input is read.
+    """Return how an input is read: ``slice``, ``feed`` or ``table``.
 
     Args:
         metadata: The input's metadata.
-        whose: The input, for a message.
+        whose: The input, for messages.
 
     Raises:
-        ConfigError: It is to be read in a way that there is not, or has metadata of kpipe's that there is not.
+        ConfigError: The input names an unknown way to read, or has unknown ``kpipe/`` metadata.
     """
     refuse_unknown(metadata, INPUT_METADATA, whose)
     how = _plain(metadata, READ)
@@ -222,15 +222,15 @@ def read_of(metadata: Mapping[str, Any] | None, whose: str) -> str:
 
 
 def refuse_unknown(metadata: Mapping[str, Any] | None, known: Sequence[str], whose: str) -> None:
-    """Refuse metadata of kpipe's that there is not: it would be ignored.
+    """Reject unknown ``kpipe/`` metadata, which would otherwise be ignored.
 
     Args:
-        metadata: What is declared.
-        known: The names that there are.
-        whose: The asset or input, for a message.
+        metadata: The declared metadata.
+        known: The known names.
+        whose: The asset or input, for messages.
 
     Raises:
-        ConfigError: There is one.
+        ConfigError: A name is unknown.
     """
     for name in metadata or {}:
         if name.startswith(_PREFIX) and name not in known:
@@ -239,6 +239,6 @@ def refuse_unknown(metadata: Mapping[str, Any] | None, known: Sequence[str], who
 
 
 def _plain(metadata: Mapping[str, Any] | None, name: str) -> Any:
-    """A metadata value by its name, without Dagster's wrapper."""
+    """Return a metadata value without Dagster's wrapper."""
     value = (metadata or {}).get(name)
     return value.value if isinstance(value, dg.MetadataValue) else value

@@ -1,4 +1,4 @@
-"""The resources that say how outputs and dead letters are written."""
+"""Resources for the destinations of outputs and dead letters."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PREVIEW_ROWS = 5
 
 
 class KafkaDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
-    """How outputs reach Kafka: every record acknowledged before an offset moves.
+    """Writes outputs to Kafka. All records are acknowledged before offsets are committed.
 
     Raises:
-        ConfigError: A property of ``producer`` is kpipe's own, unknown, or not the producer's.
+        ConfigError: A property in ``producer`` is reserved for kpipe, unknown, or not a producer property.
     """
 
     connection: KafkaConnection
@@ -66,17 +66,17 @@ class KafkaDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[typ
     def __init__(self, **data: Any) -> None:
         super().__init__(**data)
         own = {}
-        # As long as they do not come by environment variables, which have no value before a run.
+        # Environment variables have no value before a run, so check only literal values.
         if type(self.delivery_timeout_s) is float and type(self.transaction_timeout_s) is float:
             timeout_s = min(self.delivery_timeout_s, self.transaction_timeout_s)
             own["message.timeout.ms"] = str(int(timeout_s * 1000))
         check_producer("KafkaDestination(producer=...)", known_values(self.producer), own)
 
     def settings(self, *, is_redacting: bool) -> DestinationSettings:
-        """What the steps of a slice need to know of it.
+        """Return the settings for the steps of a slice.
 
         Args:
-            is_redacting: As for `rows_to_preview`.
+            is_redacting: Same as for `rows_to_preview`.
         """
         return DestinationSettings(
             connection=self.connection.settings,
@@ -91,11 +91,11 @@ class KafkaDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[typ
         )
 
     def rows_to_preview(self, *, is_redacting: bool) -> int:
-        """How many written records to show.
+        """Return the number of written records to show in the metadata.
 
         Args:
-            is_redacting: Whether the dead-letter destination has a redaction hook. The hook takes failed records only,
-                so that it cannot say what may be shown of outputs.
+            is_redacting: Whether the dead-letter destination has a redaction hook. If so, the default is 0, because
+                the hook redacts only failed records and cannot redact outputs.
         """
         if self.preview_rows is not None:
             return self.preview_rows
@@ -103,7 +103,7 @@ class KafkaDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[typ
 
 
 class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
-    """Where records that failed go, with the reason."""
+    """Writes failed records with their faults to a dead-letter topic."""
 
     connection: KafkaConnection
     topic: str = Field(default="{source_topic}.dlq", description="topic name; {source_topic} is replaced")
@@ -144,7 +144,7 @@ class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: 
         description="dead letters and skipped records of a slice before max_dead_letter_ratio counts",
     )
 
-    # Dagster's configuration knows no list of literals.
+    # Dagster's configuration does not support a list of literals.
     @field_validator("headers")
     @classmethod
     def _families(cls, value: list[str]) -> list[str]:
@@ -156,12 +156,12 @@ class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: 
 
     @property
     def header_families(self) -> tuple[HeaderStyle, ...]:
-        """The error headers to write, in their order."""
+        """The families of error headers to write, in order."""
         return tuple(cast("HeaderStyle", family) for family in self.headers)
 
     @property
     def settings(self) -> DeadLetterSettings:
-        """What the steps of a slice need to know of it."""
+        """The settings for the steps of a slice."""
         return DeadLetterSettings(
             connection=self.connection.settings,
             topic=self.topic,
@@ -175,9 +175,9 @@ class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: 
 
     @property
     def limit(self) -> DeadLetterLimit:
-        """The largest share of failed records in a slice."""
+        """The limit on the share of failed records in a slice."""
         return DeadLetterLimit(self.max_dead_letter_ratio, self.min_dead_letters)
 
     def topic_for(self, source_topic: str) -> str:
-        """Name of the dead-letter topic of a source topic."""
+        """Return the name of the dead-letter topic for a source topic."""
         return self.topic.replace("{source_topic}", source_topic)

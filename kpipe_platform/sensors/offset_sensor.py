@@ -1,4 +1,4 @@
-"""``kafka_offset_sensor``: runs for the partitions of an asset that have new offsets."""
+"""``kafka_offset_sensor``: requests runs for the partitions of an asset with new offsets."""
 
 from __future__ import annotations
 
@@ -38,37 +38,40 @@ def kafka_offset_sensor(
     description: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
-    """A sensor that asks for a run of each partition of an asset that has new offsets.
+    """Create a sensor that requests a run for each partition of an asset with new offsets.
 
-    The group's offsets decide, and nothing that the sensor remembers: it moves none itself. Each tick registers new
-    Kafka partitions as Dagster partitions, where the asset's are dynamic, and asks for them from their first offset.
+    The sensor decides from the group's committed offsets and never moves them. If the asset has dynamic partitions,
+    each tick registers new Kafka partitions as Dagster partitions and requests runs for them from their first offset.
 
     Args:
-        target: A ``@kafka_asset``, or a plain asset over a topic asset.
-        name: Sensor name; None: the asset's with ``_offsets`` behind it.
-        min_records: Offsets that must wait in a partition before it is asked for. Transaction markers count.
-        max_wait_s: Ask for fewer once the oldest was first seen that long ago, seconds; None: never.
-        max_runs_per_tick: Runs that a tick asks for at most; None: as many as the scaling allows.
-        backpressure: ``(asset, max_lag)``: ask for nothing while more than ``max_lag`` offsets wait for an asset
-            that reads what the target writes.
-        partitions_per_run: Neighbouring partitions that one run takes at most, 1 to 1,000. More than 1 needs
-            ``backfill_policy=BackfillPolicy.single_run()``.
-        max_attempts: Runs that may fail at one offset; then it is reported, and left until the offset moves or the
-            partition is materialised by hand.
-        retry_delay_s: Wait after the first of them, seconds; it doubles with each further one.
-        retry_max_delay_s: The longest wait, seconds.
-        deadline_s: Longest time of a tick's broker calls, seconds; past it the tick is skipped with the reason.
-        ownership: What tells which partitions this deployment has: an object with ``owned()``, or a function. Others
-            are not asked for; while it answers None nothing is. None: as ``KafkaSource(ownership=...)`` says, which
-            is all of them by default.
-        minimum_interval_seconds: Time between ticks.
-        default_status: Whether the sensor runs at once.
-        io_manager_key: The KafkaIOManager that loads the asset's topics; its source is asked.
+        target: A ``@kafka_asset``, or a plain asset that reads a topic asset.
+        name: Sensor name; None: the asset key joined by ``__``, followed by ``_offsets``.
+        min_records: Minimum lag of a partition, in offsets, before a run is requested. Transaction markers count.
+            Default 1.
+        max_wait_s: Time after which a run is requested for a smaller lag, seconds since the oldest offset was first
+            seen; None: never.
+        max_runs_per_tick: Maximum number of runs to request per tick; None: as many as the scaling allows.
+        backpressure: ``(asset, max_lag)``: request no runs while the lag of a downstream asset, which reads the
+            target's output, exceeds ``max_lag`` offsets.
+        partitions_per_run: Maximum number of adjacent partitions per run, 1 to 1,000. More than 1 requires
+            ``backfill_policy=BackfillPolicy.single_run()``. Default 1.
+        max_attempts: Number of failed runs at the same offset after which the sensor reports the partition and
+            requests no more runs, until the offset moves or the partition is materialized manually. Default 5.
+        retry_delay_s: Wait after the first failed run, seconds. It doubles after each further failure. Default 30.
+        retry_max_delay_s: Maximum wait, seconds. Default 900.
+        deadline_s: Maximum time for a tick's broker calls, seconds. After that, the tick is skipped with the reason.
+            Default 10.
+        ownership: Returns the partitions of this deployment: an object with ``owned()``, or a function. The sensor
+            requests no runs for other partitions, and none at all while it returns None. None:
+            ``KafkaSource(ownership=...)``, by default all partitions.
+        minimum_interval_seconds: Minimum time between ticks, seconds. Default 5.
+        default_status: Whether the sensor starts automatically. Default ``STOPPED``.
+        io_manager_key: Resource key of the KafkaIOManager that loads the asset's topics. The sensor uses its source.
         description: Text for the UI.
         clock: Seconds since the epoch; injected for tests.
 
     Raises:
-        ConfigError: An argument makes no sense, or the asset does not take several partitions in one run.
+        ConfigError: An argument is invalid, or the asset does not take several partitions in one run.
     """
     if not is_positive(deadline_s):
         msg = f"kafka_offset_sensor(deadline_s={deadline_s})"
@@ -83,7 +86,7 @@ def kafka_offset_sensor(
         retry_delay_s=retry_delay_s,
         retry_max_delay_s=retry_max_delay_s,
     )
-    # Refused here, not in the first tick.
+    # Validate now, not in the first tick.
     rules(1)
     _check_range_runs(target, partitions_per_run)
     if isinstance(backpressure, tuple):

@@ -1,1 +1,1 @@
-"""The way of a slice: plan, run, read, stage and isolate, encode, write, commit, report. It knows no Dagster."""
+"""The steps of a slice: plan, run, read, stage and isolate, encode, write, commit, report. Independent of Dagster."""

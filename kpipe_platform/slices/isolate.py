@@ -1,6 +1,6 @@
 """Isolate: find the records that a stage fails on, so that the rest of the slice can be written without them.
 
-Spark does not say which record a stage failed on. See docs/adr/0009 for the search, which writes nothing.
+Spark does not report which record a stage failed on. The search writes nothing; see docs/adr/0009.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from kpipe_platform.spark.stage.notes import RowFault, fault_frame, retry_of
 logger = logging.getLogger(__name__)
 
 _SAMPLES = 20
-# Parts of a slice that are tried at the same time.
+# Maximum number of parts to try at the same time.
 _PARTS_AT_ONCE = 4
 
 
 class Interruption(Protocol):
-    """How a search notices that the run is terminated."""
+    """Lets a search notice that the run was terminated."""
 
     def check(self) -> None:
-        """Raise where the run was terminated."""
+        """Raise if the run was terminated."""
 
     def tag_jobs(self) -> None:
-        """Let a termination find the Spark jobs that this thread starts."""
+        """Tag the Spark jobs that this thread starts, so that a termination cancels them."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but no longer than until the run is terminated."""
+        """Wait. Return early if the run is terminated."""
 
 
 @dataclass(frozen=True)
 class Isolation:
-    """What a search found.
+    """The result of a search.
 
     Args:
         failing: Records that the stage fails on alone, as ranges of one offset, each with its fault.
-        cost: What the search cost.
+        cost: Cost of the search.
     """
 
     failing: tuple[tuple[OffsetRange, RowFault], ...]
@@ -66,11 +66,11 @@ def find_failing(
     try_out: Callable[[StagedSlice], None],
     interruption: Interruption,
 ) -> Isolation:
-    """Find the records that the stage fails on alone, retries included.
+    """Find the records that the stage fails on alone, after retries.
 
     Args:
         planned: The slice.
-        stage: The stage, of one source.
+        stage: The stage, which has one source.
         settings: The run's settings.
         sources: The slice's rows.
         error: The failure of the whole slice.
@@ -78,7 +78,7 @@ def find_failing(
         interruption: Stops the search when the run is terminated.
 
     Raises:
-        StageFailedError: The stage fails on no rows at all in the same way: no record is the reason.
+        StageFailedError: The stage fails in the same way on empty input, so no record is the cause.
         DeadLetterLimitError: More records fail than the limit allows.
     """
     whole = planned.slice
@@ -87,7 +87,7 @@ def find_failing(
     )
     began = time.monotonic()
     for _, rows in sources.values():
-        # Also a small slice: it is read many times now.
+        # Cache even a small slice, because it is now read many times.
         rows.cache.keep()
     calls: list[Part] = []
 
@@ -101,7 +101,7 @@ def find_failing(
     def fails(part: Part) -> StageFailedError | None:
         calls.append(part)
         interruption.check()
-        # In a thread of the search's own.
+        # The search calls this in its own threads, which start without the tag.
         interruption.tag_jobs()
         try:
             attempt(_each(sources, lambda rows: rows.part(part)))
@@ -122,7 +122,7 @@ def find_failing(
         records, undecoded = frames.totals()
         refuse_hopeless([_record(whole, *place) for place in frames.sample(_SAMPLES)], fails, limit, records)
     engine = settings.engine
-    # A Connect server looks up temporary views when a job runs, where the next call may have replaced them.
+    # A Connect server resolves temporary views when a job runs; by then, the next call may have replaced them.
     at_once = 1 if engine.remote else min(engine.tasks_at_once, _PARTS_AT_ONCE)
     failing: list[tuple[OffsetRange, RowFault]] = []
     reasons: dict[str, int] = {}
@@ -140,20 +140,20 @@ def find_failing(
 
 
 def without_failing(sources: Sources, isolation: Isolation) -> Sources:
-    """The rows of a slice without the records that the stage fails on; they count as read all the same."""
+    """Return the rows of a slice without the records that the stage fails on. Those records still count as read."""
     records = [record for record, _ in isolation.failing]
     return _each(sources, lambda rows: rows.without(records))
 
 
 def add_faults(staged: StagedSlice, isolation: Isolation, settings: SliceSettings) -> None:
-    """Add the records that the stage fails on to what it set aside, so that the writer applies their action."""
+    """Add the records that the stage fails on to the stage's faults, so that the writer applies the fault action."""
     places = [(r.topic, r.partition, r.start, fault.to_json()) for r, fault in isolation.failing]
     if places:
         staged.notes.faults.append(fault_frame(settings.engine.spark_session, places))
 
 
 def shown(failure: StageFailedError, settings: SliceSettings) -> str:
-    """The cause for log and errors; where a hook takes values out of messages, its class."""
+    """Return the cause for logs and errors: only the exception class if messages are hidden."""
     text: str = failure.source.exception_type if settings.hide_messages else failure.cause
     return text
 
@@ -167,7 +167,7 @@ def _record(whole: Slice, index: int, offset: int) -> OffsetRange:
 
 
 def _refuse_mistake(whole: Slice, error: StageFailedError, on_no_rows: StageFailedError) -> None:
-    """Refuse to isolate where the stage fails in the same way on no rows at all: the data is not the reason."""
+    """Raise if the stage fails in the same way on empty input: the data is not the cause."""
     if str(on_no_rows.source) == str(error.source):
         msg = f"the stage fails on {whole} and on no rows at all alike: {error.cause}"
         raise StageFailedError(
@@ -182,7 +182,7 @@ def _retried(
     settings: SliceSettings,
     interruption: Interruption,
 ) -> RowFault | None:
-    """The fault of a record that the stage fails on alone, after its retries; None where one succeeded."""
+    """Retry a record that the stage fails on alone. Return its fault, or None if a retry succeeded."""
 
     def again() -> None:
         if (error := fails([record])) is not None:

@@ -1,4 +1,4 @@
-"""Process: one slice, step by step. It is read, staged and written; the steps are modules of this room."""
+"""Process one slice: read it, call the stage and write the output. Each step is a module of this package."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def process_slice(
         settings: The run's settings.
         delivery: Writes outputs and dead letters.
         interruption: Stops a search for failing records when the run is terminated.
-        committed: Called with the slice's report once it is committed; with one for each part that commits by itself.
+        committed: Called with the slice's report after the commit; called for each part that commits separately.
 
     Raises:
-        KpipeError: Anything that went wrong; offsets of what was not reported are unmoved.
+        KpipeError: The slice failed. Offsets of parts that were not reported are unchanged.
     """
     if planned.slice.is_empty:
         committed(commit_empty(planned.slice, settings))
@@ -66,10 +66,10 @@ def process_slice(
 
 
 def deliver(staged: StagedSlice, delivery: Delivery) -> SliceReport:
-    """Write a slice whose stage was called, and let go of what it cached.
+    """Write a slice whose stage was called, then release what the stage cached.
 
     Raises:
-        KpipeError: Anything that went wrong; offsets are unmoved.
+        KpipeError: The write failed. Offsets are unchanged.
     """
     try:
         return delivery.write(staged)
@@ -116,7 +116,7 @@ def _deliver_without(
     isolation: Isolation,
     first: StageFailedError,
 ) -> SliceReport:
-    """Write the slice once, without the records that the stage fails on, and apply the action to them."""
+    """Write the slice once without the records that the stage fails on, and apply the fault action to those."""
     try:
         staged = call_stage(planned, stage, without_failing(sources, isolation))
         add_faults(staged, isolation, settings)

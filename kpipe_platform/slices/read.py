@@ -22,10 +22,10 @@ def read_sources(
         slice_: The slice.
         topics: The topics by input name.
         settings: The run's settings.
-        by_client: Read by kpipe's own client, because Spark's source fails on a record's timestamp.
+        by_client: Read with kpipe's own client, because Spark's source fails on a record's timestamp.
 
     Raises:
-        KpipeError: There is no session, or it lacks the Kafka connector.
+        KpipeError: The Spark session is unavailable, or it does not have the Kafka connector.
     """
     return {name: (topic, _read_topic(slice_, topic, settings, by_client)) for name, topic in topics.items()}
 
@@ -33,7 +33,7 @@ def read_sources(
 def _read_topic(slice_: Slice, topic: KafkaTopic, settings: SliceSettings, by_client: bool) -> SliceFrames:
     tasks = settings.engine.tasks_at_once
     if settings.destination is not None and settings.destination.delivery == "at_least_once":
-        # Parallel writers of parts of one partition would not keep its order.
+        # Several writers for one partition would not keep its order.
         tasks = min(tasks, len(slice_.ranges) * settings.parallelism.writers_per_partition)
     try:
         return read_slice(

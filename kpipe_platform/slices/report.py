@@ -1,4 +1,4 @@
-"""Report: what became of slices, added up. Totals are exact, and a summary does not grow with the slices."""
+"""Report: results of slices and their sums. Totals are exact. The size of a summary does not grow with the slices."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from kpipe_platform.spark.stage.notes import RuleCount
 
 logger = logging.getLogger(__name__)
 
-# Rows of a table in the metadata; Dagster stores the whole of it with every event.
+# Maximum rows of a metadata table. Dagster stores the whole table with every event.
 TABLE_ROWS = 100
 PREVIEW_ROWS = 5
-# Reasons hold values of records, so there may be as many as dead letters. Past this many the rare ones go together.
+# Reasons contain values of records, so there may be as many reasons as dead letters. Above this number, the rare ones
+# are merged.
 _REASONS = 1_000
 _OTHERS = "(reasons of fewer records)"
 
@@ -34,7 +35,7 @@ class IsolationCost:
 
     Args:
         calls: Calls of the stage on parts of the slice.
-        records: Records that it fails on.
+        records: Records that the stage fails on.
         duration_s: Seconds from the first failure to the end of the search.
     """
 
@@ -43,28 +44,28 @@ class IsolationCost:
     duration_s: float
 
     def __add__(self, other: IsolationCost) -> IsolationCost:
-        """Both together."""
+        """Return the sum of both costs."""
         return IsolationCost(self.calls + other.calls, self.records + other.records, self.duration_s + other.duration_s)
 
 
 @dataclass(frozen=True)
 class SliceReport:
-    """What became of one slice.
+    """The result of one slice.
 
     Args:
         slice: The plan.
         counts: Counted records by range.
-        counted_output: False where another IO manager stored the output and nobody counted it.
-        reasons: Dead letters and skipped records by reason.
-        samples: The first of them.
-        rules: What each rule found, by name.
+        counted_output: False if another IO manager stored the output, so that written records were not counted.
+        reasons: Number of dead letters and skipped records by reason.
+        samples: The first dead letters and skipped records.
+        rules: Results of each rule, by name.
         preview: The first written records.
         columns: Name and type of each column of the stage's output.
         steps_s: Seconds by step.
         duration_s: Seconds of the whole slice.
-        isolation: The cost of finding the records that the stage fails on; None where it did not fail.
-        lanes: Lanes that the slice was written in; 1: in one transaction.
-        metadata: What the stage added to the metadata of its asset.
+        isolation: Cost of finding the records that the stage fails on; None if it did not fail.
+        lanes: Number of lanes in which the slice was written; 1: in one transaction.
+        metadata: Metadata that the stage added to its asset.
     """
 
     slice: Slice
@@ -83,7 +84,7 @@ class SliceReport:
 
     @property
     def total(self) -> SliceCounts:
-        """The counts of all ranges together."""
+        """The sum of the counts of all ranges."""
         return sum(self.counts, SliceCounts())
 
 
@@ -104,12 +105,12 @@ class Row:
 
 @dataclass
 class Moved:
-    """Where a partition's offset was and is.
+    """The offsets of a partition before and after a run.
 
     Args:
         start: First offset of the run.
         end: End of its last slice.
-        topic_id: Id of the topic then.
+        topic_id: Id of the topic at that time.
     """
 
     start: int
@@ -119,28 +120,28 @@ class Moved:
 
 @dataclass
 class RunSummary:
-    """Adds up the slices of a run, or of one Kafka partition in it.
+    """The sum of the slices of a run, or of one Kafka partition in a run.
 
     Attributes:
-        slices: Slices, or parts of slices, that were added.
+        slices: Number of slices, or parts of slices, that were added.
         total: Counted records.
-        counted_output: False where another IO manager stored an output and nobody counted it.
-        duration_s: Seconds of all slices; without those of waiting between them.
+        counted_output: False if another IO manager stored an output, so that written records were not counted.
+        duration_s: Seconds of all slices, without the waits between them.
         steps_s: Seconds by step.
         last: The last slice; None before the first.
-        moved: The offsets of each partition.
-        reasons: Dead letters and skipped records by reason.
-        rules: What each rule found, by name.
-        lanes: The most lanes that a slice was written in.
+        moved: The offsets of each partition before and after the run.
+        reasons: Number of dead letters and skipped records by reason.
+        rules: Results of each rule, by name.
+        lanes: Largest number of lanes of a slice.
         preview: The first written records.
         columns: Name and type of each column of the stage's output.
-        lost: The first ranges that retention took, as text.
-        resumed: The first ranges that begin where Dagster's last materialization ended.
-        latencies: Produce to commit, of slices that followed the stream.
-        metadata: What the stage added to the metadata of its asset; of several slices, the last value of each name.
-        isolation: The cost of finding the records that the stage fails on; None where it did not fail.
-        busy: The last rows of slices that had something to read.
-        idle: The last rows of those that had nothing.
+        lost: The first ranges that retention deleted before they were read, as text.
+        resumed: The first ranges that start where Dagster's last materialization ended.
+        latencies: Produce-to-commit latencies of slices that followed the stream.
+        metadata: Metadata that the stage added to its asset. The last slice's value of each name wins.
+        isolation: Cost of finding the records that the stage fails on; None if it did not fail.
+        busy: The last rows with records to read.
+        idle: The last rows of empty ranges.
     """
 
     slices: int = 0
@@ -165,17 +166,17 @@ class RunSummary:
 
     @classmethod
     def of(cls, reports: Iterable[SliceReport]) -> RunSummary:
-        """The summary of some slices, in order."""
+        """Return the summary of slices in their order."""
         made = cls()
         for report in reports:
             made.add(report)
         return made
 
     def committed(self, report: SliceReport) -> None:
-        """Log a slice that a run has committed, and add it where it says something.
+        """Log a committed slice, and add it unless it is empty and adds no information.
 
-        A run that catches up ends with the slice that did it, not with an empty one after it; one that lost offsets,
-        or the group's own, says so though nothing is left to read.
+        An empty slice is added if it is the first one, if it lost offsets, or if it resumed from Dagster's last
+        materialization. An empty slice at the end of a run that caught up is not added.
         """
         total, ranges = report.total, report.slice.ranges
         logger.info(
@@ -187,7 +188,7 @@ class RunSummary:
             self.add(report)
 
     def add(self, report: SliceReport) -> None:
-        """Add a slice, or a part of one, that is committed."""
+        """Add a committed slice, or a committed part of one."""
         self.slices += 1
         self.last = report
         self.total += report.total
@@ -222,7 +223,7 @@ class RunSummary:
                 self.lost.append(str(planned.lost))
             if planned.resumed and len(self.resumed) < TABLE_ROWS:
                 self.resumed.append(planned.range)
-        # Outputs without a source are counted too, under no range.
+        # Outputs without a source have counts but no range.
         for planned, counts in zip(report.slice.ranges, report.counts, strict=False):
             rows = self.idle if planned.range.is_empty else self.busy
             rows.append(Row(planned, counts, report.duration_s))
@@ -230,12 +231,12 @@ class RunSummary:
 
 @dataclass
 class PartitionResult:
-    """What a run did with one unit.
+    """The result of one unit of a run.
 
     Args:
         unit: The unit.
-        summary: The slices that are committed.
-        error: Why it stopped early; None where it did not.
+        summary: The committed slices.
+        error: Error that stopped the unit early; None if there was none.
     """
 
     unit: Unit
@@ -244,7 +245,7 @@ class PartitionResult:
 
 
 def partitions_failed(results: Iterable[PartitionResult]) -> Exception:
-    """The error of a run over several partitions of which some failed."""
+    """Return the error of a run in which one or more partitions failed."""
     done, failed = list[int](), dict[int, Exception]()
     for result in results:
         number = result.unit.partition

@@ -1,7 +1,7 @@
 """Isolation: find the records that a stage fails on, by calling it on parts of the slice. The search writes nothing.
 
-This is group testing with parts sized by what was found so far. The cost of `k` failing records among `n` is about
-``k log2(n / k) + 2 k`` calls, which is near the least that any search needs. See docs/adr/0009.
+The search is group testing: the size of the parts follows the failure rate found so far. Finding `k` failing records
+among `n` takes about ``k log2(n / k) + 2 k`` calls, which is near the minimum for any search. See docs/adr/0009.
 """
 
 from __future__ import annotations
@@ -20,29 +20,29 @@ from kpipe_platform.spark.sink.errors import too_many_faults
 
 Part = Sequence[OffsetRange]
 Fails = Callable[[Part], StageFailedError | None]
-"""Calls the stage on some offsets; returns its failure on data, and raises any other error. Several
-threads call it at the same time."""
+"""Calls the stage on offset ranges. Returns a failure that the data caused; raises any other error. Several threads
+call it at the same time."""
 
-# Records that are tried first, alone, where a limit is set. With none of 8 failing, a share of 60% would have been a
-# chance of 1 in 1,500.
+# Single records to try first if a limit is set. If 60% of all records failed, the chance that none of 8 fails would be
+# 1 in 1,500.
 _FIRST_SAMPLES = 8
-# How unlikely the failures among the samples must be, if the limit held, to call it broken.
+# Raise if the failures among the samples would have at most this probability when the limit holds.
 _DOUBT = 0.01
 
 
 def failing_records(
     ranges: Sequence[OffsetRange], fails: Fails, first: StageFailedError, at_once: int = 1
 ) -> Iterator[tuple[OffsetRange, StageFailedError]]:
-    """Find the records that the stage fails on when it gets them alone.
+    """Find the records that the stage fails on when it processes them alone.
 
     Args:
         ranges: All offsets of the slice, in order.
-        fails: Calls the stage on a part of them.
+        fails: Calls the stage on a part of the offsets.
         first: The failure of the whole slice.
-        at_once: Parts that are tried at the same time, in threads.
+        at_once: Number of parts to try at the same time, in threads. Default 1.
 
     Yields:
-        A range of one offset, and the failure of that record alone; in order where one part is tried at a time.
+        A range of one offset and the failure of that record. In offset order if `at_once` is 1.
     """
     whole = range(sum(r.span for r in ranges))
     unknown, width = [whole], len(whole)
@@ -56,7 +56,7 @@ def failing_records(
         return fails(part)
 
     with ThreadPoolExecutor(at_once, thread_name_prefix="kpipe-isolation") as pool, ExitStack() as stack:
-        # However the search ends, parts that are still tried stop at their next call.
+        # When the search ends for any reason, parts in progress stop at their next call.
         stack.callback(ended.set)
         while unknown or running:
             while unknown and len(running) < at_once:
@@ -77,12 +77,12 @@ def failing_records(
                 if error is not None:
                     found += 1
                     yield _offsets(ranges, record)[0], error
-                # A part of this width fails with a chance of about one half, so each call says the most.
+                # A part of this width fails with a probability of about one half, so each call gives most information.
                 width = max(1, round(math.log(2) * known / max(found, 1)))
 
 
 def _put_back(unknown: list[range], part: range) -> None:
-    """Add a part to those that are not tried yet, joined with the one behind it."""
+    """Add a part to the untried parts and merge it with the part that follows it."""
     if not part:
         return
     index = next((i for i, each in enumerate(unknown) if each.start >= part.stop), len(unknown))
@@ -94,17 +94,17 @@ def _put_back(unknown: list[range], part: range) -> None:
 def _first_failing(
     ranges: Sequence[OffsetRange], part: range, error: StageFailedError | None, fails: Fails
 ) -> tuple[range, StageFailedError | None] | None:
-    """Find the first failing record of a part by halves.
+    """Find the first failing record of a part by binary search.
 
     Args:
         ranges: All offsets of the slice.
-        part: Positions in them.
-        error: The part's failure, where it is known already.
+        part: Positions in these offsets.
+        error: The part's failure; None if the part was not tried yet.
         fails: Calls the stage.
 
     Returns:
-        The record with its own failure, which is None where it does not fail alone: the part failed for its records
-        together. None where the part does not fail.
+        The record and its failure, or None if the part does not fail. The failure is None if the record does not fail
+        alone: the part fails only on its records together.
     """
     if error is None:
         error = fails(_offsets(ranges, part))
@@ -122,7 +122,7 @@ def _first_failing(
 
 
 def _offsets(ranges: Sequence[OffsetRange], part: range) -> list[OffsetRange]:
-    """The offsets at some positions, counted over all ranges one after another."""
+    """Convert positions to offset ranges. Positions count the offsets of all ranges in sequence."""
     found, before = [], 0
     for r in ranges:
         start, end = max(part.start - before, 0), min(part.stop - before, r.span)
@@ -133,16 +133,16 @@ def _offsets(ranges: Sequence[OffsetRange], part: range) -> list[OffsetRange]:
 
 
 def refuse_hopeless(samples: Sequence[OffsetRange], fails: Fails, limit: DeadLetterLimit, records: int) -> None:
-    """Try single records first, so that a broken stage is refused soon and not at the end of a long search.
+    """Try single records first, so that a broken stage fails early and not at the end of a long search.
 
     Args:
         samples: Single records, chosen at random.
-        fails: Calls the stage on one of them.
-        limit: The largest share of failed records.
-        records: Records of the whole slice.
+        fails: Calls the stage on one of the samples.
+        limit: Maximum share of failed records.
+        records: Number of records in the slice.
 
     Raises:
-        DeadLetterLimitError: So many of the samples fail that the limit does not hold for the slice.
+        DeadLetterLimitError: So many samples fail that the slice almost certainly exceeds the limit.
     """
     if limit.ratio is None or records < limit.minimum:
         return
@@ -164,5 +164,5 @@ def _hopeless(limit: DeadLetterLimit, failed: int, tried: int, reasons: dict[str
 
 
 def chance_of(failed: int, tried: int, ratio: float) -> float:
-    """Probability that at least so many of the tried records fail when a share of ``ratio`` does."""
+    """Return the probability that at least `failed` of `tried` records fail if a share of ``ratio`` fails."""
     return sum(math.comb(tried, k) * ratio**k * (1 - ratio) ** (tried - k) for k in range(failed, tried + 1))

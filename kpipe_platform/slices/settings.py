@@ -1,4 +1,4 @@
-"""What a run of slices needs to know: small values that Dagster's resources give. Nothing here is a resource."""
+"""Settings of a run of slices: small values that the Dagster resources create. None of them is a resource."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from kpipe_platform.slices.plan.ranges import LastMaterialization, PlanPolicy
 
 
 class Engine(Protocol):
-    """A Spark session, made at first use."""
+    """A Spark session that is created at first use."""
 
     @property
     def spark_session(self) -> Any:
@@ -29,25 +29,25 @@ class Engine(Protocol):
 
     @property
     def known_tasks_at_once(self) -> int | None:
-        """The same; None where that would be a guess."""
+        """How many tasks it runs at once; None if that is unknown."""
 
     @property
     def remote(self) -> str | None:
-        """Address of the Spark Connect server; None for a session of this process."""
+        """Address of the Spark Connect server; None for a session in this process."""
 
 
 @dataclass(frozen=True)
 class RunInfo:
-    """Which run of which asset takes the slices.
+    """The run and the asset that take the slices.
 
     Args:
         asset: The asset's key as text.
         group: Its consumer group.
         run_id: Id of the run.
-        attempt: 1 for the first try of the run's step.
-        provenance: Which deployment and which process do the work.
-        last_materialization: Where the last materialization of a Kafka partition ended; asked only where the group has
-            no offset.
+        attempt: Attempt of the run's step, from 1.
+        provenance: The deployment and the process that run the step.
+        last_materialization: Returns the last materialization of a Kafka partition. Called only if the group has no
+            offset.
         partition_keys: All partition keys of the asset; None for an asset without partitions.
     """
 
@@ -62,12 +62,12 @@ class RunInfo:
 
 @dataclass(frozen=True)
 class RunLimits:
-    """How many consecutive slices one materialization takes of a Kafka partition.
+    """How many consecutive slices one materialization takes from a Kafka partition.
 
     Args:
-        max_slices: At most this many; None: until caught up.
-        max_duration_s: Take no further slice after this long, seconds; None: no limit.
-        linger_s: Wait for new records for this long after the last ones, seconds; None: end when caught up.
+        max_slices: Maximum number of slices; None: until caught up. Default 1.
+        max_duration_s: Time after which no further slice is taken, seconds; None: no limit.
+        linger_s: How long to wait for new records after the last ones, seconds; None: end when caught up.
     """
 
     max_slices: int | None = 1
@@ -77,7 +77,7 @@ class RunLimits:
 
 @dataclass(frozen=True)
 class Parallelism:
-    """What may run at the same time.
+    """Limits of parallel work.
 
     Args:
         partitions_at_once: Kafka partitions that are processed at the same time.
@@ -97,10 +97,10 @@ class DestinationSettings:
         delivery: ``exactly_once`` or ``at_least_once``.
         compression: Batch compression.
         transaction_timeout_s: The brokers abort a transaction that is open for longer, seconds.
-        delivery_timeout_s: How long one record may wait for its acknowledgment, seconds.
+        delivery_timeout_s: Maximum wait for the acknowledgment of one record, seconds.
         stamp_source: Whether outputs get provenance headers.
-        correlation_header: Header that carries the correlation id; None: none is added.
-        preview_rows: Written records to show in the metadata.
+        correlation_header: Header for the correlation id; None: no header is added.
+        preview_rows: Number of written records to show in the metadata.
         producer: Further librdkafka producer properties.
     """
 
@@ -125,9 +125,9 @@ class DeadLetterSettings:
         form: ``envelope`` or ``raw``.
         create_topic: Whether a missing topic is created.
         header_families: Error headers to write, in this order.
-        oversized: What becomes of a payload that does not fit into an envelope: ``reference`` or ``raw``.
-        correlation_header: Header of the record that holds its correlation id.
-        redact: Redaction hook, ``package.module:function``; None: everything is kept.
+        oversized: How to handle a payload that does not fit into an envelope: ``reference`` or ``raw``.
+        correlation_header: Header of the source record that contains its correlation id.
+        redact: Redaction hook, ``package.module:function``; None: nothing is redacted.
     """
 
     connection: ConnectionSettings
@@ -142,19 +142,19 @@ class DeadLetterSettings:
 
 @dataclass(frozen=True)
 class SliceSettings:
-    """Everything that the steps of a slice need to know besides the slice.
+    """All settings of the steps of a slice.
 
     Args:
-        run: Which run of which asset takes the slices.
-        engine: Spark.
-        source: The cluster that is read.
-        policy: What decides the plans.
-        policies: What happens to a record that fails, and what is retried.
-        destination: How outputs are written; None where no output goes to Kafka.
-        dead_letter: How dead letters are written; None where there is no such destination.
-        limit: The largest share of failed records in a slice.
-        parallelism: What may run at the same time.
-        hide_messages: Show faults without their messages, which may quote what a redaction hook takes out.
+        run: The run and the asset that take the slices.
+        engine: The Spark engine.
+        source: The source cluster.
+        policy: The plans' policy.
+        policies: Fault actions and retries.
+        destination: How outputs are written; None if no output goes to Kafka.
+        dead_letter: How dead letters are written; None without a dead-letter destination.
+        limit: Maximum share of failed records in a slice.
+        parallelism: Limits of parallel work.
+        hide_messages: Whether to hide the messages of faults, which may contain values that a redaction hook removes.
     """
 
     run: RunInfo

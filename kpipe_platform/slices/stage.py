@@ -12,13 +12,13 @@ from kpipe_platform.spark.failures import classify, is_classified, is_sparks
 from kpipe_platform.spark.stage.convert import to_form
 from kpipe_platform.spark.stage.notes import noting
 
-# One call at a time in this process: a stage may register its input as a temporary view by a fixed name, and would read
-# that of another partition, or of another part, where two calls overlap.
+# Allow one call at a time in this process. A stage may register its input as a temporary view with a fixed name; if two
+# calls overlapped, it would read the view of another partition or part.
 _CALLING = threading.Lock()
 
 
 def call_stage(planned: PlannedSlice, stage: DeferredStage, sources: Sources) -> StagedSlice:
-    """Call the stage once. What it returns is mostly lazy: Spark runs it when it is written.
+    """Call the stage once. Its output is usually lazy: Spark computes it during the write.
 
     Args:
         planned: The slice.
@@ -26,8 +26,8 @@ def call_stage(planned: PlannedSlice, stage: DeferredStage, sources: Sources) ->
         sources: Rows of the slice, or of a part of it.
 
     Raises:
-        StageFailedError: The stage failed, and it may be isolated.
-        Exception: The stage's own exception, where it may not be isolated.
+        StageFailedError: The stage failed, and isolation is allowed.
+        Exception: The stage's own exception, if isolation is not allowed.
     """
     began, started_ms = time.monotonic(), int(time.time() * 1000)
     with noting() as notes:
@@ -40,7 +40,7 @@ def call_stage(planned: PlannedSlice, stage: DeferredStage, sources: Sources) ->
                 output = stage.call(inputs)
         except Exception as error:
             notes.release()
-            # Where nothing is isolated, Dagster shows the user's own exception.
+            # Without isolation, let Dagster show the user's own exception.
             if is_sparks(error) or (stage.isolate and not is_classified(error)):
                 raise classify(error, str(planned.slice)) from error
             raise

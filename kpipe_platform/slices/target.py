@@ -1,4 +1,4 @@
-"""Target: the topics that a run writes, checked and created before any slice is planned."""
+"""Target: check and create the topics that a run writes, before any slice is planned."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from kpipe_platform.slices.settings import SliceSettings
 
 @dataclass(frozen=True)
 class SliceTarget:
-    """Where outputs and dead letters of a step go.
+    """The topics for the outputs and dead letters of a step.
 
     Args:
-        topic: Destination topic; None where another IO manager stores the output.
-        limits: What the destination topic takes.
-        dead_letter_topics: Dead-letter topic and its limits, by source topic; without those that do not exist, where
-            no policy asks for them.
-        left_out: Partitions of each source topic that no Dagster partition of the asset takes; only topics that have
-            some.
+        topic: Destination topic; None if another IO manager stores the output.
+        limits: Limits of the destination topic.
+        dead_letter_topics: Dead-letter topic and its limits, by source topic. Missing topics are omitted if no policy
+            needs them.
+        left_out: Partitions of each source topic without a Dagster partition of the asset. Contains only topics with
+            such partitions.
     """
 
     topic: KafkaTopic | None
@@ -50,29 +50,29 @@ def prepare_target(
     *,
     plain: bool = False,
 ) -> SliceTarget:
-    """Check, and create where declared, the topics that the step writes.
+    """Check the topics that the step writes, and create missing ones if that is declared.
 
-    What is written must be another topic than what is read, and dead letters another than outputs: an asset would read
-    what it has written.
+    Outputs and dead letters must not go to a source topic, because the asset would read its own output. Dead letters
+    must not go to the destination topic.
 
     Args:
         settings: The run's settings.
         clients: Clients of the source's cluster.
-        sources: The topics that are read.
-        topic: Destination topic; None where another IO manager stores the output.
-        plain: The asset is no ``@kafka_asset``: its stage ran already, once.
+        sources: The source topics.
+        topic: Destination topic; None if another IO manager stores the output.
+        plain: Whether the asset is a plain ``@asset``, not a ``@kafka_asset``: its function already ran, once.
 
     Raises:
-        ConfigError: A resource is missing, the clusters differ where one transaction must span them, or the destination
-            topic is not as it is declared.
-        TopicNotFoundError: The destination topic does not exist and is not declared to be created, or is, and a source
-            does not exist.
-        DeadLetterError: A dead-letter topic does not exist.
+        ConfigError: A resource is missing, the clusters differ although one transaction must span them, a topic would
+            be both read and written, or the destination topic does not match its declaration.
+        TopicNotFoundError: A source topic does not exist, or the destination topic does not exist and no `create` is
+            declared.
+        DeadLetterError: A required dead-letter topic does not exist.
     """
     _check_resources(settings, topic)
     names = [source.name for source in sources]
     _check_parts(settings, topic, names, plain=plain)
-    # Before a topic is created: a mistyped source is not to leave a new topic behind.
+    # Check the sources first, so that a mistyped source name does not create a destination topic.
     described = describe_topics(clients, names) if names else {}
     left_out = _left_out(settings, described)
     writing = _writing_clients(settings, clients)
@@ -96,10 +96,10 @@ def prepare_target(
 
 
 def _left_out(settings: SliceSettings, sources: Mapping[str, TopicDescription]) -> dict[str, tuple[int, ...]]:
-    """Partitions of the source topics that no run of the asset takes.
+    """Return the partitions of the source topics without a Dagster partition.
 
     Raises:
-        ConfigError: The topics differ in their number of partitions, and the runs take the same one of each.
+        ConfigError: The numbers of partitions differ, but each run takes the same partition of each topic.
     """
     known = settings.run.partition_keys
     if known is None:
@@ -121,7 +121,7 @@ def _check_resources(settings: SliceSettings, topic: KafkaTopic | None) -> None:
         msg = f"asset {asset} dead-letters failed records, but its IO manager has no dead-letter destination"
         raise ConfigError(msg, fix="KafkaIOManager(dead_letter=KafkaDeadLetterDestination(...), ...)")
     if dead_letter is not None and dead_letter.redact is not None:
-        # Refused now, not at the first dead letter.
+        # Fail now, not at the first dead letter.
         load_redaction(dead_letter.redact)
     if topic is None or destination is None:
         return
@@ -135,7 +135,7 @@ def _check_resources(settings: SliceSettings, topic: KafkaTopic | None) -> None:
 
 
 def _check_parts(settings: SliceSettings, topic: KafkaTopic | None, sources: list[str], *, plain: bool) -> None:
-    """Refuse a stage of which no parts can be taken, where parts are asked for."""
+    """Reject parallel writers if the stage cannot process parts of a slice."""
     destination = settings.destination
     parts = settings.parallelism.writers_per_partition
     if parts == 1 or topic is None or destination is None or destination.delivery != "exactly_once" or not sources:
@@ -174,7 +174,7 @@ def _dead_letter_topics(
             _refuse_source(settings, "dead-letter topic", _ensure(writing, letter, spec), sources)
         except TopicNotFoundError as error:
             if not needed:
-                # Only a rule or a row function of the stage could ask for it, and then the run fails.
+                # Only a rule or a row function of the stage could still create a dead letter; the run then fails.
                 del letters[source]
                 continue
             msg = f"the dead-letter topic {letter!r} of topic {source!r} does not exist"
@@ -189,7 +189,7 @@ def _dead_letter_topics(
 def _refuse_source(
     settings: SliceSettings, what: str, found: TopicDescription | None, sources: Mapping[str, TopicDescription]
 ) -> None:
-    """Refuse a topic that the asset reads. By its id: another cluster may have one of that name."""
+    """Reject a topic that the asset reads. Compares ids, because another cluster may have a topic of the same name."""
     if found is not None and found.topic_id in {source.topic_id for source in sources.values()}:
         asset = settings.run.asset
         msg = f"the {what} of asset {asset} is {found.name!r}, which the asset reads"
@@ -197,7 +197,7 @@ def _refuse_source(
 
 
 def _ensure(clients: Clients, name: str, spec: TopicSpec | None) -> TopicDescription | None:
-    """Find a topic, or create it by its spec; None where this call created it."""
+    """Describe a topic, or create it if it does not exist and `spec` is given. Returns None if this call created it."""
     try:
         return describe_topics(clients, [name])[name]
     except TopicNotFoundError:

@@ -1,4 +1,4 @@
-"""What passes from one step of a slice to the next."""
+"""Values that pass from one step of a slice to the next."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class TopicInput:
 
     Args:
         topic: The topic.
-        form: What the stage's annotation asks for; see ``kpipe_platform.spark.stage.convert``.
+        form: Input type that the stage's annotation names; see ``kpipe_platform.spark.stage.convert``.
     """
 
     topic: KafkaTopic
@@ -29,13 +29,13 @@ class TopicInput:
 
 @dataclass(frozen=True)
 class DeferredStage:
-    """What a ``@kafka_asset`` returns: its function with the inputs, not called yet. It is called once a slice.
+    """The return value of a ``@kafka_asset``: its function and inputs. The function is called later, once per slice.
 
     Args:
         inputs: Kafka inputs by parameter name.
         call: Calls the user's function with one slice's inputs.
         limits: How many slices to take.
-        isolate: Whether the stage may be called again on parts of a slice, to find the records that it fails on.
+        isolate: Whether the stage may be called again on parts of a slice to find the records that it fails on.
     """
 
     inputs: Mapping[str, TopicInput]
@@ -46,10 +46,10 @@ class DeferredStage:
 
 @dataclass(frozen=True)
 class Unit:
-    """Kafka partitions that are processed together: the slices of a unit follow each other.
+    """Kafka partitions that are processed together. The slices of a unit are processed one after another.
 
     Args:
-        partition: This partition of each topic; None: all partitions of all topics, in one transaction.
+        partition: Partition number in each topic; None: all partitions of all topics, in one transaction.
     """
 
     partition: int | None = None
@@ -57,12 +57,12 @@ class Unit:
 
 @dataclass(frozen=True)
 class PlannedSlice:
-    """A slice that is about to be processed.
+    """A slice that is planned and not yet processed.
 
     Args:
         slice: Its offset ranges.
-        segments: Steps that it went through, for the envelopes of its dead letters.
-        retries: Attempts at it that failed before.
+        segments: Completed steps, for the envelopes of its dead letters.
+        retries: Earlier failed attempts.
     """
 
     slice: Slice
@@ -74,7 +74,7 @@ Sources: TypeAlias = Mapping[str, tuple[KafkaTopic, SliceFrames]]
 """The rows of a slice by input name, each with its topic."""
 
 Store: TypeAlias = Callable[[Slice, Any], None]
-"""Stores the output of a slice elsewhere than in Kafka."""
+"""Stores the output of a slice outside Kafka."""
 
 
 @dataclass(frozen=True)
@@ -85,9 +85,9 @@ class StagedSlice:
         slice: Its offset ranges.
         sources: Its rows by input name.
         output: What the stage returned.
-        notes: What its rules and row functions set aside.
-        segments: Steps that it went through.
-        retries: Attempts at it that failed before.
+        notes: Records that its rules and row functions set aside.
+        segments: Completed steps.
+        retries: Earlier failed attempts.
     """
 
     slice: Slice

@@ -1,1 +1,1 @@
-"""Which offsets the next slice has."""
+"""Planning: choose the offset ranges of the next slice."""

@@ -1,4 +1,4 @@
-"""What a plan needs to know: the brokers' answers, in a number of calls that does not grow with the partitions."""
+"""Read the facts for a plan from the brokers. The number of calls does not grow with the number of partitions."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def gather_facts(
     partitions: Iterable[Partition],
     earlier: Callable[[Partition], LastMaterialization | None],
 ) -> list[PartitionFacts]:
-    """Ask the brokers what a plan needs, in a number of calls that does not grow with the partitions.
+    """Read the facts for a plan. The number of calls does not grow with the number of partitions.
 
     Args:
         clients: The clients to use.
         policy: The plan's policy.
-        partitions: Which partitions.
-        earlier: Looks up the last materialisation; asked only where the group has no offset.
+        partitions: The partitions to plan.
+        earlier: Looks up the last materialization. Called only for partitions without a group offset.
 
     Raises:
         TopicNotFoundError: A topic or partition does not exist.
-        ForeignMemberError: Somebody else is a member of the group.
-        BrokerUnavailableError: No answer within the deadline.
+        ForeignMemberError: Another consumer is a member of the group.
+        BrokerUnavailableError: The brokers did not respond within the deadline.
     """
     wanted = list(partitions)
     described = describe_topics(clients, [topic for topic, _ in wanted])
@@ -58,12 +58,12 @@ def gather_facts(
 def read_facts(
     clients: Clients, policy: PlanPolicy, described: Mapping[str, TopicDescription], wanted: Sequence[Partition]
 ) -> list[PartitionFacts]:
-    """What the brokers know of partitions that exist, without what Dagster holds.
+    """Read the brokers' facts about existing partitions, without Dagster's materializations.
 
     Raises:
-        BrokerUnavailableError: No answer within the deadline.
+        BrokerUnavailableError: The brokers did not respond within the deadline.
     """
-    # The group's offset is read before the log's end: so the end can only be younger, never older.
+    # Read the group's offset before the log end, so that the log end is never older than the offset.
     committed = committed_offsets(clients, policy.group, wanted)
     marks = watermarks(clients, wanted, policy.isolation)
     return facts_of(clients, policy, described, committed, marks)
@@ -76,14 +76,17 @@ def facts_of(
     committed: Offsets,
     marks: Mapping[Partition, Watermarks],
 ) -> list[PartitionFacts]:
-    """The facts of the partitions whose offsets and watermarks are read.
+    """Complete the facts of partitions whose group offsets and watermarks were already read.
 
-    One call more is made where a group begins at a time, and where its offset is past the last stable offset; and one
-    where it has no offset in some of these partitions, to begin at the latest or at a time, if it is not asked about
-    all partitions of the topic.
+    Makes an additional call in each of these cases:
+
+    - A partition has no group offset, and the group starts at a time.
+    - The group's offset is past the last stable offset.
+    - A partition has no group offset, the group starts at the latest offset or at a time, and the call does not
+      cover all partitions of the topic.
 
     Raises:
-        BrokerUnavailableError: No answer within the deadline.
+        BrokerUnavailableError: The brokers did not respond within the deadline.
     """
     new = [place for place, stored in committed.items() if stored is None]
     began = _began(clients, policy, described, committed) if new else {}
@@ -113,16 +116,17 @@ def facts_of(
 def _began(
     clients: Clients, policy: PlanPolicy, described: Mapping[str, TopicDescription], committed: Offsets
 ) -> dict[str, int]:
-    """The fewest partitions that each topic had when the group began in one of them, where that is known.
+    """Return the smallest known partition count that each topic had when the group started in one of its partitions.
 
     Raises:
-        BrokerUnavailableError: No answer within the deadline.
+        BrokerUnavailableError: The brokers did not respond within the deadline.
     """
     if policy.start in ("earliest", "error"):
         return {}
     topics = dict.fromkeys(topic for topic, _ in committed)
     others = [(t, n) for t in topics for n in range(described[t].partitions) if (t, n) not in committed]
-    # Without waiting for open transactions: of a partition that the group is about to begin in, another one knows more.
+    # Do not wait for open transactions: if the group is just starting in one partition, another partition's metadata
+    # has the count.
     known = {**committed, **(stored_offsets(clients, policy.group, others) if others else {})}
     counts: dict[str, int] = {}
     for (topic, _), stored in known.items():

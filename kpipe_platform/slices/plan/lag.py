@@ -1,4 +1,4 @@
-"""Where a group stands in the partitions of a topic: offset, watermarks, and what waits for it."""
+"""A group's position in the partitions of a topic: offset, watermarks and lag."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from kpipe_platform.slices.plan.ranges import PlanPolicy, start_of
 
 @dataclass(frozen=True)
 class Waiting:
-    """A group in one partition.
+    """A group's position in one partition.
 
     Args:
         topic: Topic.
         partition: Kafka partition.
-        topic_id: Id of the topic now.
-        marks: Log start and end.
-        committed: The group's offset; None where it has none.
-        offset: Where the group's next slice begins: its offset, else what the start policy says.
+        topic_id: Current id of the topic.
+        marks: Log start and log end.
+        committed: The group's offset; None if it has none.
+        offset: Start of the group's next slice: the group's offset, or the offset that the start policy gives.
     """
 
     topic: str
@@ -35,12 +35,12 @@ class Waiting:
 
     @property
     def lag(self) -> int:
-        """Offsets that wait, those that were deleted unread included; no fewer than the records."""
+        """Unread offsets, including offsets that were deleted before they were read. At least the number of records."""
         return max(self.marks.end - self.offset, 0)
 
     @property
     def readable(self) -> OffsetRange:
-        """What waits and is still there."""
+        """The unread offsets that still exist."""
         start = max(self.offset, self.marks.log_start)
         return OffsetRange(self.topic, self.partition, start, max(start, self.marks.end))
 
@@ -53,19 +53,20 @@ def gather_waiting(
     *,
     await_pending: bool = True,
 ) -> list[Waiting]:
-    """Ask the brokers where a group stands, in a number of calls that does not grow with the partitions.
+    """Read a group's positions. The number of calls does not grow with the number of partitions.
 
     Args:
         clients: The clients to use.
-        policy: The group, its isolation, and where it begins.
+        policy: The group, its isolation level and its start policy.
         topics: Topics.
-        numbers: Kafka partitions; None: all that the topics have now.
-        await_pending: Whether to wait for offsets that an open transaction holds; False: as `stored_offsets`.
+        numbers: Kafka partitions; None: all current partitions of the topics.
+        await_pending: Whether to wait for offsets that are pending in an open transaction. If False, read them with
+            `stored_offsets`.
 
     Raises:
-        OffsetsPendingError: Such an offset was waited for in vain.
+        OffsetsPendingError: An offset was still pending in an open transaction after the wait.
         TopicNotFoundError: A topic or partition does not exist.
-        BrokerUnavailableError: No answer within the deadline.
+        BrokerUnavailableError: The brokers did not respond within the deadline.
     """
     names = list(topics)
     described = describe_topics(clients, names)
@@ -79,7 +80,7 @@ def gather_waiting(
     if await_pending:
         found = read_facts(clients, policy, described, wanted)
     else:
-        # The group's offset before the log's end: so the end can only be younger.
+        # Read the group's offset before the log end, so that the log end is never older than the offset.
         committed = stored_offsets(clients, policy.group, wanted)
         found = facts_of(clients, policy, described, committed, watermarks(clients, wanted, policy.isolation))
     return [
@@ -89,7 +90,7 @@ def gather_waiting(
             topic_id=facts.topic_id,
             marks=facts.marks,
             committed=facts.committed,
-            # Under start="error" everything waits.
+            # With start="error", the whole log counts as lag.
             offset=start_of(facts, policy.start) if facts.committed is None else facts.committed.offset,
         )
         for facts in found

@@ -1,4 +1,4 @@
-"""Wait: where the logs of all waiting units end, in one call."""
+"""Wait: poll the log ends of all waiting units in one call."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from kpipe_platform.kafka.model.offsets import Partition, watermarks
 logger = logging.getLogger(__name__)
 
 POLL_INTERVAL_S = 0.05
-"""Half of it is what a record waits on average before it is seen; a poll costs about 1 ms of a broker's time."""
+"""A record waits half of this interval on average before it is noticed. A poll costs about 1 ms of broker time."""
 
 _DESCRIBE_EVERY_S = 5.0
 
 
 @dataclass(frozen=True)
 class LogEnds:
-    """What one poll found.
+    """The result of one poll.
 
     Args:
-        ends: The log end of each partition; None: the brokers did not answer, or a topic is gone.
-        topics: The topics; None where they were not asked for.
+        ends: The log end of each partition; None: the brokers did not respond, or a topic does not exist.
+        topics: The topic descriptions; None if this poll did not request them.
     """
 
     ends: Mapping[Partition, int] | None
@@ -34,11 +34,11 @@ class LogEnds:
 
 
 class LogEndPoller:
-    """Asks for the ends of logs, and every few seconds for the topics.
+    """Polls log ends, and topic descriptions every few seconds.
 
     Args:
-        clients: Clients that stay open as long as this does.
-        isolation: ``"read_committed"``: an end is the last stable offset.
+        clients: Clients. They must stay open as long as the poller is used.
+        isolation: With ``"read_committed"``, the log end is the last stable offset.
         clock: Monotonic seconds; injected for tests.
     """
 
@@ -49,7 +49,7 @@ class LogEndPoller:
         self._described_at = clock()
 
     def poll(self, partitions: Iterable[Partition]) -> LogEnds:
-        """Ask once for all of these partitions; raises nothing of the brokers'."""
+        """Poll these partitions once. Logs `KpipeError` and returns no log ends instead of raising it."""
         wanted = sorted(set(partitions))
         if not wanted:
             return LogEnds({})

@@ -1,9 +1,9 @@
-"""Plan: the consecutive slices of a unit, the first one fully, the next ones cheaply.
+"""Plan consecutive slices of a unit: the first with a full plan, the following ones with cheaper short plans.
 
-A full plan asks the brokers everything. A slice that this run itself has committed says where the next one begins, and
-a short plan asks only for the log's start and end. The compare in the writer is the lock, so a plan may be wrong about
-the group: nothing is lost or repeated by that. What a short plan leaves out (the topic's id, the group's members) is
-asked every few seconds.
+A full plan reads all facts from the brokers. A short plan reads only the log start and log end, because the last slice
+that this run committed defines where the next one starts. A plan may be wrong about the group without losing or
+repeating records: the writer compares the group's offsets before it commits. A full plan every few seconds checks what
+short plans omit (the topic id and the group's members).
 """
 
 from __future__ import annotations
@@ -45,16 +45,17 @@ from kpipe_platform.slices.plan.ranges import (
 logger = logging.getLogger(__name__)
 
 ASK_ALL_EVERY_S = 5.0
-"""What a short plan does not ask is noticed this much later at most, by the compare mostly sooner."""
+"""Interval between full plans, seconds: the longest delay until a change that short plans omit is noticed. The offset
+comparison in the writer usually detects it sooner."""
 
 _REFUSALS = (ForeignMemberError, LostRangeError, OffsetsVanishedError, TopicNotFoundError, TopicRecreatedError)
 
 
 def partitions_of(clients: Clients, topics: Iterable[KafkaTopic], numbers: Sequence[int] | None) -> list[Partition]:
-    """The partitions of some topics: these numbers of each; None: all.
+    """Return the partitions with these numbers of each topic, or all partitions if `numbers` is None.
 
     Raises:
-        ConfigError: A topic cannot be read.
+        ConfigError: A topic is not readable.
         TopicNotFoundError: A topic does not exist.
     """
     partitions = []
@@ -76,25 +77,25 @@ def plan_next(
     slice_id: str | None = None,
     last_materialization: Callable[[Partition], LastMaterialization | None] = lambda _: None,
 ) -> Slice:
-    """Plan the next slice of some partitions from all facts. Moves nothing but what a dead run left in between.
+    """Make a full plan of the next slice. Also settles lanes and aborts transactions that a dead run left unfinished.
 
     Args:
         clients: Clients of the source's cluster.
-        policy: What decides the plan.
+        policy: The plan's policy.
         partitions: Pairs of topic and partition number.
-        run_id: Who takes the slice.
-        slice_id: Name of the slice; None: a new one.
-        last_materialization: The last materialization of a partition that Dagster holds.
+        run_id: Id of the run that takes the slice.
+        slice_id: Id of the slice; None: generate a new one.
+        last_materialization: Returns the last materialization of a partition that Dagster has recorded.
 
     Raises:
-        KpipeError: One of the refusals of ``kpipe_platform.slices.plan.ranges.plan_range``.
+        KpipeError: One of the errors of ``kpipe_platform.slices.plan.ranges.plan_range``.
     """
     wanted, name = list(partitions), slice_id or _new_id()
     try:
         facts = gather_facts(clients, policy, wanted, last_materialization)
     except OffsetsPendingError:
-        # A run that was killed between adding its offsets and its commit; whoever owns the slice now may abort it, and
-        # a run that lives is only fenced.
+        # A run was killed after it added its offsets to a transaction and before it committed. The current owner of
+        # the slice may abort that transaction; a run that is still alive is only fenced.
         ranges = [OffsetRange(topic, number, 0, 0) for topic, number in wanted]
         for own in (transactional_id(policy.group, ranges), dotted_id(policy.group, ranges)):
             for lingering in (own, *sorted(lane_ids(own, policy.lanes))):
@@ -111,14 +112,14 @@ def _new_id() -> str:
 
 
 class SlicePlanner:
-    """Plans the slices of a unit, one after another. A planned slice counts as committed until `failed` is called.
+    """Plans consecutive slices of a unit. A planned slice counts as committed unless `failed` is called.
 
     Args:
-        policy: What decides the plans.
+        policy: The plans' policy.
         topics: The topics.
-        numbers: Kafka partitions of each; None: all.
-        run_id: Who takes the slices.
-        last_materialization: The last materialization of a partition that Dagster holds.
+        numbers: Kafka partitions of each topic; None: all.
+        run_id: Id of the run that takes the slices.
+        last_materialization: Returns the last materialization of a partition that Dagster has recorded.
         clock: Monotonic seconds; injected for tests.
     """
 
@@ -140,7 +141,7 @@ class SlicePlanner:
         self._clock = clock
         self._planned: Slice | None = None
         self._done: Slice | None = None
-        # What this run has committed is not yet a materialization that Dagster holds.
+        # Dagster has not yet recorded a materialization of what this run committed.
         self._ends: dict[Partition, LastMaterialization] = {}
         self._is_short = False
         self._asked_all_at = self._renewed_at = clock()
@@ -149,7 +150,7 @@ class SlicePlanner:
         """Plan the next slice.
 
         Raises:
-            KpipeError: One of the plan's refusals.
+            KpipeError: The slice cannot be planned.
         """
         self._settle()
         done = self._done
@@ -158,7 +159,7 @@ class SlicePlanner:
             try:
                 self._planned = self._plan_after(clients, done)
             except TerminalError:
-                # The full plan says more of it.
+                # The full plan raises a more precise error.
                 self._is_short = False
             else:
                 return self._planned
@@ -168,13 +169,14 @@ class SlicePlanner:
         return self._planned
 
     def failed(self, clients: Clients, error: Exception) -> None:
-        """The planned slice is not committed, or not all of it: the next plan asks everything.
+        """Record that the planned slice was not committed, or only in part. The next plan is a full plan.
 
         Raises:
-            KpipeError: What the full plan would have refused, where the plan was a short one; caused by the error.
+            KpipeError: The plan was a short one, and a full plan finds the reason of the failure. The given error is
+                the cause.
         """
         was_short, self._is_short, self._planned, self._done = self._is_short, False, None, None
-        # What is transient is planned again, or says what it is by itself; an offset that moved does not say why.
+        # Transient errors are retried with a new plan or state their reason. An offset conflict does not state it.
         unclear = isinstance(error, OffsetConflictError | TerminalError)
         if not was_short or not unclear:
             return
@@ -187,19 +189,19 @@ class SlicePlanner:
 
     @property
     def partitions(self) -> list[Partition]:
-        """The partitions of the last slice, whose log ends `has_new` looks at."""
+        """The partitions of the last slice. `has_new` needs their log ends."""
         self._settle()
         return [] if self._done is None else [(p.range.topic, p.range.partition) for p in self._done.ranges]
 
     def has_new(
         self, ends: Mapping[Partition, int] | None, described: Mapping[str, TopicDescription] | None = None
     ) -> bool:
-        """Whether the log's end has moved since the last slice, or a plan is to look at something else.
+        """Return whether to plan again: a log end moved, or another change needs a full plan.
 
         Args:
-            ends: Log ends of at least `partitions`; None: the brokers did not answer. The plan asks again, as often as
-                the policy says, or says what is wrong.
-            described: The topics, where they were asked for.
+            ends: Log ends of at least `partitions`; None: the brokers did not respond. The next plan then retries as
+                the policy defines, or raises the reason.
+            described: The topic descriptions, if the poll requested them.
         """
         self._settle()
         done = self._done
@@ -207,12 +209,12 @@ class SlicePlanner:
             self._done = None
             return True
         moved = [ends[(p.range.topic, p.range.partition)] - p.range.end for p in done.ranges]
-        # An end before the offset that an open transaction explained already is no reason to plan again.
+        # Do not plan again if the log end is before the offset only because of a known open transaction.
         known = [p.is_past_stable for p in done.ranges]
         if any(by > 0 or (by < 0 and not past) for by, past in zip(moved, known, strict=True)):
             return True
         if self._clock() - self._renewed_at >= RENEW_AFTER_MS / 1000:
-            # Only a full plan finds that an offset is to be renewed.
+            # Only a full plan renews offsets.
             self._renewed_at, self._done = self._clock(), None
             return True
         if described is not None and self._has_changed(done, described):
@@ -221,13 +223,13 @@ class SlicePlanner:
         return False
 
     def _has_changed(self, done: Slice, described: Mapping[str, TopicDescription]) -> bool:
-        """Whether a topic was created anew or has more partitions."""
+        """Return whether a topic was recreated, or its number of partitions changed."""
         partitions = sum(described[topic.name].partitions for topic in self._topics)
         recreated = any(described[p.range.topic].topic_id != p.topic_id for p in done.ranges)
         return recreated or (self._numbers is None and partitions != len(done.ranges))
 
     def _settle(self) -> None:
-        """What was planned last is committed, unless it failed."""
+        """Mark the last planned slice as committed, unless it failed."""
         if self._planned is not None:
             planned, self._planned = self._planned, None
             self._committed(planned)
@@ -253,7 +255,7 @@ class SlicePlanner:
         return self._ends.get(place) or self._last_materialization(place)
 
     def _plan_after(self, clients: Clients, done: Slice) -> Slice:
-        # Each stale id costs a producer; what an earlier run's lanes left is fenced by the first plan.
+        # Fencing costs one producer per stale id, and the first plan already fenced the lanes of earlier runs.
         policy = replace(self._policy, lanes=1)
         places = [(planned.range.topic, planned.range.partition) for planned in done.ranges]
         marks = watermarks(clients, places, policy.isolation)

@@ -1,4 +1,4 @@
-"""What the next slice is: pure decisions over facts that the brokers and Dagster gave. Needs no broker."""
+"""Choose the next slice from facts of the brokers and Dagster. Pure functions: they call no broker."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from kpipe_platform.kafka.model.offsets import OffsetRange, Watermarks
 from kpipe_platform.kafka.model.slices import PlannedRange, Slice, lane_ids, transactional_id
 
 RENEW_AFTER_MS = 3_600_000
-"""Brokers forget the offset of a group that commits nothing for ``offsets.retention.minutes``, a week by default. An
-offset that is older than this is stored again, unchanged, by a slice that reads nothing."""
+"""Age after which an empty slice stores an unchanged offset again. Brokers delete the offsets of a group that commits
+nothing for ``offsets.retention.minutes``, a week by default."""
 
 Isolation = Literal["read_committed", "read_uncommitted"]
 
 
 @dataclass(frozen=True)
 class PlanPolicy:
-    """What decides a plan beside the facts.
+    """The settings of a plan.
 
     Args:
         group: The asset's consumer group.
-        isolation: Isolation of the plan and of the read.
-        start: Where a new group begins: ``"earliest"``, ``"latest"``, ``"error"`` or milliseconds since 1970.
-        on_lost_offsets: ``"error"``, or ``"skip"`` to begin at the log start and record what was lost.
-        max_records: Largest number of offsets of one partition in a slice; None: up to the end.
-        lanes: Lanes that a slice may be written in.
+        isolation: Isolation level of the plan and the read.
+        start: Where a new group starts: ``"earliest"``, ``"latest"``, ``"error"`` or milliseconds since 1970.
+        on_lost_offsets: ``"error"``, or ``"skip"`` to start at the log start and record the lost offset range.
+        max_records: Maximum number of offsets per partition in a slice; None: up to the log end.
+        lanes: Maximum number of lanes in which a slice is written.
     """
 
     group: str
@@ -41,13 +41,13 @@ class PlanPolicy:
 
 @dataclass(frozen=True)
 class LastMaterialization:
-    """What Dagster holds of a partition: the second copy of its offset.
+    """The last materialization of a partition in Dagster: a second copy of the group's offset.
 
     Args:
-        end: End of the last materialisation.
-        topic_id: Id of the topic then.
-        group: The group whose offset it was. None: a run's own copy of what it has just committed; an offset does
-            not expire during a run, so one that is gone was deleted.
+        end: End offset of the last materialization.
+        topic_id: Id of the topic at that time.
+        group: The consumer group of that offset. None: the run's own copy of an offset that it just committed. An
+            offset does not expire during a run, so a missing one was deleted.
     """
 
     end: int
@@ -57,19 +57,19 @@ class LastMaterialization:
 
 @dataclass(frozen=True)
 class PartitionFacts:
-    """What the brokers and Dagster know of one partition.
+    """The facts of one partition from the brokers and Dagster.
 
     Args:
-        topic_id: Id of the topic now.
-        marks: Log start and end now.
-        committed: The group's offset; None where it has none.
-        start_offset: First offset at the policy's start time; None where no record is that young, or the policy
-            names no time.
-        earlier: The last materialisation that Dagster holds; None where it holds none.
-        log_end: End of the log with open transactions included (the high watermark); None: not asked, because the
-            group's offset is not past the end in ``marks``; of Dagster's a run asks, and a tick leaves it to the run.
-        partitions: Partitions of the topic now; None: not known.
-        is_added: The partition was added to the topic after the group had begun in another one.
+        topic_id: Current id of the topic.
+        marks: Current log start and log end.
+        committed: The group's offset; None if it has none.
+        start_offset: First offset at or after the policy's start time; None if there is no such record, or the start
+            policy is not a time.
+        earlier: The last materialization in Dagster; None if there is none.
+        log_end: Log end including open transactions (the high watermark). None: not read, because the group's offset
+            is not past the end in ``marks``. For an offset from Dagster, a run reads it; a sensor tick does not.
+        partitions: Current number of partitions of the topic; None: unknown.
+        is_added: Whether the partition was added to the topic after the group had started in another partition.
     """
 
     topic: str
@@ -85,20 +85,20 @@ class PartitionFacts:
 
     @property
     def place(self) -> str:
-        """The partition, for a message."""
+        """Topic and partition as text for messages."""
         return f"{self.topic}/{self.partition}"
 
 
 def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
-    """The next range of one partition: ``[committed, min(end, committed + max_records))``. Pure.
+    """Plan the next range of one partition: ``[committed, min(end, committed + max_records))``. Pure.
 
     Raises:
-        TopicRecreatedError: The offset, the group's or Dagster's, belongs to another topic of that name, or lies past
-            the log's end.
-        OffsetsVanishedError: No stored offset, though one was stored during this run, or Dagster holds an earlier
-            materialisation of another group.
-        NoStartOffsetError: A new group and ``start="error"``.
-        LostRangeError: The log begins after the stored offset, and the policy is ``"error"``.
+        TopicRecreatedError: The offset of the group or of Dagster belongs to an earlier topic with the same name, or
+            is past the log end.
+        OffsetsVanishedError: The group has no offset, although this run committed one, or Dagster has a
+            materialization of another group.
+        NoStartOffsetError: The group is new and the policy is ``start="error"``.
+        LostRangeError: The log starts after the stored offset, and the policy is ``on_lost_offsets="error"``.
     """
     partitions = facts.partitions
     if facts.committed is None:
@@ -112,7 +112,8 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
             partitions = stored.partitions
         if stored is not None and stored.topic_id != facts.topic_id:
             raise _recreated(facts, policy, who, stored.topic_id)
-    # The last stable offset stands still at an open transaction; an offset behind that waits for it to end.
+    # The last stable offset does not pass an open transaction, so a valid offset can be past it until the
+    # transaction ends. Compare with the high watermark.
     log_end = facts.log_end
     if log_end is None and facts.committed is not None:
         log_end = facts.marks.end
@@ -154,7 +155,7 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
 
 
 def resumption_of(group: str, resumed: Sequence[OffsetRange]) -> str:
-    """A line for the log: where a group goes on from what Dagster holds."""
+    """Return a log message that lists where a group resumes from Dagster's last materialization."""
     places = ", ".join(f"{r.topic}/{r.partition} at {r.start}" for r in resumed[:5])
     more = f" and {len(resumed) - 5:,} more" if len(resumed) > 5 else ""
     return (
@@ -188,7 +189,7 @@ def _recreated(facts: PartitionFacts, policy: PlanPolicy, who: str, stored_id: s
 
 def _first_offset(facts: PartitionFacts, policy: PlanPolicy) -> int:
     if facts.earlier is not None and facts.earlier.topic_id != facts.topic_id:
-        # The brokers delete a group's offsets together with the topic.
+        # The brokers delete the group's offsets when the topic is deleted.
         who = f"Dagster holds a materialisation up to offset {facts.earlier.end}"
         raise _recreated(facts, policy, who, facts.earlier.topic_id)
     if facts.earlier is not None and facts.earlier.group == policy.group:
@@ -215,12 +216,12 @@ def _first_offset(facts: PartitionFacts, policy: PlanPolicy) -> int:
 
 
 def start_of(facts: PartitionFacts, start: str | int) -> int:
-    """Where a group without an offset begins. Pure.
+    """Return the start offset of a group without an offset. Pure.
 
     Args:
-        facts: The partition. One that was added when the group had begun in others has nothing that the start policy
-            leaves out: all of it came later.
-        start: The start policy; ``"error"`` is not refused here, and is the log's start.
+        facts: The partition. A partition that was added after the group had started in others is read from the log
+            start, because all its records are newer than the group.
+        start: The start policy. ``"error"`` does not raise here; it gives the log start.
     """
     marks = facts.marks
     if facts.is_added:
@@ -235,28 +236,28 @@ def start_of(facts: PartitionFacts, start: str | int) -> int:
 def plan_slice(
     facts: Iterable[PartitionFacts], policy: PlanPolicy, *, run_id: str, slice_id: str, now_ms: int | None = None
 ) -> Slice:
-    """One slice over the given partitions. Pure; raises as ``plan_range``.
+    """Plan one slice over the given partitions. Pure. Raises the errors of ``plan_range``.
 
     Args:
-        facts: What is known of the partitions.
+        facts: Facts of the partitions.
         policy: The plan's policy.
-        run_id: Who takes the slice.
-        slice_id: Name of the slice.
-        now_ms: The time, milliseconds since the epoch, for offsets that are to be renewed; None: none is.
+        run_id: Id of the run that takes the slice.
+        slice_id: Id of the slice.
+        now_ms: Current time to find offsets to renew, milliseconds since the epoch; None: renew none.
     """
     known = sorted(facts, key=lambda f: (f.topic, f.partition))
     ranges = tuple(replace(plan_range(f, policy), renew=_is_old(f, now_ms)) for f in known)
     units = {f.committed.metadata.unit for f in known if f.committed and f.committed.metadata}
     own = transactional_id(policy.group, [planned.range for planned in ranges], units)
-    # A run that was killed in its lanes before any of them committed left no other trace than their transactions.
+    # A run that was killed before any of its lanes committed leaves only open transactions. Fence all possible lanes.
     fence = units - {own, ""} | lane_ids(own, policy.lanes)
     return Slice(policy.group, run_id, slice_id, ranges, tuple(sorted(fence)), unit=own)
 
 
 def _is_old(facts: PartitionFacts, now_ms: int | None) -> bool:
-    """Whether the group's offset is to be renewed; also where nobody knows how old it is."""
+    """Return whether the group's offset must be renewed. True if its age is unknown."""
     if now_ms is None or facts.committed is None:
         return False
     stored = facts.committed.metadata
-    # A clock that was wrong then or is now must not keep it from being renewed.
+    # Use the absolute difference: a wrong clock, then or now, must not prevent the renewal.
     return stored is None or stored.at_ms is None or abs(now_ms - stored.at_ms) >= RENEW_AFTER_MS

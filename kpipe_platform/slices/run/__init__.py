@@ -1,1 +1,1 @@
-"""Which slices a run takes, of which partitions, in which order, and until when."""
+"""Schedule the slices of a run: which partitions, in which order, and until when."""

@@ -1,4 +1,4 @@
-"""What a run tells its caller while it works."""
+"""Events that a run reports to its caller."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from kpipe_platform.slices.values import Unit
 
 @dataclass(frozen=True)
 class TargetPrepared:
-    """The topics to write are there; no slice is planned yet."""
+    """The topics to write exist. No slice is planned yet."""
 
     target: SliceTarget
 
 
 @dataclass(frozen=True)
 class SliceStarted:
-    """A slice of a unit is planned."""
+    """A slice of a unit was planned."""
 
     unit: Unit
     slice: Slice
@@ -28,7 +28,7 @@ class SliceStarted:
 
 @dataclass(frozen=True)
 class SliceCommitted:
-    """A slice of a unit, or a part of one, is committed."""
+    """A slice of a unit, or a part of one, was committed."""
 
     unit: Unit
     report: SliceReport
@@ -36,7 +36,7 @@ class SliceCommitted:
 
 @dataclass(frozen=True)
 class UnitFinished:
-    """The run takes no further slice of a unit."""
+    """The run takes no further slices of a unit."""
 
     result: PartitionResult
 

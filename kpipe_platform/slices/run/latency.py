@@ -1,4 +1,4 @@
-"""Produce-to-commit latency of a run: percentiles in a space that does not grow with the slices."""
+"""Produce-to-commit latency of a run: percentiles with memory that does not grow with the number of slices."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from kpipe_platform.kafka.read.samples import TimestampReader
 
 logger = logging.getLogger(__name__)
 
-# A bucket is 2 % wide: what a percentile is exact to. A day of milliseconds needs about 900 buckets.
+# A bucket is 2% wide, which is the precision of a percentile. One day in milliseconds needs about 900 buckets.
 _STEP = math.log(1.02)
 
 
@@ -32,17 +32,17 @@ class Latencies:
 
     @property
     def count(self) -> int:
-        """Latencies that were added."""
+        """Number of latencies."""
         return self._count
 
     def add(self, latencies_ms: Iterable[int]) -> None:
-        """Add some, milliseconds. A producer's clock that is ahead of ours makes them negative: those count as 1 ms."""
+        """Add latencies, milliseconds. Negative ones (the producer's clock is ahead of this one) count as 1 ms."""
         for latency_ms in latencies_ms:
             self._buckets[round(math.log(max(latency_ms, 1)) / _STEP)] += 1
             self._count += 1
 
     def percentiles(self, *percents: float) -> list[int | None]:
-        """The latencies that so many percent do not exceed, milliseconds; None where there are none."""
+        """Return the latency at each percentile, milliseconds; None if there are no latencies."""
         return [self._percentile(percent) for percent in percents]
 
     def _percentile(self, percent: float) -> int | None:
@@ -57,8 +57,8 @@ class Latencies:
 class CommitLatency:
     """Measures the time from the produce of a slice's first and last record to the slice's commit.
 
-    The timestamps are read beside the work on the slice, in a thread, so that they delay nothing. A run has one reader
-    for all its partitions.
+    A separate thread reads the timestamps, so that the slice is not delayed. A run has one reader for all its
+    partitions.
 
     Args:
         reader: Reads the timestamps.
@@ -71,11 +71,11 @@ class CommitLatency:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="kpipe-stamps")
 
     def planned(self, slice_: Slice) -> Future[list[int]]:
-        """Begin to read the timestamps of a slice."""
+        """Start reading the timestamps of a slice."""
         return self._pool.submit(self._reader.bounds, [planned.range for planned in slice_.ranges])
 
     def committed(self, reading: Future[list[int]]) -> list[int]:
-        """The latencies of a slice that is committed now, milliseconds; none where they are unknown."""
+        """Return the latencies of a slice that was just committed, milliseconds; empty if they are unknown."""
         now_ms = self._now_ms()
         try:
             return [now_ms - stamp for stamp in reading.result()]
@@ -84,7 +84,7 @@ class CommitLatency:
             return []
 
     def close(self) -> None:
-        """Let the reader go."""
+        """Stop the thread and close the reader."""
         self._pool.shutdown(cancel_futures=True)
         self._reader.close()
 

@@ -1,7 +1,7 @@
-"""Run: which slices are taken, of which partitions, in which order, and until when.
+"""Run: schedule the slices of all units of a run.
 
-One thread, the caller's, keeps each unit ready, at work, waiting for records or finished. Threads take the slices of
-units that are ready; a poll every 50 ms looks at the log ends of all that wait.
+The caller's thread tracks the state of each unit: ready, in progress, waiting for records, or finished. Worker threads
+take the slices of ready units. A poll every 50 ms reads the log ends of all waiting units.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from kpipe_platform.slices.write.delivery import open_delivery
 
 @dataclass(frozen=True)
 class _Polled:
-    """The log ends of units that wait."""
+    """The log ends of waiting units."""
 
     units: list[UnitRun]
     found: LogEnds
@@ -50,8 +50,8 @@ class SliceRunner:
     Args:
         stage: The stage and its inputs.
         settings: The run's settings.
-        topic: Destination topic; None where ``store`` takes the output.
-        store: Stores outputs elsewhere; None where they go to Kafka.
+        topic: Destination topic; None if ``store`` takes the output.
+        store: Stores outputs outside Kafka; None if outputs go to Kafka.
         clock: Monotonic seconds; injected for tests.
     """
 
@@ -74,24 +74,24 @@ class SliceRunner:
         self._events: SimpleQueue[RunEvent | Future[Any]] = SimpleQueue()
         self._waiting: list[UnitRun] = []
         self.results: dict[int | None, PartitionResult] = {}
-        """What the run has done until now, by Kafka partition; under None where all are taken together."""
+        """Results so far by Kafka partition. The key is None if one unit has all partitions."""
 
     def run(self, units: Sequence[Unit], handle: Callable[[RunEvent], None]) -> list[PartitionResult]:
-        """Take slices of each unit by itself, several at a time.
+        """Take slices of each unit separately, several units at a time.
 
-        A unit that waits for new records takes no thread. With ``linger_s`` the others take turns slice by slice, so
-        that one that is never caught up does not hold them back; else a unit is finished before the next one begins.
+        A unit that waits for new records uses no thread. With ``linger_s``, units take turns slice by slice, so that
+        a unit that never catches up does not block the others. Otherwise, a unit finishes before the next one starts.
 
         Args:
             units: The units.
             handle: Called with each event, in this thread.
 
         Returns:
-            What was done with each; where one failed, the others went on.
+            The result of each unit. If one fails, the others continue.
         """
         settings = self._settings
         at_once = min(settings.parallelism.partitions_at_once, len(units))
-        # One thread more, for the poll.
+        # One more thread for the poll.
         workers = SliceWorkers(lambda: settings.engine.spark_session, settings.source, at_once + 1)
         with ExitStack() as stack:
             clients = Clients(settings.source)
@@ -113,17 +113,17 @@ class SliceRunner:
                 clock=self._clock,
             )
             if self._lingers or any(unit.partition is not None for unit in units):
-                # Before the threads that would race for it; the first record that comes is not to wait for it, nor is
-                # a termination.
+                # Create the session before the threads race for it. The first record and a termination must not wait
+                # for it either.
                 settings.engine.spark_session  # noqa: B018
             with workers:
                 self._schedule([self._begin(unit) for unit in units], at_once, taker, poller, handle)
         return list(self.results.values())
 
     def undelivered(self) -> Iterator[RunEvent]:
-        """The events of an interrupted run that were not handled.
+        """Yield the events of an interrupted run that were not handled.
 
-        A unit that only waited is finished; so is one whose slice was committed all the same, if it was the last.
+        A waiting unit is finished. A unit whose slice was still committed is finished if that slice was its last.
         """
         while (event := self._next_event(0)) is not None:
             answer: Any = event
@@ -236,7 +236,7 @@ class SliceRunner:
 
 def _close(latency: CommitLatency, workers: SliceWorkers) -> None:
     if workers.is_stopped:
-        # Brokers that are away must not hold a terminated run.
+        # Unreachable brokers must not delay a terminated run.
         beside(latency.close)
     else:
         latency.close()

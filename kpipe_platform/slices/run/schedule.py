@@ -1,4 +1,4 @@
-"""When a run takes another slice of a unit, waits for records, or is done with it. Pure."""
+"""Decide whether a run takes another slice of a unit, waits for records, or finishes the unit. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ Action: TypeAlias = Literal["take", "wait", "finish"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a unit is.
+    """The progress of a unit.
 
     Args:
-        began_s: When the run began with it, monotonic seconds.
-        slices: Slices that it took, without those that had nothing to read.
-        has_backlog: Whether records wait behind the last slice.
-        quiet_since_s: When it was first caught up after its last records; None: it was not yet.
+        began_s: When the run started the unit, monotonic seconds.
+        slices: Number of slices that the run took, without empty ones.
+        has_backlog: Whether unread records follow the last slice.
+        quiet_since_s: When the unit caught up after its last records, monotonic seconds; None: not caught up yet.
     """
 
     began_s: float
@@ -30,15 +30,15 @@ class Progress:
 def after_slice(
     progress: Progress, limits: RunLimits, *, is_empty: bool, records: int, has_backlog: bool, now_s: float
 ) -> tuple[Progress, Action]:
-    """What comes after a slice.
+    """Return the progress after a slice and the next action.
 
     Args:
-        progress: How far the unit was before it.
+        progress: Progress of the unit before the slice.
         limits: How many slices to take.
-        is_empty: Whether it had nothing to read.
-        records: Records that were read of it.
-        has_backlog: Whether records wait behind it.
-        now_s: The time, monotonic seconds.
+        is_empty: Whether the slice was empty.
+        records: Number of records that were read.
+        has_backlog: Whether unread records follow the slice.
+        now_s: Current time, monotonic seconds.
     """
     quiet_since_s = progress.quiet_since_s
     if not has_backlog and (quiet_since_s is None or records):
@@ -48,12 +48,12 @@ def after_slice(
 
 
 def next_action(progress: Progress, limits: RunLimits, now_s: float) -> Action:
-    """What to do with a unit of which at least one slice was taken and nothing new is known.
+    """Return the next action for a unit after at least one slice, if no new records are known.
 
     Args:
-        progress: How far it is.
+        progress: Progress of the unit.
         limits: How many slices to take.
-        now_s: The time, monotonic seconds.
+        now_s: Current time, monotonic seconds.
     """
     if limits.max_slices is not None and progress.slices >= limits.max_slices:
         return "finish"

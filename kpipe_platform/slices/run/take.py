@@ -1,4 +1,4 @@
-"""Take the next slice of a unit, in a thread: plan it and process it, retried after transient failures."""
+"""Take the next slice of a unit in a thread: plan it, process it and retry transient failures."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class UnitRun:
 
     Args:
         planner: Plans its slices.
-        result: What the run did with it.
-        progress: How far it is; None before its first slice.
+        result: Result of the unit so far.
+        progress: Progress of the unit; None before its first slice.
     """
 
     planner: SlicePlanner
@@ -45,13 +45,13 @@ class UnitRun:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a thread did with the next slice of a unit.
+    """The result of the next slice of a unit.
 
     Args:
         unit: The unit.
-        slice: The slice, which is committed; None where it failed.
-        records: Records that were read of it.
-        error: Why it failed.
+        slice: The committed slice; None if it failed.
+        records: Number of records that were read.
+        error: Error of the slice; None if it succeeded.
     """
 
     unit: UnitRun
@@ -62,15 +62,15 @@ class Taken:
 
 @dataclass(frozen=True)
 class SliceTaker:
-    """Takes slices; in any thread.
+    """Takes slices. Any thread may call it.
 
     Args:
         stage: The stage and its inputs.
         settings: The run's settings.
-        clients: The source's cluster.
+        clients: Clients of the source's cluster.
         delivery: Writes outputs and dead letters.
         workers: The threads of the run.
-        latency: Measures produce to commit; None where the run does not follow a stream.
+        latency: Measures produce-to-commit latency; None if the run does not follow a stream.
         put: Called with each event.
         clock: Monotonic seconds; injected for tests.
     """
@@ -85,7 +85,7 @@ class SliceTaker:
     clock: Callable[[], float] = time.monotonic
 
     def take(self, unit: UnitRun) -> Taken:
-        """The next slice, retried as the policy of the part that failed says. Raises nothing of the slice's."""
+        """Take the next slice, with the retry policy of the failed component. Returns the slice's error, if any."""
         failed: list[Attempt] = []
         records = 0
 
@@ -98,7 +98,7 @@ class SliceTaker:
         began = self.clock()
         while True:
             try:
-                # After an outage an old admin client may not find the group's coordinator again.
+                # After an outage, an old admin client may fail to find the group's coordinator.
                 with Clients(self.settings.source) if failed else nullcontext(self.clients) as clients:
                     slice_ = self._take_once(unit, clients, tuple(map(retry_of, failed)), committed)
                 return Taken(unit, slice_, records)
@@ -116,8 +116,8 @@ class SliceTaker:
                 return Taken(unit, error=error)
 
     def _delay_s(self, error: TransientError, failures: int, began: float) -> float | None:
-        """Seconds until the next attempt; None: there is none."""
-        # Another run is at work on the partition: a retry would only fence it.
+        """Return the seconds until the next attempt; None: do not retry."""
+        # Another run is processing the partition. A retry would only fence it.
         if self.workers.is_stopped or isinstance(error, OffsetConflictError):
             return None
         policy = self.settings.policies.retry(error.part)
@@ -134,7 +134,7 @@ class SliceTaker:
             raise
         plan_s = self.clock() - began
         self.put(SliceStarted(unit.result.unit, slice_))
-        # A backlog's latency says how long nobody ran, not how fast the run is.
+        # The latency of a backlog would measure the time without a run, not the speed of this run.
         follows = unit.progress is not None and unit.progress.quiet_since_s is not None
         latency = self.latency if follows and not slice_.is_empty else None
         reading = None if latency is None else latency.planned(slice_)
@@ -143,7 +143,7 @@ class SliceTaker:
             nonlocal began, plan_s
             now = self.clock()
             report = replace(report, duration_s=now - began, steps_s={**report.steps_s, "plan": plan_s})
-            # The two parts of a slice whose lanes stopped share its plan.
+            # Count the plan once if a slice whose lanes stopped is reported in two parts.
             began, plan_s = now, 0.0
             committed(report)
 

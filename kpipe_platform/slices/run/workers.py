@@ -1,7 +1,7 @@
-"""Threads that process slices, and that a terminated run can leave within seconds: offsets stay unmoved.
+"""Threads that process slices. A terminated run stops within seconds and leaves the offsets unchanged.
 
-Spark jobs run in threads; the thread that Dagster interrupts only waits. On an interruption the run's jobs, which it
-knows by a tag, are canceled, and the transactions that their killed workers left open are aborted.
+Spark jobs run in threads; the thread that Dagster interrupts only waits. An interruption cancels the run's jobs, which
+have a common tag, and aborts the transactions that their killed workers left open.
 """
 
 from __future__ import annotations
@@ -29,32 +29,32 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 WAKE_UP_S = 0.2
-"""How long the waiting thread sleeps at most; an interruption is raised there."""
+"""Maximum sleep of the waiting thread, seconds. An interruption is raised in that thread."""
 
 # Spark kills a Python worker 2 s after its task is canceled; a broker call may take a few seconds more.
 _GRACE_S = 8.0
 _ABORTS_AT_ONCE = 8
-# An abort takes half a second. Where the brokers are away, those that wait for their turn after 3 s are left out, so
-# that a run ends within 15 s all the same.
+# An abort takes half a second. If the brokers are unreachable, aborts that have not started after 3 s are skipped, so
+# that the run still ends within 15 s.
 _ABORT_S = 4.0
 _ABORTS_BEGIN_S = 3.0
-# How long the work may take after that to say what it has committed all the same, within the same 15 s.
+# How long to wait after that for threads to report what they still committed, within the same 15 s.
 _ACCOUNT_S = 3.0
 _END_S = 15.0
 
 
 class SliceWorkers:
-    """Threads for the work on slices. Used as a context manager: an exception inside stops all work.
+    """Threads that process slices. Use it as a context manager: an exception inside the block stops all work.
 
     Args:
-        session: Gives the Spark session. Of its jobs those of this run are canceled: an adopted session has others.
-        settings: Connection of the transactions.
-        threads: Works at the same time, at most; further ones wait.
+        session: Returns the Spark session. Only this run's jobs are canceled, because an adopted session has others.
+        settings: Connection for the transactions.
+        threads: Maximum number of threads; further work waits. Default 1.
     """
 
     def __init__(self, session: Callable[[], object], settings: ConnectionSettings, threads: int = 1) -> None:
         self._session = session
-        # Aborts are short of time, see `_ABORT_S`.
+        # Aborts have little time; see `_ABORT_S`.
         self._settings = replace(settings, request_timeout_s=min(settings.request_timeout_s, _ABORT_S))
         self._threads = threads
         self._tag = f"kpipe-{uuid.uuid4().hex}"
@@ -71,7 +71,7 @@ class SliceWorkers:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        # Whatever interrupts a run, the work must not go on without it.
+        # Work must not continue after any interruption of the run.
         if kind is not None and self._pending:
             self._stop(set(self._pending))
         started, self._started = self._started, 0
@@ -79,7 +79,7 @@ class SliceWorkers:
             self._works.put(None)
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Let a thread do some work. By the caller's context variables Dagster knows there, too, what it executes."""
+        """Run work in a thread, with a copy of the caller's context variables, which Dagster needs in the thread."""
         future: Future[T] = Future()
         context = copy_context()
         self._pending.add(future)
@@ -96,13 +96,13 @@ class SliceWorkers:
         self._works.put(fulfill)
         if self._started < self._threads:
             self._started += 1
-            # Daemon threads: what a terminated run could not wait for, such as a call to brokers that are away, must
-            # not hold its process.
+            # Use daemon threads: unfinished work of a terminated run, such as a call to unreachable brokers, must not
+            # keep the process alive.
             threading.Thread(target=self._loop, name=f"kpipe-slice_{self._started}", daemon=True).start()
         return future
 
     def run(self, work: Callable[[], T]) -> T:
-        """Do one piece of work in a thread, and wait for it."""
+        """Run work in a thread and wait for its result."""
         with self:
             future = self.submit(work)
             while not wait([future], timeout=WAKE_UP_S).done:
@@ -121,29 +121,29 @@ class SliceWorkers:
         return self._stopped.is_set()
 
     def check(self) -> None:
-        """Stop here when the run was terminated.
+        """Raise if the run was terminated.
 
         Raises:
-            EngineUnavailableError: It was.
+            EngineUnavailableError: The run was terminated.
         """
         if self._stopped.is_set():
             msg = "the run was terminated"
             raise EngineUnavailableError(msg, fix="nothing of the slice was committed; run again")
 
     def sleep(self, seconds: float) -> None:
-        """Wait, but no longer than until the run is terminated."""
+        """Wait. Return early if the run is terminated."""
         self._stopped.wait(seconds)
 
     def tag_jobs(self) -> None:
-        """Make the Spark jobs that this thread starts known as the run's.
+        """Tag the Spark jobs that this thread starts, so that a termination cancels them.
 
         Raises:
-            KpipeError: There is no session.
+            KpipeError: The Spark session is unavailable.
         """
         tag_jobs(self._session(), self._tag)
 
     def after_work(self, close: Callable[[], None]) -> None:
-        """Close what the work uses: now, or once the work is done that a terminated run could not wait for."""
+        """Call `close` when no work is pending: now, or after a terminated run's remaining work ends."""
         left = set(self._pending)
         if not left:
             close()
@@ -157,14 +157,17 @@ class SliceWorkers:
 
     @contextmanager
     def at_work(self, slice_: Slice, lanes: int = 1) -> Iterator[None]:
-        """Work on a slice in this thread.
+        """Register the slice that this thread processes, so that a termination cancels its jobs and transactions.
 
         Args:
             slice_: The slice.
-            lanes: Lanes that it may be written in, each in a transaction of its own.
+            lanes: Maximum number of lanes, each with its own transaction. Default 1.
+
+        Raises:
+            KpipeError: The run was terminated, or the Spark session is unavailable.
         """
         self.check()
-        # An empty slice starts no job, and is to start no Spark.
+        # An empty slice starts no job and must not start Spark.
         if not slice_.ranges or not slice_.is_empty:
             self.tag_jobs()
         written = [replace(slice_, lane=lane) for lane in range(lanes)]
@@ -175,7 +178,7 @@ class SliceWorkers:
             yield
         finally:
             with self._lock:
-                # What is open when the run is terminated is aborted by the thread that does that.
+                # After a termination, keep the ids: the terminating thread aborts their transactions.
                 if not self._stopped.is_set():
                     self._open.pop(threading.get_ident(), None)
 
@@ -193,7 +196,7 @@ class SliceWorkers:
         with self._lock:
             left = sorted(set().union(*self._open.values()))
         last_begin_s = time.monotonic() + _ABORTS_BEGIN_S
-        # At the same time, because each takes about half a second.
+        # Abort in parallel, because each abort takes about half a second.
         with ThreadPoolExecutor(max_workers=_ABORTS_AT_ONCE) as pool:
             list(pool.map(lambda transactional_id: self._abort(transactional_id, last_begin_s), left))
         wait(pending, timeout=max(min(_ACCOUNT_S, end_s - time.monotonic()), 0))

@@ -1,1 +1,1 @@
-"""How the output of a slice is written, and its offsets with it."""
+"""Write the output of a slice and commit its offsets."""

@@ -1,6 +1,7 @@
-"""Commit: move a slice's offsets from the driver, and find out what became of a commit without an answer.
+"""Commit: store a slice's offsets from the driver, and check the outcome of an unacknowledged commit.
 
-Exactly once, the writer's task commits outputs and offsets together; see ``kpipe_platform.spark.sink.task.writer``.
+With exactly-once delivery, the writer's task commits outputs and offsets together; see
+``kpipe_platform.spark.sink.task.writer``.
 """
 
 from __future__ import annotations
@@ -22,20 +23,21 @@ from kpipe_platform.spark.sink.spec import Outcome
 logger = logging.getLogger(__name__)
 
 UNANSWERED = (CommitUnknownError, EngineUnavailableError)
-"""After these a slice may be committed: its commit got no answer, or Spark lost the writer's answer."""
+"""Errors after which a slice may be committed: the commit was not acknowledged, or Spark lost the writer's result."""
 
-# Where there is no destination that says it, seconds.
+# Default without a destination, seconds.
 _TRANSACTION_TIMEOUT_S = 300.0
 
 
 def commit_empty(slice_: Slice, settings: SliceSettings) -> SliceReport:
-    """An empty slice: it succeeds without a Spark job.
+    """Finish an empty slice without a Spark job.
 
-    Where the group is new, its start is stored: a group that starts at the latest record would otherwise begin anew
-    with every run and lose what came in between. An old offset is stored again before the brokers forget it.
+    Stores the start offset of a new group: a group that starts at the latest offset would otherwise start again at the
+    latest offset in each run, and lose the records between runs. Stores an old offset again before the brokers delete
+    it.
 
     Raises:
-        KpipeError: The offsets are not stored.
+        KpipeError: The offsets were not stored.
     """
     began = time.monotonic()
     counts = [SliceCounts() for _ in slice_.ranges]
@@ -52,24 +54,24 @@ def commit_empty(slice_: Slice, settings: SliceSettings) -> SliceReport:
 def commit_after(
     slice_: Slice, settings: SliceSettings, work: Callable[[], Outcome]
 ) -> tuple[Outcome, Sequence[SliceCounts]]:
-    """Write a slice, then move its offsets in a transaction of their own.
+    """Write a slice, then commit its offsets in a separate transaction.
 
-    1. Fence older owners of the transactional id, which is held from here on.
+    1. Acquire the transactional id, which fences older owners.
     2. Compare the group's offsets with the plan.
-    3. Work.
+    3. Call `work`.
     4. Compare again, and commit the offsets.
 
     Args:
         slice_: The slice.
         settings: The run's settings.
-        work: Writes the slice; not called where an earlier attempt committed it.
+        work: Writes the slice. Not called if an earlier attempt committed the slice.
 
     Returns:
-        What the work did, and the counts that stand committed.
+        The outcome of `work`, and the committed counts.
 
     Raises:
         OffsetConflictError: Another run moved the offsets.
-        Exception: Whatever the work raises; offsets are unmoved.
+        Exception: Any error of `work`; offsets are unchanged.
     """
     outcome = Outcome("committed_earlier")
     try:
@@ -92,10 +94,10 @@ def commit_after(
 def counts_without_answer(
     slice_: Slice, error: KpipeError, connection: ConnectionSettings, settings: SliceSettings
 ) -> Sequence[SliceCounts]:
-    """The counts of a slice that is committed though its commit got no answer.
+    """Return the counts of a slice that was committed although its commit was not acknowledged.
 
     Raises:
-        KpipeError: The error, where nothing is committed or that is not known.
+        KpipeError: The given error, if the slice was not committed or its state is unknown.
     """
     try:
         counts = read_back(connection, slice_, timeout_s=_timeout_s(settings))
@@ -109,7 +111,7 @@ def counts_without_answer(
 
 
 def counts_by_range(outcome: Outcome, slice_: Slice) -> list[SliceCounts]:
-    """Counted records of each range of a slice; of a slice without ranges, those of its outputs."""
+    """Return the counts of each range of a slice; for a slice without ranges, the counts of its outputs."""
     return [outcome.counts.get(index, SliceCounts()) for index in range(max(len(slice_.ranges), 1))]
 
 

@@ -1,6 +1,7 @@
-"""Write: deliver a slice's output and dead letters, and move its offsets.
+"""Write: deliver a slice's output and dead letters, and commit its offsets.
 
-There are three ways, of which a run has one; see ``kpipe_platform.slices.write.delivery``. Each states what it costs.
+There are three kinds of delivery. Each run uses one; see ``kpipe_platform.slices.write.delivery``. Each class
+describes its costs.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ class Delivery(ABC):
 
     Attributes:
         settings: The run's settings.
-        target: Where outputs and dead letters go.
-        writers: Parts of a slice that may be written at the same time, each in a transaction; see
-            ``kpipe_platform.slices.write.lanes``.
+        target: The topics for outputs and dead letters.
+        writers: Maximum number of parts of a slice that are written at the same time, each in its own transaction; see
+            ``kpipe_platform.slices.write.lanes``. Default 1.
     """
 
     settings: SliceSettings
@@ -43,27 +44,27 @@ class Delivery(ABC):
 
     @abstractmethod
     def write(self, staged: StagedSlice) -> SliceReport:
-        """Write a slice's output and dead letters, and move its offsets.
+        """Write a slice's output and dead letters, and commit its offsets.
 
         Raises:
-            KpipeError: Anything that went wrong; offsets are unmoved.
+            KpipeError: The write failed. Offsets are unchanged.
         """
 
     @abstractmethod
     def try_out(self, staged: StagedSlice) -> None:
-        """Run a slice's stage to its end and write nothing, to see whether it fails.
+        """Evaluate a slice's stage completely without writing, to check whether it fails.
 
         Raises:
-            StageFailedError: It does.
+            StageFailedError: The stage fails.
         """
 
 
 @dataclass(frozen=True)
 class ExactlyOnce(Delivery):
-    """Outputs, dead letters and offsets in one transaction.
+    """Writes outputs, dead letters and offsets in one transaction.
 
-    One task writes a slice in offset order, so a single partition is written by one core. Source and destination are
-    one cluster. ``docs/adr/0001`` has the measurements.
+    One task writes a slice in offset order, so one core writes a single partition. Source and destination must be the
+    same cluster. See ``docs/adr/0001`` for measurements.
     """
 
     settings: SliceSettings
@@ -72,7 +73,7 @@ class ExactlyOnce(Delivery):
     writers: int = 1
 
     def write(self, staged: StagedSlice) -> SliceReport:
-        """One transaction, in the writer's task."""
+        """Write in one transaction in the writer's task."""
         began = time.monotonic()
         encoded = encode_output(staged, self.topic, self.settings.engine.spark_session, single_pass=True)
         spec = writer_spec(staged, self.settings, self.target, "transactional")
@@ -91,9 +92,9 @@ class ExactlyOnce(Delivery):
 
 @dataclass(frozen=True)
 class AtLeastOnce(Delivery):
-    """Outputs and dead letters by parallel writers, then the offsets.
+    """Writes outputs and dead letters with parallel writers, then commits the offsets.
 
-    All cores write, to any cluster. A run that dies between the two writes the slice again.
+    All cores write, to any cluster. If a run dies between the two steps, the next run writes the slice again.
     """
 
     settings: SliceSettings
@@ -101,7 +102,7 @@ class AtLeastOnce(Delivery):
     topic: KafkaTopic
 
     def write(self, staged: StagedSlice) -> SliceReport:
-        """Acknowledged writes, then the offsets in a transaction of their own."""
+        """Write and wait for acknowledgments, then commit the offsets in a separate transaction."""
         began = time.monotonic()
         session = self.settings.engine.spark_session
         encoded = encode_output(staged, self.topic, session, single_pass=True, whole_records=True)
@@ -121,10 +122,10 @@ class AtLeastOnce(Delivery):
 
 @dataclass(frozen=True)
 class OtherStore(Delivery):
-    """Outputs by another store, then dead letters, then the offsets.
+    """Writes outputs to another store, then dead letters, then commits the offsets.
 
-    At least once: a run that dies before the offsets stores the slice again. A store that names its output after the
-    slice replaces it instead.
+    Delivery is at least once: if a run dies before the commit, the next run stores the slice again. A store that names
+    its output after the slice replaces it instead.
     """
 
     settings: SliceSettings
@@ -132,11 +133,11 @@ class OtherStore(Delivery):
     store: Store
 
     def write(self, staged: StagedSlice) -> SliceReport:
-        """The store first: what it refuses leaves neither dead letters nor offsets behind."""
+        """Call the store first: if it fails, no dead letters and no offsets are written."""
         began = time.monotonic()
         spec = writer_spec(staged, self.settings, self.target, "idempotent")
         for _, rows in staged.sources.values():
-            # For the store's output and for the counts.
+            # The store's output and the counts both read these rows.
             rows.keep()
 
         def work() -> Outcome:
@@ -152,7 +153,7 @@ class OtherStore(Delivery):
         return replace(report, counted_output=False)
 
     def try_out(self, staged: StagedSlice) -> None:
-        """The output as the stage returned it."""
+        """Evaluate the stage's output without encoding."""
         evaluate(staged.output, str(staged.slice))
 
 
@@ -165,7 +166,7 @@ def _write(rows: WriterRows | None, staged: StagedSlice, spec: WriterSpec) -> Ou
 
 
 def _count_first(staged: StagedSlice, spec: WriterSpec) -> None:
-    """Look for what would stop the run: writers that do not commit cannot take back what they wrote.
+    """Check for faults that stop the run before the write, because non-transactional writes cannot be undone.
 
     Raises:
         RecordFaultError: A record failed, and the action is to stop.

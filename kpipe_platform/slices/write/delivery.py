@@ -1,4 +1,4 @@
-"""Delivery: choose, once a run, how its slices are written."""
+"""Delivery: choose once per run how its slices are written."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from kpipe_platform.slices.write.deliveries import AtLeastOnce, Delivery, Exactl
 
 
 def open_delivery(settings: SliceSettings, target: SliceTarget, store: Store | None = None) -> Delivery:
-    """The delivery of a run.
+    """Create the delivery of a run.
 
     Args:
         settings: The run's settings.
-        target: Where outputs and dead letters go.
-        store: Stores outputs elsewhere; None: they go to Kafka.
+        target: The topics for outputs and dead letters.
+        store: Stores outputs outside Kafka; None: outputs go to Kafka.
 
     Raises:
-        ConfigError: There is nowhere to write to.
+        ConfigError: There is no destination.
     """
     if store is not None:
         return OtherStore(settings, target, store)

@@ -1,4 +1,4 @@
-"""Encode: a stage's output as the key, value and headers of records. ``spark/sink/rows`` has the columns."""
+"""Encode a stage's output as record keys, values and headers. See ``kpipe_platform.spark.sink.rows`` for columns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kpipe_platform.spark.stage.whole_records import of_whole_records
 
 @dataclass(frozen=True)
 class EncodedOutput:
-    """A slice's output as rows of the writer, lazily.
+    """A slice's output as rows for the writer, not evaluated yet.
 
     Args:
         rows: The rows.
@@ -32,18 +32,18 @@ class EncodedOutput:
 def encode_output(
     staged: StagedSlice, topic: KafkaTopic, session: Any, *, single_pass: bool = False, whole_records: bool = False
 ) -> EncodedOutput:
-    """Encode what a stage returned for a topic.
+    """Encode a stage's output for a topic.
 
     Args:
         staged: The slice with its stage's output.
         topic: The destination topic.
         session: The Spark session.
-        single_pass: Allow outputs to be written as they are made of each record, where nothing else reads the rows.
-        whole_records: Leave out the rows of records of which the stage set another row aside, because parallel writers
-            cannot.
+        single_pass: Allow single-pass writing, if nothing else reads the rows. Default False.
+        whole_records: Omit all rows of a record if the stage set one of them aside, because parallel writers cannot
+            omit them. Default False.
 
     Raises:
-        ConfigError: The output does not fit the topic.
+        ConfigError: The output does not match the topic.
     """
     values = [source.value_codec for source, _ in staged.sources.values()]
     read = [field for value in values if isinstance(value, JsonCodec) for field in value.fields]
@@ -51,7 +51,7 @@ def encode_output(
     codec: Codec = topic.value_codec
     key, timestamp = topic.key_column, topic.timestamp_column
     if is_records(staged.output):
-        # Records carry their own key, timestamp and encoded value.
+        # Records contain their own key, timestamp and encoded value.
         codec, key, timestamp = RawCodec(), None, None
     if whole_records:
         frame = of_whole_records(frame, staged.notes)
@@ -62,7 +62,7 @@ def encode_output(
 
 
 def _only_source(staged: StagedSlice) -> SliceFrames | None:
-    """The source of a slice that may be written as it is made of each record; None where its rows are read again."""
+    """Return the source of a slice that can be written in a single pass; None if its rows are read more than once."""
     if len(staged.sources) != 1 or staged.notes.faults or staged.notes.counts:
         return None
     ((_, source),) = staged.sources.values()

@@ -1,7 +1,7 @@
-"""A slice in lanes: parts of one partition that are written at the same time, each in a transaction.
+"""Lanes: parts of one partition's slice that are written at the same time, each in its own transaction.
 
-They commit one after another; see ``kpipe_platform.kafka.transactions.lanes`` and docs/adr/0007. Everything that a
-run does differently for lanes is here.
+Lanes commit one after another; see ``kpipe_platform.kafka.transactions.lanes`` and docs/adr/0007. This module contains
+everything that a run does differently for lanes.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ from kpipe_platform.spark.stage.notes import StageNotes
 
 logger = logging.getLogger(__name__)
 
-# Offsets below which another lane costs more than it saves: a task and a transaction, about 100 ms.
+# Minimum offsets per lane. With fewer, a lane costs more than it saves: a task and a transaction take about 100 ms.
 _OFFSETS_A_LANE = 1_000
 
 
 @dataclass(frozen=True)
 class LanesReport:
-    """What became of a slice in lanes.
+    """The result of a slice that was processed in lanes.
 
     Args:
-        done: The part that is committed; None where there is none.
-        rest: What is left, to be processed in one transaction; None where nothing is.
-        error: Why the rest is not to be processed now.
+        done: The committed part; None if nothing was committed.
+        rest: The remaining part, to be processed in one transaction; None if nothing remains.
+        error: Error that prevents processing the rest now; None if there is none.
     """
 
     done: SliceReport | None
@@ -59,18 +59,18 @@ def process_in_lanes(
     target: SliceTarget,
     writers: int,
 ) -> LanesReport:
-    """Process as much of a slice as can be written in lanes.
+    """Process as much of a slice as possible in lanes.
 
     Args:
         planned: The slice.
         stage: The stage.
         settings: The run's settings.
-        target: Where outputs and dead letters go.
-        writers: Lanes at most.
+        target: The topics for outputs and dead letters.
+        writers: Maximum number of lanes.
 
     Raises:
-        ConfigError: It is not known how many tasks the engine runs at once.
-        KpipeError: The lanes could not be run; offsets are unmoved.
+        ConfigError: The number of tasks that the engine runs at once is unknown.
+        KpipeError: The lanes failed. Offsets are unchanged.
     """
     whole = planned.slice
     count = _lanes_of(whole, settings, writers)
@@ -81,7 +81,7 @@ def process_in_lanes(
     sources: list[Sources] = []
     staged: list[StagedSlice] = []
     try:
-        # One by one, so that all that is there is released if one fails.
+        # Extend the lists one by one, so that the `finally` block releases all earlier parts if one fails.
         sources.extend(read_sources(lane, topics, settings) for lane in lanes)
         plans = (replace(planned, slice=lane) for lane in lanes)
         staged.extend(call_stage(plan, stage, rows) for plan, rows in zip(plans, sources, strict=True))
@@ -134,7 +134,7 @@ def _write(
 
 
 def _without_answer(lanes: Sequence[WriterSpec], outcome: LanesOutcome) -> LanesOutcome:
-    """What became of lanes whose writers failed, as the group's offset says."""
+    """Read from the group's offset how many lanes were committed before their writers failed."""
     slices = [lane.slice for lane in lanes]
     try:
         done, counts = lanes_read_back(lanes[0].settings, slices)
@@ -149,10 +149,10 @@ def _without_answer(lanes: Sequence[WriterSpec], outcome: LanesOutcome) -> Lanes
 
 
 def _rest(whole: Slice, lane: Slice, settings: SliceSettings) -> Slice:
-    """What is left of a slice from one of its lanes on."""
+    """Return the remaining part of a slice, from the given lane on."""
     committed = [planned.committed for planned in lane.ranges]
     if None in committed:
-        # A new group: the lane that stopped may have stored where it begins.
+        # The group is new, and the failed lane may have stored its start offset.
         places = [(p.range.topic, p.range.partition) for p in lane.ranges]
         with Clients(settings.source) as clients:
             stored = committed_offsets(clients, whole.group, places)

@@ -1,4 +1,4 @@
-"""What the writer's tasks need to know: one specification, rendered from a run's settings."""
+"""Create the specification of the writer's tasks from a run's settings."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from kpipe_platform.spark.sink.spec import DEFAULT_COMPRESSION, WriterSpec
 def writer_spec(
     staged: StagedSlice, settings: SliceSettings, target: SliceTarget, mode: Literal["transactional", "idempotent"]
 ) -> WriterSpec:
-    """What the writer does with a slice.
+    """Create the writer's specification for a slice.
 
     Args:
         staged: The slice with its stage's output.
         settings: The run's settings.
-        target: Where outputs and dead letters go.
-        mode: Whether one task commits, or several write and the driver commits.
+        target: The topics for outputs and dead letters.
+        mode: ``transactional``: one task writes and commits. ``idempotent``: several tasks write and the driver
+            commits.
     """
     topics = {topic.name: topic for topic, _ in staged.sources.values()}
     destination = settings.destination
@@ -91,6 +92,6 @@ def _dead_letters(
 
 
 def provenance_headers(provenance: Distribution) -> tuple[tuple[str, bytes], ...]:
-    """The provenance headers of a slice's outputs: the same for all, so they are made once."""
+    """Create the provenance headers of a slice's outputs. They are the same for all outputs of a slice."""
     named = {INSTANCE_HEADER: provenance.instance, WORKER_HEADER: provenance.worker, LEASE_HEADER: provenance.lease}
     return tuple((name, value.encode()) for name, value in named.items() if value is not None)
