@@ -34,11 +34,14 @@ from kpipe_platform.spark.connect.server import ConnectServer
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.processes import wait_until
 
-from .conftest import BAD, CACHED, Orders, order
+from .conftest import BAD, Orders, order
 from .connect_cases import QUICK, on
 from .killing import FAULTS, hanging_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+RECORDS = 45_000
+"""More than one task reads them, so the rows that they become are cached for the writer."""
 
 
 @pytest.fixture(scope="session")
@@ -76,7 +79,7 @@ def test_a_terminated_run_and_a_server_that_dies(
         server = stack.enter_context(ConnectServer(tmp_path / "spark", master="local[2]", port=port, settings=settings))
     with stack:
         monkeypatch.setenv("KPIPE_SPARK_REMOTE", server.remote)
-        orders.send(*(order(n) for n in range(CACHED)), BAD)
+        orders.send(*(order(n) for n in range(RECORDS)), BAD)
         with hanging_at("hang_before_offsets", orders, kafka_broker, tmp_path) as child:
             assert (cached_rows(ui) > 0, running_jobs(ui)) == (True, 1)
             began = time.monotonic()
@@ -103,8 +106,8 @@ def test_a_terminated_run_and_a_server_that_dies(
     # The same process goes on with the server's successor; what the last one left open is aborted.
     with ConnectServer(tmp_path / "spark", master="local[2]", port=port, settings=QUICK, warm=False):
         found = orders.metadata(orders.run(orders.asset(), manager=manager))
-    assert (found["records_written"], found["dead_letters"]) == (CACHED, 1)
-    assert orders.ids() == list(range(CACHED))
+    assert (found["records_written"], found["dead_letters"]) == (RECORDS, 1)
+    assert orders.ids() == list(range(RECORDS))
 
 
 def cached_rows(ui: int) -> int:
