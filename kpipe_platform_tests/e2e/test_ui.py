@@ -138,7 +138,7 @@ def assert_metadata_is_shown(page: Page, *, written: int, dead_letters: int) -> 
     expect(metadata_of(page, "records_written")).to_have_text(str(written))
     expect(metadata_of(page, "dead_letters")).to_have_text(str(dead_letters))
     expect(metadata_of(page, "dead_letter_reasons").get_by_role("cell")).to_have_text(
-        [str(dead_letters), 'field "dep_time" is required but missing']
+        [f"{dead_letters:,}", 'field "dep_time" is required but missing']
     )
     slices = metadata_of(page, "slices")
     expect(slices.get_by_role("row")).to_have_count(2)
