@@ -59,7 +59,7 @@ def test_a_check_of_one_partition_does_not_read_another(
         ("1", True, 0),
     ]
     missing = run_check(orders, asset, check, "2")
-    assert (missing.passed, missing.description) == (True, "partition 2: there is no materialisation yet")
+    assert (missing.passed, missing.description) == (True, "partition 2: there is no materialization yet")
     whole = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.1, partitioned=False)
     found = run_check(orders, asset, whole, None)
     assert not found.passed
@@ -81,7 +81,7 @@ def test_a_materialisation_that_was_reported_by_hand_counts_for_nothing(orders: 
     check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.1)
     by_hand = dg.AssetMaterialization("enriched", partition="0")
     orders.instance.report_runless_asset_event(by_hand)
-    assert "no materialisation yet" in (run_check(orders, asset, check).description or "")
+    assert "no materialization yet" in (run_check(orders, asset, check).description or "")
     orders.send(BAD, order(1))
     orders.run(asset)
     orders.instance.report_runless_asset_event(by_hand)
