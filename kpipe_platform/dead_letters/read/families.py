@@ -172,5 +172,4 @@ def is_error_header(name: str) -> bool:
 
 def own_headers(headers: Headers) -> Headers:
     """Return the record's own headers, unchanged and in their order."""
-    _, names, prefixes = _known()
-    return tuple(pair for pair in headers if pair[0] not in names and not pair[0].startswith(prefixes))
+    return tuple(pair for pair in headers if not is_error_header(pair[0]))

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.kafka.model.commit_metadata import SliceCounts
+from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.slices.report import SliceReport
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.target import SliceTarget
@@ -25,6 +26,7 @@ from kpipe_platform.spark.sink.output_schema import columns_of
 from kpipe_platform.spark.sink.rows import WriterRows
 from kpipe_platform.spark.sink.spec import Outcome, WriterSpec
 from kpipe_platform.spark.source.rows import SliceFrames
+from kpipe_platform.spark.stage.notes import StageNotes
 from kpipe_platform.spark.stage.whole_records import of_whole_records
 
 
@@ -83,7 +85,7 @@ class ExactlyOnce(Delivery):
         except UNANSWERED as error:
             outcome = Outcome("committed_earlier")
             counts = counts_without_answer(staged.slice, error, spec.settings, self.settings)
-        return _report(staged, outcome, counts, encoded.columns, began)
+        return report_of(staged.slice, staged.notes, outcome, counts, encoded.columns, began)
 
     def try_out(self, staged: StagedSlice) -> None:
         """With the encoding, which may fail too."""
@@ -113,7 +115,7 @@ class AtLeastOnce(Delivery):
             return _write(encoded.rows, staged, spec)
 
         outcome, counts = commit_after(staged.slice, self.settings, work)
-        return _report(staged, outcome, counts, encoded.columns, began)
+        return report_of(staged.slice, staged.notes, outcome, counts, encoded.columns, began)
 
     def try_out(self, staged: StagedSlice) -> None:
         """With the encoding, which may fail too."""
@@ -149,7 +151,7 @@ class OtherStore(Delivery):
             return replace(outcome, steps_s={**outcome.steps_s, "store": stored_s})
 
         outcome, counts = commit_after(staged.slice, self.settings, work)
-        report = _report(staged, outcome, counts, columns_of(staged.output), began)
+        report = report_of(staged.slice, staged.notes, outcome, counts, columns_of(staged.output), began)
         return replace(report, counted_output=False)
 
     def try_out(self, staged: StagedSlice) -> None:
@@ -181,15 +183,26 @@ def _rows_of(staged: StagedSlice) -> list[SliceFrames]:
     return [rows for _, rows in staged.sources.values()]
 
 
-def _report(
-    staged: StagedSlice,
+def report_of(
+    slice_: Slice,
+    notes: StageNotes,
     outcome: Outcome,
     counts: Sequence[SliceCounts],
     columns: Sequence[tuple[str, str]],
     began: float,
 ) -> SliceReport:
+    """Report a committed slice.
+
+    Args:
+        slice_: The slice, as far as it was committed.
+        notes: Notes of its stage calls.
+        outcome: Outcome of the write.
+        counts: Counts of each offset range.
+        columns: Names and types of the output columns.
+        began: Monotonic clock at the start of the write, seconds.
+    """
     return SliceReport(
-        slice=staged.slice,
+        slice=slice_,
         counts=counts,
         reasons=outcome.reasons,
         samples=outcome.samples,
@@ -198,5 +211,5 @@ def _report(
         columns=columns,
         steps_s=outcome.steps_s,
         duration_s=time.monotonic() - began,
-        metadata=dict(staged.notes.metadata),
+        metadata=dict(notes.metadata),
     )

@@ -24,6 +24,7 @@ from kpipe_platform.slices.stage import call_stage
 from kpipe_platform.slices.target import SliceTarget
 from kpipe_platform.slices.values import DeferredStage, PlannedSlice, Sources, StagedSlice
 from kpipe_platform.slices.write.commit import UNANSWERED, counts_by_range
+from kpipe_platform.slices.write.deliveries import report_of
 from kpipe_platform.slices.write.encode import encode_output
 from kpipe_platform.slices.write.spec import writer_spec
 from kpipe_platform.spark.failures import may_be_timestamp
@@ -129,7 +130,16 @@ def _write(
     rest = None if outcome.done == len(lanes) else _rest(whole, lanes[outcome.done].slice, settings)
     if outcome.outcome is None:
         return LanesReport(None, rest, outcome.error)
-    done = _report(whole, lanes[: outcome.done], outcome.outcome, columns, began)
+    committed = lanes[: outcome.done]
+    ends = [planned.range.end for planned in committed[-1].slice.ranges]
+    done = report_of(
+        replace(whole, ranges=tuple(map(_until, whole.ranges, ends))),
+        StageNotes.joined(lane.notes for lane in committed),
+        outcome.outcome,
+        counts_by_range(outcome.outcome, whole),
+        columns,
+        began,
+    )
     return LanesReport(replace(done, lanes=len(lanes)), rest, outcome.error)
 
 
@@ -158,25 +168,6 @@ def _rest(whole: Slice, lane: Slice, settings: SliceSettings) -> Slice:
             stored = committed_offsets(clients, whole.group, places)
         committed = [None if (offset := stored[place]) is None else offset.offset for place in places]
     return whole.rest([planned.range.start for planned in lane.ranges], committed)
-
-
-def _report(
-    whole: Slice, done: Sequence[StagedSlice], outcome: Outcome, columns: Sequence[tuple[str, str]], began: float
-) -> SliceReport:
-    ends = [planned.range.end for planned in done[-1].slice.ranges]
-    notes = StageNotes.joined(lane.notes for lane in done)
-    return SliceReport(
-        slice=replace(whole, ranges=tuple(map(_until, whole.ranges, ends))),
-        counts=counts_by_range(outcome, whole),
-        reasons=outcome.reasons,
-        samples=outcome.samples,
-        rules=outcome.rules,
-        preview=outcome.preview,
-        columns=columns,
-        steps_s=outcome.steps_s,
-        duration_s=time.monotonic() - began,
-        metadata=dict(notes.metadata),
-    )
 
 
 def _until(planned: PlannedRange, end: int) -> PlannedRange:
