@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, connection_settings
 from kpipe_platform.cli.output import print_hint
-
-if TYPE_CHECKING:
-    from kpipe_platform.kafka.client.settings import ConnectionSettings
-
-__all__ = ["app", "take_over"]
 
 app = typer.Typer(help="End what a dead producer left open.", no_args_is_help=True)
 
@@ -33,20 +28,10 @@ def abort(
 
     An owner that is still alive fails at its next call. Runs of kpipe do this for their own ids by themselves.
     """
+    from kpipe_platform.kafka.transactions.base import abort_lingering
+
     settings = connection_settings(bootstrap_servers)
     if not yes:
         typer.confirm(f"Shut the present owner of {transactional_id!r} out, dead or alive?", abort=True, err=True)
-    take_over(settings, transactional_id)
+    abort_lingering(settings, transactional_id)
     print_hint(f"Whatever {transactional_id!r} had open is aborted, and its former owner is fenced.")
-
-
-def take_over(settings: ConnectionSettings, transactional_id: str) -> None:
-    """Become the owner of a transactional id for a moment: fences the former one and aborts what it left open.
-
-    Raises:
-        BrokerUnavailableError: No answer within the deadline.
-        AuthorizationFailedError: The transactional id may not be used.
-    """
-    from kpipe_platform.kafka.transactions.slice import initialised
-
-    initialised(settings, transactional_id).close()

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from kpipe_platform import JsonCodec, KafkaDestination, KafkaRecord, KafkaTopic, OffsetCommittingIOManager
 from kpipe_platform.errors import BrokerUnavailableError, CommitUnknownError
-from kpipe_platform.kafka.transactions.slice import SliceTransaction
+from kpipe_platform.kafka.transactions.base import CommitStep, OffsetTransaction
 
 from .conftest import BAD, Orders, order
 from .killing import writers_at
@@ -23,20 +23,20 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 @pytest.fixture
-def lose_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+def lose_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[CommitStep]]:
     """Commits of this process get no answer; those of Spark's workers are ``writers_at``'s."""
 
-    def lose() -> list[str]:
-        lost: list[str] = []
-        guard = SliceTransaction._guard
+    def lose() -> list[CommitStep]:
+        lost: list[CommitStep] = []
+        request = OffsetTransaction.request
 
-        def losing(self: SliceTransaction, what: str, call: Callable[[], Any]) -> None:
-            guard(self, what, call)
-            if what.startswith("commit"):
-                lost.append(what)
-                raise BrokerUnavailableError(f"no answer to: {what}")
+        def losing(self: OffsetTransaction, step: CommitStep, call: Callable[[], Any]) -> None:
+            request(self, step, call)
+            if step is CommitStep.COMMIT:
+                lost.append(step)
+                raise BrokerUnavailableError(f"no answer to: {step.value}")
 
-        monkeypatch.setattr(SliceTransaction, "_guard", losing)
+        monkeypatch.setattr(OffsetTransaction, "request", losing)
         return lost
 
     return lose
@@ -76,7 +76,7 @@ def test_of_a_writer(orders: Orders, spark: SparkSession, tmp_path: Path, how: s
 
 
 @pytest.mark.parametrize("how", ["at least once", "another store", "nothing to read"])
-def test_of_the_driver(orders: Orders, lose_answers: Callable[[], list[str]], tmp_path: Path, how: str) -> None:
+def test_of_the_driver(orders: Orders, lose_answers: Callable[[], list[CommitStep]], tmp_path: Path, how: str) -> None:
     manager, inner = orders.manager, FolderIOManager(folder=str(tmp_path))
     resources: dict[str, Any] = {}
     options: dict[str, Any] = {}
@@ -100,15 +100,15 @@ def test_of_the_driver(orders: Orders, lose_answers: Callable[[], list[str]], tm
 
 
 def test_a_commit_that_did_not_take_place_is_no_success(orders: Orders, monkeypatch: pytest.MonkeyPatch) -> None:
-    guard = SliceTransaction._guard
+    request = OffsetTransaction.request
 
-    def unsent(self: SliceTransaction, what: str, call: Callable[[], Any]) -> None:
-        if what.startswith("commit"):
-            raise BrokerUnavailableError(f"no answer to: {what}")
-        guard(self, what, call)
+    def unsent(self: OffsetTransaction, step: CommitStep, call: Callable[[], Any]) -> None:
+        if step is CommitStep.COMMIT:
+            raise BrokerUnavailableError(f"no answer to: {step.value}")
+        request(self, step, call)
 
     with monkeypatch.context() as patched:
-        patched.setattr(SliceTransaction, "_guard", unsent)
+        patched.setattr(OffsetTransaction, "request", unsent)
         with pytest.raises(CommitUnknownError):
             orders.run(orders.asset())
     assert orders.committed() is None

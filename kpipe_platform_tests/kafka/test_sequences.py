@@ -30,6 +30,7 @@ from kpipe_platform.kafka.admin.topics import TopicDescription
 from kpipe_platform.kafka.model.commit_metadata import CommitMetadata, SliceCounts
 from kpipe_platform.kafka.model.offsets import Partition, Watermarks
 from kpipe_platform.kafka.model.slices import Slice
+from kpipe_platform.kafka.transactions import base as base_module
 from kpipe_platform.kafka.transactions import slice as transactions_module
 from kpipe_platform.kafka.transactions.lanes import LaneTransaction, lanes_read_back, split
 from kpipe_platform.kafka.transactions.slice import SliceTransaction, read_back
@@ -182,7 +183,8 @@ def brokers(broker: Broker) -> Iterator[None]:
         (facts_module, "committed_offsets", offsets),
         (facts_module, "watermarks", marks),
         (transactions_module, "fetch_offsets", offsets),
-        (transactions_module, "initialised", lambda _, transactional_id, **__: broker.init(transactional_id)),
+        (base_module, "take_over", lambda _, transactional_id, **__: broker.init(transactional_id)),
+        (transactions_module, "take_over", lambda _, transactional_id, **__: broker.init(transactional_id)),
         (transactions_module, "Clients", FakeClients),
     ]
     with pytest.MonkeyPatch.context() as patched:

@@ -22,7 +22,8 @@ from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.commit_metadata import CommitMetadata, SliceCounts
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.slices import PlannedRange, Slice, lane_ids
-from kpipe_platform.kafka.transactions.slice import SliceTransaction, abort_lingering, conflict, is_of
+from kpipe_platform.kafka.transactions.base import abort_lingering
+from kpipe_platform.kafka.transactions.slice import SliceTransaction, conflict, is_of
 
 logger = logging.getLogger(__name__)
 
@@ -149,7 +150,7 @@ class LaneTransaction(SliceTransaction):
                 msg = f"the lanes before {self._slice} did not commit within {self._timeout_s:g} s"
                 raise TransactionTimedOutError(
                     msg,
-                    fix="lower max_records, or raise transaction_timeout_s of the KafkaDestination; then run again",
+                    fix=self.timed_out_fix,
                     transaction_timeout_s=self._timeout_s,
                     group=self._slice.group,
                 )

@@ -31,8 +31,8 @@ from kpipe_platform.kafka.admin.topics import TopicDescription, describe_topics
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, watermarks
 from kpipe_platform.kafka.model.slices import Slice, dotted_id, lane_ids, transactional_id
+from kpipe_platform.kafka.transactions.base import abort_lingering
 from kpipe_platform.kafka.transactions.lanes import settle, unsettled
-from kpipe_platform.kafka.transactions.slice import abort_lingering
 from kpipe_platform.slices.plan.facts import gather_facts
 from kpipe_platform.slices.plan.ranges import (
     RENEW_AFTER_MS,

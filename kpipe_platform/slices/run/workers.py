@@ -22,7 +22,7 @@ from kpipe_platform.errors import EngineUnavailableError, KpipeError
 from kpipe_platform.kafka.client.calls import beside
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.slices import Slice
-from kpipe_platform.kafka.transactions.slice import abort_lingering
+from kpipe_platform.kafka.transactions.base import abort_lingering
 from kpipe_platform.spark.engine.cancel import cancel_jobs, tag_jobs
 
 T = TypeVar("T")

@@ -40,6 +40,7 @@ from kpipe_platform.kafka.admin.topics import TopicSpec, create_topic, describe_
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.records import KafkaRecord
+from kpipe_platform.kafka.transactions.base import CommitStep, OffsetTransaction
 from kpipe_platform.policies.faults import Fault
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 from kpipe_platform_tests.dead_letters.conftest import FAULT, KEEP, DeadLetters
@@ -504,7 +505,7 @@ def test_records_that_the_brokers_would_delete_again_are_told(make_letters: Call
 # ---------------------------------------------------------------------------------------- exactly once
 
 
-@pytest.mark.parametrize("place", ["begin", "add offsets", "commit"])
+@pytest.mark.parametrize("place", ["hang_before_begin", "hang_before_offsets", "hang_before_commit"])
 def test_killed_in_the_middle_and_run_again(letters: DeadLetters, tmp_path: Path, place: str) -> None:
     letters.add([letters.failed(n) for n in range(40)])
     root = Path(kpipe_platform.__file__).parent.parent
@@ -522,10 +523,10 @@ def test_killed_in_the_middle_and_run_again(letters: DeadLetters, tmp_path: Path
             stderr=stderr,
             env={
                 **os.environ,
-                "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent / "faultpoint"), str(root)]),
-                "KPIPE_REDRIVE_FAULT": place,
-                "KPIPE_REDRIVE_FAULT_AT": "3",
-                "KPIPE_REDRIVE_FAULT_FILE": str(reached),
+                "PYTHONPATH": os.pathsep.join([str(root / "kpipe_platform_tests" / "faultpoints"), str(root)]),
+                "KPIPE_FAULT": place,
+                "KPIPE_FAULT_AFTER": "2",
+                "KPIPE_FAULT_FILE": str(reached),
             },
         )
     try:
@@ -595,16 +596,16 @@ def test_a_newer_redrive_that_has_sent_nothing_yet_fences_too(letters: DeadLette
 
 def test_commits_whose_answers_are_lost_are_counted(letters: DeadLetters, monkeypatch: pytest.MonkeyPatch) -> None:
     letters.add([letters.failed(n) for n in range(6)])
-    guard = RedriveTransaction._guard
-    lost: list[str] = []
+    request = OffsetTransaction.request
+    lost: list[CommitStep] = []
 
-    def losing(self: RedriveTransaction, what: str, call: Callable[[], Any]) -> None:
-        guard(self, what, call)
-        if what.startswith("commit"):
-            lost.append(what)
-            raise BrokerUnavailableError(f"no answer to: {what}")
+    def losing(self: OffsetTransaction, step: CommitStep, call: Callable[[], Any]) -> None:
+        request(self, step, call)
+        if step is CommitStep.COMMIT:
+            lost.append(step)
+            raise BrokerUnavailableError(f"no answer to: {step.value}")
 
-    monkeypatch.setattr(RedriveTransaction, "_guard", losing)
+    monkeypatch.setattr(OffsetTransaction, "request", losing)
     assert letters.redrive(batch_records=2).total("sent") == 6
     # Three batches, and the end.
     assert len(lost) == 4
@@ -613,15 +614,15 @@ def test_commits_whose_answers_are_lost_are_counted(letters: DeadLetters, monkey
 
 def test_a_commit_that_did_not_take_place_is_no_success(letters: DeadLetters, monkeypatch: pytest.MonkeyPatch) -> None:
     letters.add([letters.failed(n) for n in range(2)])
-    guard = RedriveTransaction._guard
+    request = OffsetTransaction.request
 
-    def unsent(self: RedriveTransaction, what: str, call: Callable[[], Any]) -> None:
-        if what.startswith("commit"):
-            raise BrokerUnavailableError(f"no answer to: {what}")
-        guard(self, what, call)
+    def unsent(self: OffsetTransaction, step: CommitStep, call: Callable[[], Any]) -> None:
+        if step is CommitStep.COMMIT:
+            raise BrokerUnavailableError(f"no answer to: {step.value}")
+        request(self, step, call)
 
     with monkeypatch.context() as patched:
-        patched.setattr(RedriveTransaction, "_guard", unsent)
+        patched.setattr(OffsetTransaction, "request", unsent)
         with pytest.raises(CommitUnknownError):
             letters.redrive()
     assert letters.redrive().total("sent") == 2

@@ -333,7 +333,7 @@ def test_only_a_commit_has_an_unknown_outcome(topic: str) -> None:
         assert type(caught.value) is BrokerUnavailableError
         error = transaction.error(KafkaError(KafkaError._TIMED_OUT), f"commit-free work on {topic}")
         assert type(error) is BrokerUnavailableError
-        with pytest.raises(CommitUnknownError, match="whether the transaction committed is not known"):
+        with pytest.raises(CommitUnknownError, match="whether the transaction committed is unknown"):
             transaction.commit([])
         transaction._producer = None
 

@@ -431,10 +431,11 @@ class WriterTask:
             return self.finish("broker_rejected")
         # After a fatal error the queued records fail too, with a less specific code.
         error = next((e for e in sink.failures if e.code() in FENCED_CODES), sink.failures[0])
-        what = f"write outputs of {self.spec.slice} to {self.spec.topic}"
-        if only_letters:
-            what = f"write dead letters of {self.spec.slice} to {min(letters)}"
-        found = translate(error, self.spec.settings, what) if transaction is None else transaction.error(error, what)
+        what = f"write dead letters to {min(letters)}" if only_letters else f"write outputs to {self.spec.topic}"
+        if transaction is None:
+            found = translate(error, self.spec.settings, f"{what} of {self.spec.slice}")
+        else:
+            found = transaction.error(error, what)
         found.part = "dead_letter" if only_letters else "destination"
         raise found
 
