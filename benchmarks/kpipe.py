@@ -125,7 +125,7 @@ class Kpipe:
             return [(str(number), {}) for number in range(last + 1)]
         return [(None, {})]
 
-    def _assets(self, out: str) -> tuple[dg.SourceAsset, dg.AssetsDefinition]:
+    def _assets(self, out: str) -> tuple[dg.AssetsDefinition, dg.AssetsDefinition]:
         work = self._work
         orders = kp.kafka_topic_asset(work.source, name="orders", value_codec=work.codec, partitions=work.partitions)
         scaling = kp.PartitionScaling(max_records=self._max_records)

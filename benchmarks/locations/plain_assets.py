@@ -18,7 +18,7 @@ def definitions(assets: int) -> dg.Definitions:
     return dg.Definitions(assets=[*topics, *copies], resources={"kafka_io_manager": manager})
 
 
-def _topic(number: int) -> dg.SourceAsset:
+def _topic(number: int) -> dg.AssetsDefinition:
     @dg.observable_source_asset(
         name="orders",
         key_prefix=f"orders_{number}",
@@ -31,7 +31,7 @@ def _topic(number: int) -> dg.SourceAsset:
     return observed
 
 
-def _copy(topic: dg.SourceAsset, name: str) -> dg.AssetsDefinition:
+def _copy(topic: dg.AssetsDefinition, name: str) -> dg.AssetsDefinition:
     @dg.asset(
         name=name,
         ins={"orders": dg.AssetIn(topic.key)},

@@ -7,6 +7,7 @@ from typing import Any
 import dagster as dg
 
 from kpipe_platform.assets.bars import bar_chart
+from kpipe_platform.assets.source import Source, declared_metadata, require_source
 from kpipe_platform.dead_letters.envelope.times import to_iso
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable, OpenTable, open_table
@@ -14,8 +15,6 @@ from kpipe_platform.io_managers.kafka import KafkaIOManager
 from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown, topic_of
 from kpipe_platform.spark.sink.output_schema import columns_of
 from kpipe_platform.spark.source.dead_letter_counts import DeadLetterCounts, ReasonCount
-
-Source = dg.SourceAsset | dg.AssetsDefinition
 
 # Maximum number of rows of a metadata table. Dagster stores the complete table with every event.
 _TABLE_ROWS = 100
@@ -44,7 +43,8 @@ def dead_letter_asset(
     Table. `kpipe_platform.spark.source.dead_letters.dead_letter_columns` lists the columns.
 
     Args:
-        source: The asset of the topic whose records failed, from ``kafka_topic_asset``; or a Kafka asset.
+        source: The asset of the topic whose records failed, from ``kafka_topic_asset``; its ``dagster.AssetSpec``; or
+            a Kafka asset.
         topic: The dead-letter topic, as in ``KafkaDeadLetterDestination``.
         name: Asset name; None: the source's name with the suffix ``_dead_letters``.
         key_prefix: Prefix of the asset key; None: the source's.
@@ -65,8 +65,9 @@ def dead_letter_asset(
     if max_records is not None and max_records < 1:
         msg = f"dead_letter_asset(max_records={max_records})"
         raise ConfigError(msg, fix="set it to 1 or more; None reads every dead letter")
+    require_source(source, "dead_letter_asset(source=...)")
     refuse_unknown(metadata, ASSET_METADATA, "dead_letter_asset(...)")
-    source_topic = topic_of(_metadata_of(source), source.key).name
+    source_topic = topic_of(declared_metadata(source), source.key).name
     declared = DeadLetterTable(source_topic, topic.replace("{source_topic}", source_topic), max_records)
     prefix, own = source.key.path[:-1], source.key.path[-1]
     if key_prefix is not None:
@@ -96,10 +97,6 @@ def dead_letter_asset(
     )
     made: dg.AssetsDefinition = decorate(show)
     return made
-
-
-def _metadata_of(source: Source) -> Mapping[str, Any]:
-    return source.metadata if isinstance(source, dg.SourceAsset) else source.metadata_by_key.get(source.key, {})
 
 
 def _places(table: OpenTable) -> str:

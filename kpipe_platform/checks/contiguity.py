@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import dagster as dg
 
-from kpipe_platform.assets.kafka_asset import Source
+from kpipe_platform.assets.source import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
-from kpipe_platform.assets.kafka_asset import Source
+from kpipe_platform.assets.source import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError

@@ -5,11 +5,10 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.assets.kafka_asset import Source
+from kpipe_platform.assets.source import Source, declared_metadata, sources_of
 from kpipe_platform.checks.findings import Finding, result_of
 from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
@@ -121,8 +120,12 @@ def make_check(
         look: Returns the finding of each partition.
         options: The options that all checks have.
         asks_brokers: Whether the check needs the KafkaIOManager.
+
+    Raises:
+        ConfigError: The source of the options is not the definition of an asset.
     """
     inputs = _inputs(asset)
+    given = _given_topics(options.source, f"{name} check of {asset.key.to_user_string()}: source")
 
     @dg.asset_check(
         asset=asset.key,
@@ -134,7 +137,7 @@ def make_check(
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         def topics() -> tuple[str, ...]:
-            return _topics(context, asset.key, inputs, options.source)
+            return given or _topics(context, asset.key, inputs)
 
         scope = Scope(
             asset_key=asset.key,
@@ -179,15 +182,14 @@ def _inputs(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, bool]:
     return found
 
 
+def _given_topics(source: Source | Sequence[Source] | None, where: str) -> tuple[str, ...]:
+    several = [] if source is None else sources_of(source, where)
+    return tuple(topic_of(declared_metadata(one), one.key).name for one in several)
+
+
 def _topics(
-    context: dg.AssetCheckExecutionContext,
-    asset_key: dg.AssetKey,
-    inputs: Mapping[dg.AssetKey, bool],
-    source: Source | Sequence[Source] | None,
+    context: dg.AssetCheckExecutionContext, asset_key: dg.AssetKey, inputs: Mapping[dg.AssetKey, bool]
 ) -> tuple[str, ...]:
-    if source is not None:
-        several = [source] if isinstance(source, dg.SourceAsset | dg.AssetsDefinition) else list(source)
-        return tuple(topic_of(_declared(one), one.key).name for one in several)
     graph = context.job_def.asset_layer.asset_graph
     known = {key: dict(graph.get(key).metadata) for key in inputs if graph.has(key)}
     topics = []
@@ -199,10 +201,6 @@ def _topics(
         if is_feed or (TOPIC in metadata and DeadLetterTable.of(metadata) is None):
             topics.append(topic_of(metadata, key).name)
     return tuple(topics) or _materialised_topics(context.instance, asset_key)
-
-
-def _declared(source: Source) -> Mapping[str, Any]:
-    return source.metadata if isinstance(source, dg.SourceAsset) else source.metadata_by_key.get(source.key, {})
 
 
 def _materialised_topics(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
+from kpipe_platform.assets.source import Source, declared_metadata, require_source
 from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers.step import topic_of
@@ -20,7 +21,7 @@ from kpipe_platform.sensors.tick.report import counted
 
 
 def kafka_partition_sensor(
-    topic_asset: dg.SourceAsset | dg.AssetsDefinition,
+    topic_asset: Source,
     *,
     name: str | None = None,
     deadline_s: float = 10.0,
@@ -46,8 +47,9 @@ def kafka_partition_sensor(
     Raises:
         ConfigError: The asset declares no topic, its partitions are not dynamic, or the deadline is not above 0.
     """
+    require_source(topic_asset, "kafka_partition_sensor(topic_asset)")
     shown = topic_asset.key.to_user_string()
-    metadata = topic_asset.metadata if isinstance(topic_asset, dg.SourceAsset) else _metadata(topic_asset)
+    metadata = declared_metadata(topic_asset)
     definition = topic_asset.partitions_def
     if TOPIC not in metadata:
         msg = f"kafka_partition_sensor: asset {shown} declares no topic"
@@ -90,10 +92,6 @@ def kafka_partition_sensor(
         required_resource_keys={io_manager_key},
         description=description or f"Registers new partitions of topic {topic}.",
     )
-
-
-def _metadata(asset: dg.AssetsDefinition) -> dict[str, object]:
-    return dict(asset.metadata_by_key.get(asset.key, {}))
 
 
 def _count(settings: ConnectionSettings, topic: str) -> int:

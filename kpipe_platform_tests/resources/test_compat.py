@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
 
 import kpipe_platform
 from kpipe_platform.jvm.ports import LOOPBACK, free_port
@@ -86,6 +87,17 @@ def test_a_result_without_a_value_is_stored_as_the_sentinel() -> None:
     manager = Keeping()
     assert dg.materialize([one], resources={"io_manager": manager}).success
     assert manager.stored == [_compat.NoValueSentinel]
+
+
+@pytest.mark.parametrize(("metadata", "observations"), [({}, 1), ({_compat.OBSERVED: True}, 0)])
+def test_an_output_that_says_so_is_no_observation(metadata: dict[str, Any], observations: int) -> None:
+    @dg.multi_observable_source_asset(specs=[dg.AssetSpec("topic")])
+    def topic() -> dg.Output[None]:
+        return dg.Output(None, metadata=metadata)
+
+    result = dg.materialize([topic], selection=[topic])
+    assert len(result.get_asset_observation_events()) == observations
+    assert result.output_for_node("topic", "topic") is None
 
 
 def test_an_instance_opens_again_from_its_reference() -> None:
