@@ -19,14 +19,12 @@ def definitions(assets: int) -> dg.Definitions:
 
 
 def _topic(number: int) -> dg.AssetsDefinition:
-    @dg.observable_source_asset(
-        name="orders",
-        key_prefix=f"orders_{number}",
-        partitions_def=_PARTITIONS,
-        io_manager_key="kafka_io_manager",
+    spec = dg.AssetSpec([f"orders_{number}", "orders"], partitions_def=_PARTITIONS)
+
+    @dg.multi_observable_source_asset(
+        specs=[spec.with_io_manager_key("kafka_io_manager")], name=spec.key.to_python_identifier()
     )
-    def observed() -> dg.DataVersionsByPartition:
-        return dg.DataVersionsByPartition({})
+    def observed() -> None: ...
 
     return observed
 
