@@ -15,7 +15,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.kafka import KafkaIOManager
 from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown
 from kpipe_platform.partitions import kafka_partitions, partition_number, register_kafka_partitions
-from kpipe_platform.resources._compat import OBSERVED
+from kpipe_platform.resources._compat import OBSERVATION_IS_LOGGED
 
 
 def kafka_topic_asset(
@@ -140,7 +140,7 @@ def kafka_topic_asset(
             )
         # Without this metadata, Dagster would record one more observation, of no partition. An output is required:
         # without one, Dagster would skip the assets of the same run that read the topic.
-        return dg.Output(None, metadata={OBSERVED: True})
+        return dg.Output(None, metadata={OBSERVATION_IS_LOGGED: True})
 
     # Dagster marks the decorator as beta; its version is bounded, and users cannot act on the warning.
     with warnings.catch_warnings():

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
-from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as OBSERVED
+from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as OBSERVATION_IS_LOGGED
 from dagster._core.definitions.utils import NoValueSentinel
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.execution.plan.outputs import StepOutputHandle
@@ -35,7 +35,7 @@ __all__ = [
     "GRPC_INFO_TAG",
     "IN_PROGRESS_RUN_STATUSES",
     "NOT_FINISHED_STATUSES",
-    "OBSERVED",
+    "OBSERVATION_IS_LOGGED",
     "PARTITION_NAME_TAG",
     "RUN_KEY_TAG",
     "CheckRunHealthResult",

@@ -89,7 +89,7 @@ def test_a_result_without_a_value_is_stored_as_the_sentinel() -> None:
     assert manager.stored == [_compat.NoValueSentinel]
 
 
-@pytest.mark.parametrize(("metadata", "observations"), [({}, 1), ({_compat.OBSERVED: True}, 0)])
+@pytest.mark.parametrize(("metadata", "observations"), [({}, 1), ({_compat.OBSERVATION_IS_LOGGED: True}, 0)])
 def test_an_output_that_says_so_is_no_observation(metadata: dict[str, Any], observations: int) -> None:
     @dg.multi_observable_source_asset(specs=[dg.AssetSpec("topic")])
     def topic() -> dg.Output[None]:
