@@ -238,7 +238,7 @@ def test_poison_in_one_partition_of_a_range_run(make_orders: Callable[..., Order
     )
     found = {e.materialization.partition: e.materialization.metadata for e in result.get_asset_materialization_events()}
     assert {key: value["kpipe/dead_letters"].value for key, value in found.items()} == {"0": 0, "1": 1, "2": 0}
-    assert {key: "isolation" in value for key, value in found.items()} == {"0": False, "1": True, "2": False}
+    assert {key: "kpipe/isolation" in value for key, value in found.items()} == {"0": False, "1": True, "2": False}
     assert sorted(orders.ids()) == [0, 1, 2, 3, 4, 10, 11, 12, 14, 20, 21, 22, 23, 24]
     assert orders.lag() == 0
 
