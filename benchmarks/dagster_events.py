@@ -127,7 +127,7 @@ def run(
         run_config=_QUIET,
     )
     (event,) = result.asset_materializations_for_node("copied")
-    read = int(str(event.metadata["records_read"].value))
+    read = int(str(event.metadata["kpipe/records_read"].value))
     if read != records * slices:
         raise RuntimeError(f"the run read {read} records, not {records * slices}")
 

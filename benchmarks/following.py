@@ -65,9 +65,9 @@ class Following:
         figures = {
             "p50_s": _percentile(waited, 50),
             "p95_s": _percentile(waited, 95),
-            "commit_p50_s": metadata["latency_p50_ms"].value / 1000,
-            "commit_p95_s": metadata["latency_p95_ms"].value / 1000,
-            "slices": float(metadata["slices_taken"].value),
+            "commit_p50_s": metadata["kpipe/latency_p50_ms"].value / 1000,
+            "commit_p95_s": metadata["kpipe/latency_p95_ms"].value / 1000,
+            "slices": float(metadata["kpipe/slice_count"].value),
         }
         told = told_by(found)
         return Run(
@@ -149,5 +149,5 @@ def _percentile(ordered: list[float], percent: int) -> float:
 
 
 def _a_slice(metadata: Mapping[str, Any]) -> dict[str, float]:
-    slices = metadata["slices_taken"].value
+    slices = metadata["kpipe/slice_count"].value
     return {step: seconds / slices for step, seconds in steps_of(metadata).items()}

@@ -20,7 +20,7 @@ from kpipe_platform.testing.topics import create_topic, delete_topic
 
 _STEPS = ("plan", "spark", "open", "write", "commit")
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
-_COUNTS = ("records_read", "records_written", "dead_letters", "skipped")
+_COUNTS = ("kpipe/records_read", "kpipe/records_written", "kpipe/dead_letters", "kpipe/records_skipped")
 
 
 @dataclass(frozen=True)
@@ -177,5 +177,5 @@ def told_by(materialisations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
 
 def steps_of(metadata: Mapping[str, Any]) -> dict[str, float]:
     """Seconds by step of one materialisation, all its slices together."""
-    rows = {record.data["step"]: record.data["seconds"] for record in metadata["steps"].records}
+    rows = {record.data["step"]: record.data["seconds"] for record in metadata["kpipe/steps"].records}
     return {step: float(rows[step]) for step in _STEPS}

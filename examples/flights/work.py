@@ -80,16 +80,16 @@ class Work:
             for partition in list(behind):
                 step.say(f"partition {partition}")
                 metadata = self.materialise(flights_enriched, partition=partition)
-                step.add(metadata["records_read"])
-                if metadata["lag"] == 0:
+                step.add(metadata["kpipe/records_read"])
+                if metadata["kpipe/lag"] == 0:
                     behind.remove(partition)
 
     def summarise_delays(self, step: Step) -> None:
         """Take slices of the enriched flights until caught up; their topic must have settled before."""
         while True:
             metadata = self.materialise(carrier_delays)
-            step.add(metadata["records_read"])
-            if metadata["lag"] == 0:
+            step.add(metadata["kpipe/records_read"])
+            if metadata["kpipe/lag"] == 0:
                 return
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import dagster as dg
 
+from kpipe_platform import metadata_keys as keys
 from kpipe_platform.assets.bars import bar_chart
 from kpipe_platform.assets.source import Source, declared_metadata, require_source
 from kpipe_platform.dead_letters.envelope.times import to_iso
@@ -107,30 +108,29 @@ def metadata_of(table: OpenTable, counts: DeadLetterCounts) -> dict[str, Any]:
     """Return the metadata of one materialization.
 
     Returns:
-        By name: dead_letters and dagster/row_count; oldest, newest, reasons (a table), reasons_chart, by_partition,
-        by_asset and by_hour if there are dead letters; offsets (the ranges that were read of the dead-letter topic) if
-        the topic exists; dagster/column_schema.
+        By key: the number of dead letters; if there are any, their times, and tables by reason, source partition,
+        asset and hour; if the topic exists, the ranges that were read of it; row count and column schema.
     """
-    found: dict[str, Any] = {"dead_letters": dg.MetadataValue.int(counts.records)}
+    found: dict[str, Any] = {keys.DEAD_LETTERS: dg.MetadataValue.int(counts.records)}
     if counts.oldest_ms is not None and counts.newest_ms is not None:
         found |= {
-            "oldest": dg.MetadataValue.timestamp(counts.oldest_ms / 1000),
-            "newest": dg.MetadataValue.timestamp(counts.newest_ms / 1000),
-            "reasons": _table([{**reason._asdict(), "share": _share(reason, counts)} for reason in counts.reasons]),
-            "reasons_chart": dg.MetadataValue.md(
+            keys.OLDEST: dg.MetadataValue.timestamp(counts.oldest_ms / 1000),
+            keys.NEWEST: dg.MetadataValue.timestamp(counts.newest_ms / 1000),
+            keys.REASONS: _table([{**reason._asdict(), "share": _share(reason, counts)} for reason in counts.reasons]),
+            keys.REASONS_CHART: dg.MetadataValue.md(
                 bar_chart(
                     [(_title(reason), reason.records) for reason in counts.reasons],
                     title=f"Reasons of {counts.records:,} dead letters",
                 )
             ),
-            "by_partition": _table(
+            keys.BY_PARTITION: _table(
                 [{"topic": topic, "partition": number, "records": n} for topic, number, n in counts.partitions]
             ),
-            "by_asset": _table([{"asset": asset, "records": n} for asset, n in counts.assets]),
-            "by_hour": _table([{"hour": _hour(ms), "records": n} for ms, n in counts.hours[-_HOURS:]]),
+            keys.BY_ASSET: _table([{"asset": asset, "records": n} for asset, n in counts.assets]),
+            keys.BY_HOUR: _table([{"hour": _hour(ms), "records": n} for ms, n in counts.hours[-_HOURS:]]),
         }
     if table.ranges:
-        found["offsets"] = _table([{"partition": r.partition, "start": r.start, "end": r.end} for r in table.ranges])
+        found[keys.OFFSETS] = _table([{"partition": r.partition, "start": r.start, "end": r.end} for r in table.ranges])
     columns = [dg.TableColumn(column, kind) for column, kind in columns_of(table.frame)]
     return {
         **found,

@@ -12,23 +12,19 @@ from typing import Any
 import dagster as dg
 
 from kpipe_platform.assets.source import Source, declared_metadata, sources_of
-from kpipe_platform.codecs.topic import TOPIC, KafkaTopic
+from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
 from kpipe_platform.io_managers.kafka import StoresOffsets
 from kpipe_platform.io_managers.step import (
     ASSET_METADATA,
-    FORM,
-    LIMIT,
-    ON_FAULT,
-    READ,
     READ_FEED,
-    SCALING,
     read_of,
     refuse_unknown,
     topic_of,
 )
 from kpipe_platform.kafka.admin.groups import group_name
 from kpipe_platform.kafka.admin.topics import unequal_partitions
+from kpipe_platform.metadata_keys import FORM, LIMIT, ON_FAULT, READ, SCALING, TOPIC
 from kpipe_platform.partitions import kafka_partitions
 from kpipe_platform.partitions.pools import kafka_pool
 from kpipe_platform.policies.bounds import is_count, is_positive

@@ -9,6 +9,7 @@ from typing import Any
 
 import dagster as dg
 
+from kpipe_platform import metadata_keys as keys
 from kpipe_platform.kafka.admin.groups import CommittedOffset, committed_offsets
 from kpipe_platform.kafka.admin.retention import TimeToLoss, TopicRetention, time_to_loss, topic_retention
 from kpipe_platform.kafka.admin.topics import describe_topics
@@ -83,24 +84,29 @@ class PartitionObservation:
         """Return the metadata of the observation.
 
         Returns:
-            By name: log_start, end, span; offsets_per_s and since_s (null in the first observation of a partition);
-            timestamp_type and retention from the topic's settings; if groups are known, groups (a table with committed
-            offset, lag and seconds to loss) and time_to_loss_s, the minimum over the groups: seconds, "never", or null
-            if it is not known; topic_id.
+            By key: the watermarks and the number of offsets between them; the growth since the partition's last
+            observation, null in the first one; if groups are known, a table with committed offset, lag and seconds to
+            loss of each, and the minimum of these over the groups: seconds, "never", or null if it is not known; the
+            topic's settings and id.
         """
         found: dict[str, Any] = {
-            "log_start": dg.MetadataValue.int(self.marks.log_start),
-            "end": dg.MetadataValue.int(self.marks.end),
-            "span": dg.MetadataValue.int(self.marks.end - self.marks.log_start),
-            "offsets_per_s": _number(self.per_s),
-            "since_s": _number(self.since_s),
-            "timestamp_type": self.retention.timestamp_type,
-            "retention": str(self.retention),
+            keys.LOG_START: dg.MetadataValue.int(self.marks.log_start),
+            keys.LOG_END: dg.MetadataValue.int(self.marks.end),
+            keys.OFFSET_COUNT: dg.MetadataValue.int(self.marks.end - self.marks.log_start),
+            keys.OFFSETS_PER_S: _number(self.per_s),
+            keys.SINCE_S: _number(self.since_s),
         }
         if self.groups:
-            found["time_to_loss_s"] = _value(soonest(self.groups))
-            found["groups"] = dg.MetadataValue.table([dg.TableRecord(_row(standing)) for standing in self.groups])
-        return {**found, "topic_id": self.topic_id}
+            found[keys.TIME_TO_LOSS_S] = _value(soonest(self.groups))
+            found[keys.CONSUMER_GROUPS] = dg.MetadataValue.table(
+                [dg.TableRecord(_row(standing)) for standing in self.groups]
+            )
+        return {
+            **found,
+            keys.TIMESTAMP_TYPE: self.retention.timestamp_type,
+            keys.RETENTION: str(self.retention),
+            keys.TOPIC_ID: self.topic_id,
+        }
 
 
 def _number(value: float | None) -> dg.MetadataValue[Any]:
@@ -251,10 +257,11 @@ def _observed(
             dg.AssetRecordsFilter(asset_key, storage_ids=part), limit=len(part)
         ).records:
             event = record.asset_observation
-            end = event.metadata.get("end") if event is not None else None
+            metadata = keys.stored_metadata(event.metadata) if event is not None else {}
+            end = metadata.get(keys.LOG_END)
             if event is None or event.partition is None or end is None or not event.partition.isdecimal():
                 continue
-            topic_id = event.metadata.get("topic_id")
+            topic_id = metadata.get(keys.TOPIC_ID)
             yield (
                 int(event.partition),
                 Observed(int(str(end.value)), None if topic_id is None else str(topic_id.value), record.timestamp),

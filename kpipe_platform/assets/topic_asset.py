@@ -14,6 +14,7 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.kafka import KafkaIOManager
 from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown
+from kpipe_platform.metadata_keys import KEY_CODEC, VALUE_CODEC
 from kpipe_platform.partitions import kafka_partitions, partition_number, register_kafka_partitions
 from kpipe_platform.resources._compat import OBSERVATION_IS_LOGGED
 
@@ -95,8 +96,8 @@ def kafka_topic_asset(
         description=description,
         metadata={
             **declared.as_metadata(),
-            "value_codec": _shown(value_codec),
-            "key_codec": (key_codec or RawCodec()).name,
+            VALUE_CODEC: _shown(value_codec),
+            KEY_CODEC: (key_codec or RawCodec()).name,
             **(metadata or {}),
         },
         owners=owners,

@@ -8,6 +8,7 @@ from itertools import pairwise
 
 import dagster as dg
 
+from kpipe_platform import metadata_keys as keys
 from kpipe_platform.assets.source import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
@@ -60,7 +61,7 @@ def offset_contiguity_check(
         io_manager_key: Resource key of the KafkaIOManager whose brokers are queried.
 
     Returns:
-        The check ``offset_contiguity``. Its numbers for each partition: materialisations, breaks, last_end (Dagster's
+        The check ``offset_contiguity``. Its numbers for each partition: materializations, breaks, last_end (Dagster's
         offset), committed (the group's offset), drift (the group's offset minus Dagster's).
 
     Raises:
@@ -144,11 +145,11 @@ def _finding(scope: Scope, standing: Waiting, taken: list[Taken]) -> Finding:
         where=where,
         text="; ".join(problems) or text,
         numbers={
-            "materialisations": len(taken),
-            "breaks": found,
-            "last_end": None if newest is None else newest.end,
-            "committed": committed,
-            "drift": drift,
+            keys.MATERIALIZATIONS: len(taken),
+            keys.BREAKS: found,
+            keys.LAST_END: None if newest is None else newest.end,
+            keys.COMMITTED: committed,
+            keys.DRIFT: drift,
         },
         passed=not problems,
     )

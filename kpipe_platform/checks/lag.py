@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
+from kpipe_platform import metadata_keys as keys
 from kpipe_platform.assets.source import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
@@ -48,7 +49,7 @@ def lag_check(
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
-        The check ``lag``. Numbers per partition: committed (null for a group without an offset), end, lag,
+        The check ``lag``. Numbers per partition: committed (null for a group without an offset), log_end, lag,
         oldest_offset, oldest_age_s.
 
     Raises:
@@ -107,11 +108,11 @@ def _finding(
         where=f"{standing.topic}/{standing.partition}",
         text=text,
         numbers={
-            "committed": None if standing.committed is None else standing.committed.offset,
-            "end": standing.marks.end,
-            "lag": lag,
-            "oldest_offset": None if oldest is None else oldest.offset,
-            "oldest_age_s": None if age_s is None else round(age_s, 3),
+            keys.COMMITTED: None if standing.committed is None else standing.committed.offset,
+            keys.LOG_END: standing.marks.end,
+            keys.LAG: lag,
+            keys.OLDEST_OFFSET: None if oldest is None else oldest.offset,
+            keys.OLDEST_AGE_S: None if age_s is None else round(age_s, 3),
         },
         passed=not problems,
         known=known,

@@ -10,12 +10,12 @@ import dagster as dg
 
 from kpipe_platform.assets.source import Source, declared_metadata, sources_of
 from kpipe_platform.checks.findings import Finding, result_of
-from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable
 from kpipe_platform.io_managers.kafka import KafkaIOManager
-from kpipe_platform.io_managers.step import READ, READ_FEED, READ_TABLE, topic_of
+from kpipe_platform.io_managers.step import READ_FEED, READ_TABLE, topic_of
 from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.metadata_keys import READ, TOPIC
 from kpipe_platform.partitions import partition_number
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations, ranges_of
 from kpipe_platform.slices.plan.lag import Waiting, gather_waiting

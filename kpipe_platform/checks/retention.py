@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
+from kpipe_platform import metadata_keys as keys
 from kpipe_platform.assets.source import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
@@ -50,8 +51,8 @@ def retention_check(
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
-        The check ``retention``. Numbers per partition: committed, log_start, lag, lost (offsets that were deleted
-        unread), time_to_loss_s (seconds, "never", or null if unknown), retention.
+        The check ``retention``. Numbers per partition: committed, log_start, lag, offsets_lost (deleted unread),
+        time_to_loss_s (seconds, "never", or null if unknown), retention.
 
     Raises:
         ConfigError: The time is not above 0.
@@ -109,12 +110,12 @@ def _finding(standing: Waiting, loss: TimeToLoss, retention: str, least_s: float
         where=f"{standing.topic}/{standing.partition}",
         text=text,
         numbers={
-            "committed": None if standing.committed is None else standing.committed.offset,
-            "log_start": standing.marks.log_start,
-            "lag": standing.lag,
-            "lost": loss.lost,
-            "time_to_loss_s": loss.shown(),
-            "retention": retention,
+            keys.COMMITTED: None if standing.committed is None else standing.committed.offset,
+            keys.LOG_START: standing.marks.log_start,
+            keys.LAG: standing.lag,
+            keys.OFFSETS_LOST: loss.lost,
+            keys.TIME_TO_LOSS_S: loss.shown(),
+            keys.RETENTION: retention,
         },
         passed=loss.seconds is None or loss.seconds >= least_s,
         known=loss.seconds is not None,

@@ -13,9 +13,7 @@ from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.admin.topics import TopicSpec, is_topic_name
-
-TOPIC = "kpipe/topic"
-"""Key of the asset metadata that declares an asset's topic."""
+from kpipe_platform.metadata_keys import TOPIC, TOPIC_SETTINGS
 
 
 @dataclass(frozen=True)
@@ -101,7 +99,8 @@ class KafkaTopic:
 
     def as_metadata(self) -> dict[str, Any]:
         """Return asset metadata that declares this topic, for a plain ``@dg.asset`` with a KafkaIOManager."""
-        return {TOPIC: self.to_config(), "topic": self.name}
+        settings = self.to_config()
+        return {TOPIC: settings.pop("name"), TOPIC_SETTINGS: settings}
 
     def require_readable(self) -> None:
         """Raise if the topic's values cannot be decoded.

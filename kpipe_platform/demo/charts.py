@@ -53,9 +53,11 @@ class ChartedIOManager(OffsetCommittingIOManager):
         text = base64.b64encode(picture).decode()
         context.add_output_metadata(
             {
-                "median_arrival_delay": dg.MetadataValue.md(f"![Median arrival delay](data:image/png;base64,{text})"),
-                "table_rows": dg.MetadataValue.int(rows),
-                "path": dg.MetadataValue.path(str(self.inner.path(context.asset_key))),
+                "kpipe/median_arrival_delay": dg.MetadataValue.md(
+                    f"![Median arrival delay](data:image/png;base64,{text})"
+                ),
+                "dagster/row_count": dg.MetadataValue.int(rows),
+                "dagster/uri": self.inner.path(context.asset_key).as_uri(),
             }
         )
 

@@ -51,7 +51,7 @@ class ParquetTableIOManager(dg.ConfigurableIOManager):
             path /= f"{SLICE}={slice_name(slice_)}"
         obj.write.mode("overwrite").parquet(str(path))
         if slice_ is None:
-            context.add_output_metadata({"path": dg.MetadataValue.path(str(path))})
+            context.add_output_metadata({"dagster/uri": path.as_uri()})
 
     def path(self, asset_key: dg.AssetKey) -> Path:
         """Return the folder of an asset's table."""

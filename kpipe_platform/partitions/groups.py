@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
+from kpipe_platform.metadata_keys import CONSUMER_GROUP, stored_metadata
 from kpipe_platform.partitions.materializations import last_materialization, ranges_of
 from kpipe_platform.partitions.runs import GROUP, asked_ranges
 
@@ -55,5 +56,5 @@ def is_known(instance: dg.DagsterInstance, group: str, topic: str) -> bool:
 def _group_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
     """Return the group that the last materialization names; None if there is none."""
     last = last_materialization(instance, key)
-    found = None if last is None else last.metadata.get("consumer_group")
+    found = None if last is None else stored_metadata(last.metadata).get(CONSUMER_GROUP)
     return None if found is None else str(found.value)

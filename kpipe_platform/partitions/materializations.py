@@ -11,8 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-RANGES = "kpipe/ranges"
-"""Metadata key of a materialization: the offset ranges that it processed, for the next plan."""
+from kpipe_platform.metadata_keys import RANGES
 
 # Most of the time, the last materialization is kpipe's own.
 _FIRST = 1

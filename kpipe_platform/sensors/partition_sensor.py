@@ -5,13 +5,13 @@ from __future__ import annotations
 import dagster as dg
 
 from kpipe_platform.assets.source import Source, declared_metadata, require_source
-from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers.step import topic_of
 from kpipe_platform.kafka.admin.topics import describe_topics
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.deadline import Deadline
 from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.metadata_keys import TOPIC
 from kpipe_platform.partitions import kafka_partitions
 from kpipe_platform.policies.bounds import is_positive
 from kpipe_platform.sensors.source import source_of

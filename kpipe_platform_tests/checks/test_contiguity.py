@@ -69,7 +69,7 @@ class TestDrift:
             orders.send(*(order(n) for n in range(10 * batch, 10 * batch + 10)))
             (found,) = orders.run(asset, others=[check]).get_asset_check_evaluations()
             assert found.passed
-        kept = ("materialisations", "breaks", "last_end", "committed", "drift")
+        kept = ("materializations", "breaks", "last_end", "committed", "drift")
         assert [numbers(found)[name] for name in kept] == [2, 0, 20, 20, 0]
         for _ in range(10):
             # "Report materialization" in the UI.

@@ -29,10 +29,14 @@ def checked(orders):  # type: ignore[no-untyped-def]
 
 
 def materialised(read: int, partition: str = "0", **failed: int) -> dg.AssetMaterialization:
-    metadata: dict[str, Any] = {"records_read": dg.MetadataValue.int(read), "kpipe/ranges": dg.MetadataValue.json([])}
+    metadata: dict[str, Any] = {
+        "kpipe/records_read": dg.MetadataValue.int(read),
+        "kpipe/consumer_group": "kpipe.checked",
+        "kpipe/ranges": dg.MetadataValue.json([]),
+    }
     if failed:
         rows = [{"rule": r, "action": "skip", "checked": read, "failed": count} for r, count in failed.items()]
-        metadata["rules"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
+        metadata["kpipe/rules"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
     return dg.AssetMaterialization(checked.key, partition=partition, metadata=metadata)
 
 

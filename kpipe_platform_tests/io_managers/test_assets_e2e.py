@@ -548,7 +548,7 @@ class TestPartitions:
         events = {
             e.materialization.partition: e.materialization.metadata for e in result.get_asset_materialization_events()
         }
-        assert {p: m["records_read"].value for p, m in events.items()} == {"0": 10, "1": 10, "2": 10}
+        assert {p: m["kpipe/records_read"].value for p, m in events.items()} == {"0": 10, "1": 10, "2": 10}
         assert sorted(orders.ids()) == list(range(30))
         assert [orders.committed(p) for p in range(3)] == [10, 10, 10]
 
@@ -572,7 +572,7 @@ class TestPartitions:
             orders.send(order(number, partition=number % 3))
         asset = orders.asset(partitioned=False)
         first = orders.metadata(orders.run(asset, None))
-        assert (first["records_read"], len(first["kpipe/ranges"])) == (9, 3)
+        assert (first["records_read"], len(first["ranges"])) == (9, 3)
         orders.send(order(9, partition=1))
         assert orders.metadata(orders.run(asset, None))["records_read"] == 1
         assert sorted(orders.ids()) == list(range(10))
@@ -588,7 +588,7 @@ class TestPartitions:
             for e in result.get_asset_observation_events()
         }
         assert {p: o.tags["dagster/data_version"] for p, o in observed.items()} == {"0": "1", "1": "2"}
-        assert observed["1"].metadata["end"].value == 2
+        assert observed["1"].metadata["kpipe/log_end"].value == 2
         assert orders.instance.get_dynamic_partitions(f"kafka.{orders.source}") == ["0", "1"]
         orders.topic_asset = topic
         assert orders.metadata(orders.run(orders.asset(), "1"))["records_read"] == 2

@@ -184,7 +184,7 @@ def test_skip_needs_no_dead_letter_destination(orders: Orders) -> None:
         source=orders.manager.source, destination=orders.manager.destination, spark=orders.manager.spark
     )
     found = orders.metadata(orders.run(orders.asset(by_raise, on_fault=FaultAction.SKIP), manager=manager))
-    assert (found["records_written"], found["skipped"]) == (5, 1)
+    assert (found["records_written"], found["records_skipped"]) == (5, 1)
     assert orders.ids() == [0, 1, 3, 4, 5]
 
 
@@ -237,8 +237,8 @@ def test_poison_in_one_partition_of_a_range_run(make_orders: Callable[..., Order
         tags={"dagster/asset_partition_range_start": "0", "dagster/asset_partition_range_end": "2"},
     )
     found = {e.materialization.partition: e.materialization.metadata for e in result.get_asset_materialization_events()}
-    assert {key: value["dead_letters"].value for key, value in found.items()} == {"0": 0, "1": 1, "2": 0}
-    assert {key: "isolation" in value for key, value in found.items()} == {"0": False, "1": True, "2": False}
+    assert {key: value["kpipe/dead_letters"].value for key, value in found.items()} == {"0": 0, "1": 1, "2": 0}
+    assert {key: "kpipe/isolation" in value for key, value in found.items()} == {"0": False, "1": True, "2": False}
     assert sorted(orders.ids()) == [0, 1, 2, 3, 4, 10, 11, 12, 14, 20, 21, 22, 23, 24]
     assert orders.lag() == 0
 

@@ -123,5 +123,5 @@ def test_a_run_that_is_killed_between_slices_loses_nothing(
     assert child.returncode == -signal.SIGKILL
     orders.send(order(2))
     found = orders.metadata(orders.run(orders.asset()))
-    assert [(r["start"], r["end"]) for r in found["kpipe/ranges"]] == [(2, 3)]
+    assert [(r["start"], r["end"]) for r in found["ranges"]] == [(2, 3)]
     assert orders.ids() == [0, 1, 2]

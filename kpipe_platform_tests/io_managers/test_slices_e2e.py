@@ -31,7 +31,7 @@ def test_consecutive_materialisations_continue_where_the_last_ended(orders: Orde
     assert orders.ids() == list(range(15))
     assert (first["records_read"], first["records_written"], first["lag"]) == (10, 10, 0)
     assert (second["records_read"], second["records_written"], second["lag"]) == (5, 5, 0)
-    assert [item["start"] for item in second["kpipe/ranges"]] == [10]
+    assert [item["start"] for item in second["ranges"]] == [10]
     assert orders.committed() == 15
     assert orders.lag() == 0
 
@@ -156,7 +156,7 @@ class TestActions:
     def test_skip_counts_and_goes_on(self, orders: Orders) -> None:
         orders.send(order(1), BAD, order(3))
         found = orders.metadata(orders.run(orders.asset(on_fault=FaultAction.SKIP)))
-        assert (found["skipped"], found["dead_letters"], found["records_written"]) == (1, 0, 2)
+        assert (found["records_skipped"], found["dead_letters"], found["records_written"]) == (1, 0, 2)
         assert orders.ids() == [1, 3]
         assert orders.committed() == 3
 

@@ -77,7 +77,7 @@ def test_isolation_reports_the_call_whose_rows_were_written(orders: Orders) -> N
     def stage(context: dg.AssetExecutionContext, orders: DataFrame) -> DataFrame:
         assert dg.AssetExecutionContext.get().asset_key == dg.AssetKey("enriched")
         ids = [row["id"] for row in orders.collect()]
-        context.add_output_metadata({"ids": ids, "records_read": "not this"})
+        context.add_output_metadata({"ids": ids, "kpipe/records_read": "not this"})
         if 1 in ids:
             raise ValueError("one")
         return orders
@@ -114,4 +114,4 @@ def test_lanes_report_the_last_of_their_calls(orders: Orders) -> None:
     orders.send(*(order(n) for n in range(2_100)))
     relaxed = PartitionScaling(execution_mode=ExecutionMode.RELAX_ORDERING_WITHIN_PARTITION)
     found = orders.metadata(orders.run(orders.asset(stage, scaling=relaxed)))
-    assert (found["parts_at_once"], found["called"]) == (2, True)
+    assert (found["transactions_per_slice"], found["called"]) == (2, True)

@@ -155,7 +155,7 @@ def test_behind_a_commit_whose_answer_did_not_come(
     assert end in ((2000, 4000) if how == "lanes" else (4000,))
     ranges: Any = metadata["kpipe/ranges"].value
     assert [(r["start"], r["end"]) for r in ranges] == [(0, end)]
-    assert metadata["records_read"].value == metadata["records_written"].value == end
+    assert metadata["kpipe/records_read"].value == metadata["kpipe/records_written"].value == end
     assert orders.metadata(orders.run(asset))["records_read"] == 4000 - end
     assert sorted(orders.ids()) == list(range(4000))
 
@@ -182,7 +182,7 @@ def test_a_run_that_waits_ends_at_once_and_dagster_knows_what_it_did(
         assert instance.get_runs()[0].status is dg.DagsterRunStatus.CANCELED
         held = instance.fetch_materializations(dg.AssetKey("enriched"), limit=10).records
         (metadata,) = [m.metadata for record in held if (m := record.asset_materialization) is not None]
-        assert metadata["records_read"].value == 2
+        assert metadata["kpipe/records_read"].value == 2
         ranges: Any = metadata["kpipe/ranges"].value
         assert [(r["start"], r["end"]) for r in ranges] == [(0, 2)]
     # It has committed all that it took, so it did not fail there.

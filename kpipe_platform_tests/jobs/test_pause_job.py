@@ -31,7 +31,7 @@ def test_no_partition_is_refused() -> None:
 def test_a_mistyped_group_is_refused() -> None:
     with dg.DagsterInstance.ephemeral() as instance:
         ranges = [{"topic": "orders", "partition": 0, "start": 0, "end": 5, "topic_id": "id"}]
-        metadata = {"consumer_group": "kpipe.a", "kpipe/ranges": dg.MetadataValue.json(ranges)}
+        metadata = {"kpipe/consumer_group": "kpipe.a", "kpipe/ranges": dg.MetadataValue.json(ranges)}
         instance.report_runless_asset_event(dg.AssetMaterialization("a", metadata=metadata))
         for changes in ({"group": "kpip.a"}, {"group": "kpipe.b"}, {"topic": "order"}):
             wrong = PauseConfig(**{"group": "kpipe.a", "topic": "orders", "partitions": [1], **changes})  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def stored(instance: dg.DagsterInstance, end: int, partition: str | None) -> None:
     """What a slice leaves."""
     ranges = [{"topic": "t", "partition": 0, "start": 0, "end": end, "topic_id": "id"}]
-    metadata = {"consumer_group": GROUP, "kpipe/ranges": dg.MetadataValue.json(ranges)}
+    metadata = {"kpipe/consumer_group": GROUP, "kpipe/ranges": dg.MetadataValue.json(ranges)}
     instance.report_runless_asset_event(dg.AssetMaterialization(KEY, partition=partition, metadata=metadata))
 
 

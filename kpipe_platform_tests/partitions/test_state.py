@@ -243,7 +243,7 @@ def test_a_topic_that_is_missing_is_told(instance: dg.DagsterInstance, source: K
 
 def test_the_asset_of_a_group_is_found_where_it_is_known(instance: dg.DagsterInstance) -> None:
     def materialised(key: dg.AssetKey, group: str) -> None:
-        metadata = {"consumer_group": group, "kpipe/ranges": dg.MetadataValue.json([])}
+        metadata = {"kpipe/consumer_group": group, "kpipe/ranges": dg.MetadataValue.json([])}
         instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=metadata))
 
     assert asset_of_group(instance, "kpipe.shop.orders") is None

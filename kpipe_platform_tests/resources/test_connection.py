@@ -185,7 +185,7 @@ class TestSasl:
             },
         )
         metadata = result.get_asset_materialization_events()[0].materialization.metadata
-        assert metadata["records_written"].value == 2
+        assert metadata["kpipe/records_written"].value == 2
         assert len(consume(broker.bootstrap_servers, "target")) == 2
         shown = capfd.readouterr()
         assert PASSWORD not in shown.out + shown.err + str(metadata)

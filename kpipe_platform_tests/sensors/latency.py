@@ -52,7 +52,7 @@ def latency_of(instance: dg.DagsterInstance, run_id: str, produced_s: float, see
             at_s.setdefault(_PROCESS, entry.timestamp)
         if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION:
             metadata = event.step_materialization_data.materialization.metadata
-            table = metadata["steps"]
+            table = metadata["kpipe/steps"]
             assert isinstance(table, dg.TableMetadataValue)
             steps_s = {str(row.data["step"]): float(str(row.data["seconds"])) for row in table.records}
     kind = dg.DagsterEventType

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dagster as dg
 
-from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.io_managers.step import DEAD_LETTERS, READ_FEED, READ_SLICE, read_of, topic_of
+from kpipe_platform.io_managers.step import READ_FEED, READ_SLICE, read_of, topic_of
+from kpipe_platform.metadata_keys import DEAD_LETTER_TABLE, TOPIC
 
 
 def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition | None) -> tuple[str, ...]:
@@ -33,7 +33,8 @@ def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition 
                 raise ConfigError(msg, fix="add the topic asset to Definitions(assets=...)")
             continue
         metadata = graph.get(key).metadata
-        takes_slices = read == READ_FEED or (read == READ_SLICE and TOPIC in metadata and DEAD_LETTERS not in metadata)
+        declares = TOPIC in metadata and DEAD_LETTER_TABLE not in metadata
+        takes_slices = read == READ_FEED or (read == READ_SLICE and declares)
         if takes_slices:
             topics.append(topic_of(metadata, key).name)
     if not topics:
