@@ -47,11 +47,13 @@ def instance(tmp_path: Any) -> Iterator[dg.DagsterInstance]:
         yield made
 
 
-def run(instance: dg.DagsterInstance, asset: str, **values: Any) -> dg.JobExecutionResult:
-    """Run the job as a code location does, with its definitions."""
+def run(instance: dg.DagsterInstance, asset: str, **values: Any) -> str | None:
+    """Run the job as a code location does, with its definitions; returns the error, if the run fails."""
     job = ReconstructableRepository.for_file(__file__, "defs").get_reconstructable_job("pause_partitions")
     config = dg.RunConfig(ops={"pause": PauseConfig(asset=asset, **values)})
-    return dg.execute_job(job, instance, run_config=config.to_config_dict(), raise_on_error=True)
+    with dg.execute_job(job, instance, run_config=config.to_config_dict()) as result:
+        failures = result.filter_events(lambda event: event.is_step_failure)
+        return failures[0].step_failure_data.error.to_string() if failures else None
 
 
 def test_an_asset_that_has_never_run_is_known_by_its_definition(instance: dg.DagsterInstance) -> None:
@@ -77,16 +79,14 @@ def test_an_asset_that_has_never_run_is_known_by_its_definition(instance: dg.Dag
 def test_a_wrong_asset_or_partition_is_refused_before_anything_is_paused(
     instance: dg.DagsterInstance, asset: str, partitions: list[int], message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=message):
-        run(instance, asset, partitions=partitions)
+    assert message in str(run(instance, asset, partitions=partitions))
     assert paused(instance, PRICED) == {}
 
 
 def test_dynamic_partitions_are_checked_once_they_are_registered(instance: dg.DagsterInstance) -> None:
     run(instance, "payments_booked", partitions=[5])
     instance.add_dynamic_partitions("kafka.payments", ["0", "1"])
-    with pytest.raises(ConfigError, match="has no partition 6"):
-        run(instance, "payments_booked", partitions=[6])
+    assert "has no partition 6" in str(run(instance, "payments_booked", partitions=[6]))
     # What is paused can be resumed, although the topic turned out to have fewer partitions.
     run(instance, "payments_booked", partitions=[5], action="resume")
     assert paused(instance, dg.AssetKey("payments_booked")) == {}
@@ -97,8 +97,7 @@ def test_an_asset_of_another_code_location_is_known_by_its_records(instance: dg.
     name = "kpipe/paused/kpipe.elsewhere/orders"
     instance.daemon_cursor_storage.set_cursor_values({f"{name}/3": '{"since_ms": 1000, "reason": "then"}'})
     instance.add_dynamic_partitions(name, ["3"])
-    with pytest.raises(ConfigError, match="knows no asset 'elsewhere'"):
-        run(instance, "elsewhere", partitions=[1])
+    assert "knows no asset 'elsewhere'" in str(run(instance, "elsewhere", partitions=[1]))
     ranges = [{"topic": "orders", "partition": 0, "start": 0, "end": 5, "topic_id": "id"}]
     metadata = {"consumer_group": "kpipe.elsewhere", "kpipe/ranges": dg.MetadataValue.json(ranges)}
     instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=metadata))
