@@ -59,12 +59,10 @@ def topics_in_module(module: str, asset_key: dg.AssetKey) -> tuple[str, ...]:
     except Exception as error:
         msg = f"cannot load the definitions of module {module!r}: {type(error).__name__}: {error}"
         raise ConfigError(msg, fix="name the module that workspace.yaml or dagster dev -m names") from error
-    if repository is None:
-        msg = f"module {module!r} has no definitions"
-        raise ConfigError(msg, fix="name the module that workspace.yaml or dagster dev -m names")
-    found = repository.assets_defs_by_key.get(asset_key)
+    definitions = {} if repository is None else repository.assets_defs_by_key
+    found = definitions.get(asset_key)
     if found is None:
-        raise unknown_asset(asset_key, repository.assets_defs_by_key, fix=f"or add the asset to module {module}")
+        raise unknown_asset(asset_key, definitions, fix=f"or add the asset to module {module}")
     return topics_read(found, repository)
 
 

@@ -87,10 +87,10 @@ def repository_of_op(context: dg.OpExecutionContext) -> dg.RepositoryDefinition 
 
 
 def repository_of_module(module: str) -> dg.RepositoryDefinition | None:
-    """Return the definitions of a Python module, found as by ``dagster dev -m``; None if it has none.
+    """Return the definitions of a Python module, found as by ``dagster dev -m``.
 
     Raises:
-        Exception: Any error of the import or of the definitions.
+        Exception: Any error of the import, or the module has no definitions.
     """
     targets = loadable_targets_from_python_module(module, working_directory=str(Path.cwd()))
-    return repository_def_from_target_def(targets[0].target_definition) if targets else None
+    return repository_def_from_target_def(targets[0].target_definition)

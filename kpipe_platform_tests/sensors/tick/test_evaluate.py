@@ -680,7 +680,7 @@ def test_a_plain_asset_over_a_topic_asset_is_a_target(make_sensing: Callable[...
     sensing = make_sensing(1)
 
     @dg.asset(
-        resource_key="kafka_io_manager",
+        io_manager_key="kafka_io_manager",
         partitions_def=sensing.topic_asset.partitions_def,
         metadata=KafkaTopic(sensing.target).as_metadata(),
     )
