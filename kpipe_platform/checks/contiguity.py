@@ -42,7 +42,7 @@ def offset_contiguity_check(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     blocking: bool = False,
     partitioned: bool = True,
-    io_manager_key: str = "kafka_io_manager",
+    resource_key: str = "kafka_io_manager",
 ) -> dg.AssetChecksDefinition:
     """Create a check that fails if offsets were skipped or processed twice, or if the group and Dagster disagree.
 
@@ -58,7 +58,7 @@ def offset_contiguity_check(
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose brokers are queried.
+        resource_key: Resource key of the KafkaSource that the asset is read with, or of the KafkaIOManager that has it.
 
     Returns:
         The check ``offset_contiguity``. Its numbers for each partition: materializations, breaks, last_end (Dagster's
@@ -72,7 +72,7 @@ def offset_contiguity_check(
         raise ConfigError(msg, fix="set it to 2 or more: one materialisation has no neighbour")
 
     def look(scope: Scope) -> list[Finding]:
-        with scope.find_manager().source.clients() as clients:
+        with scope.find_source().clients() as clients:
             standings = scope.waiting(clients)
         # Dagster is read after the group, so that its offset is not older than the group's.
         taken = _taken(scope, last)
@@ -89,7 +89,7 @@ def offset_contiguity_check(
         "offset_contiguity",
         description,
         look,
-        CheckOptions(name, source, severity, blocking, partitioned, io_manager_key),
+        CheckOptions(name, source, severity, blocking, partitioned, resource_key),
     )
 
 

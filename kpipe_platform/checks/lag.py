@@ -27,7 +27,7 @@ def lag_check(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     blocking: bool = False,
     partitioned: bool = True,
-    io_manager_key: str = "kafka_io_manager",
+    resource_key: str = "kafka_io_manager",
     clock: Callable[[], float] = time.time,
 ) -> dg.AssetChecksDefinition:
     """Create a check that fails if a partition's lag is too large or its oldest unread record is too old.
@@ -45,7 +45,7 @@ def lag_check(
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose source cluster the check uses.
+        resource_key: Resource key of the KafkaSource that the asset is read with, or of the KafkaIOManager that has it.
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
@@ -63,7 +63,7 @@ def lag_check(
         raise ConfigError(msg, fix="set max_lag to 0 or more, max_age_s to more than 0 seconds")
 
     def look(scope: Scope) -> list[Finding]:
-        source = scope.find_manager().source
+        source = scope.find_source()
         with source.clients() as clients:
             standings = scope.waiting(clients)
             oldest: dict[tuple[str, int], OldestRecord | None] = {}
@@ -81,7 +81,7 @@ def lag_check(
         "lag",
         f"In each partition {' and '.join(bounds)}.",
         look,
-        CheckOptions(name, source, severity, blocking, partitioned, io_manager_key),
+        CheckOptions(name, source, severity, blocking, partitioned, resource_key),
     )
 
 

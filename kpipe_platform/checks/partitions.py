@@ -12,12 +12,13 @@ from kpipe_platform.assets.source import Source, declared_metadata, sources_of
 from kpipe_platform.checks.findings import Finding, result_of
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable
-from kpipe_platform.io_managers.kafka import KafkaIOManager
 from kpipe_platform.io_managers.step import READ_FEED, READ_TABLE, topic_of
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.metadata_keys import READ, TOPIC
 from kpipe_platform.partitions import partition_number
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations, ranges_of
+from kpipe_platform.resources.lookup import source_of
+from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.slices.plan.lag import Waiting, gather_waiting
 
 # Metadata by which Dagster marks an asset of which a job has only the key.
@@ -33,7 +34,7 @@ class Scope:
         keys: Dagster partitions that the run names; None: all partitions, or the asset has none.
         partitioned: Whether the asset has Dagster partitions.
         instance: Dagster instance.
-        find_manager: Returns the KafkaIOManager.
+        find_source: Returns the KafkaSource that the asset is read with.
         find_topics: Returns the topics that the asset reads.
     """
 
@@ -41,13 +42,13 @@ class Scope:
     keys: tuple[str, ...] | None
     partitioned: bool
     instance: dg.DagsterInstance
-    find_manager: Callable[[], KafkaIOManager]
+    find_source: Callable[[], KafkaSource]
     find_topics: Callable[[], tuple[str, ...]]
 
     @property
     def group(self) -> str:
         """The asset's consumer group."""
-        return self.find_manager().source.group(self.asset_key)
+        return self.find_source().group(self.asset_key)
 
     @property
     def numbers(self) -> list[int] | None:
@@ -65,7 +66,7 @@ class Scope:
             BrokerUnavailableError: No response within the deadline.
             TopicNotFoundError: A topic or a partition does not exist.
         """
-        policy = self.find_manager().source.policy(self.group)
+        policy = self.find_source().policy(self.group)
         return gather_waiting(clients, policy, self.find_topics() if topics is None else topics, self.numbers)
 
     def materialised(self, limit: int = 1) -> Iterator[tuple[str | None, list[dg.AssetMaterialization]]]:
@@ -91,7 +92,7 @@ class CheckOptions:
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose source and brokers are queried.
+        resource_key: Resource key of the KafkaSource that the asset is read with, or of the KafkaIOManager that has it.
     """
 
     name: str | None = None
@@ -99,7 +100,7 @@ class CheckOptions:
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
     blocking: bool = False
     partitioned: bool = True
-    io_manager_key: str = "kafka_io_manager"
+    resource_key: str = "kafka_io_manager"
 
 
 def make_check(
@@ -119,7 +120,7 @@ def make_check(
         description: Text for the UI.
         look: Returns the finding of each partition.
         options: The options that all checks have.
-        asks_brokers: Whether the check needs the KafkaIOManager.
+        asks_brokers: Whether the check needs the KafkaSource.
 
     Raises:
         ConfigError: The source of the options is not the definition of an asset.
@@ -133,7 +134,7 @@ def make_check(
         description=description,
         blocking=options.blocking,
         partitions_def=asset.partitions_def if options.partitioned else None,
-        required_resource_keys={options.io_manager_key} if asks_brokers else None,
+        required_resource_keys={options.resource_key} if asks_brokers else None,
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         def topics() -> tuple[str, ...]:
@@ -144,7 +145,9 @@ def make_check(
             keys=_keys(context.op_execution_context, asset.partitions_def),
             partitioned=asset.partitions_def is not None,
             instance=context.instance,
-            find_manager=lambda: _manager(context, options.io_manager_key),
+            find_source=lambda: source_of(
+                context.op_execution_context.resources, options.resource_key, "a check of a Kafka asset"
+            ),
             find_topics=topics,
         )
         return result_of(look(scope), options.severity)
@@ -161,14 +164,6 @@ def _keys(context: dg.OpExecutionContext, definition: dg.PartitionsDefinition[st
         with dg.partition_loading_context(dynamic_partitions_store=context.instance):
             return tuple(definition.get_partition_keys_in_range(context.partition_key_range))
     return None
-
-
-def _manager(context: dg.AssetCheckExecutionContext, key: str) -> KafkaIOManager:
-    manager = getattr(context.op_execution_context.resources, key)
-    if not isinstance(manager, KafkaIOManager):
-        msg = f"resource {key!r} is {type(manager).__name__}, and a check of a Kafka asset needs a KafkaIOManager"
-        raise ConfigError(msg, fix=f'Definitions(resources={{"{key}": KafkaIOManager(...)}})')
-    return manager
 
 
 def _inputs(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, bool]:

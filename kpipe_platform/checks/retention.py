@@ -27,7 +27,7 @@ def retention_check(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     blocking: bool = False,
     partitioned: bool = True,
-    io_manager_key: str = "kafka_io_manager",
+    resource_key: str = "kafka_io_manager",
     clock: Callable[[], float] = time.time,
 ) -> dg.AssetChecksDefinition:
     """Create a check that fails if retention will soon delete unread records, or has already deleted some.
@@ -47,7 +47,7 @@ def retention_check(
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose source cluster the check uses.
+        resource_key: Resource key of the KafkaSource that the asset is read with, or of the KafkaIOManager that has it.
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
@@ -62,7 +62,7 @@ def retention_check(
         raise ConfigError(msg, fix="set it to more than 0 seconds, for example 86400 for a day")
 
     def look(scope: Scope) -> list[Finding]:
-        source = scope.find_manager().source
+        source = scope.find_source()
         findings = []
         with source.clients() as clients:
             for topic in scope.find_topics():
@@ -89,7 +89,7 @@ def retention_check(
         "retention",
         description,
         look,
-        CheckOptions(name, source, severity, blocking, partitioned, io_manager_key),
+        CheckOptions(name, source, severity, blocking, partitioned, resource_key),
     )
 
 

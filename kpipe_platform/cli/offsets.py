@@ -31,12 +31,21 @@ RUN_ID = "kpipe-cli"
 _TRANSACTION_TIMEOUT_S = 60.0
 
 GroupArgument = Annotated[
-    str, typer.Argument(metavar="GROUP", help="Consumer group: the source's group_prefix, a dot, and the asset's key.")
+    str | None,
+    typer.Argument(metavar="GROUP", help="Consumer group: the source's group_prefix, a dot, and the asset's key."),
 ]
 NewGroupOption = Annotated[
     bool, typer.Option("--new-group", help="The group has stored no offset of the topic yet; else it is refused.")
 ]
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that the asset reads.")]
+TopicArgument = Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic that the asset reads.")]
+AssetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--asset",
+        metavar="ASSET",
+        help="Instead of GROUP TOPIC: the group and the topic of the asset's last run. Needs DAGSTER_HOME.",
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -62,8 +71,9 @@ class _Standing:
 
 @app.command()
 def show(
-    group: GroupArgument,
-    topic: TopicArgument,
+    group: GroupArgument = None,
+    topic: TopicArgument = None,
+    asset: AssetOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
@@ -71,6 +81,7 @@ def show(
     from kpipe_platform.kafka.admin.groups import group_members, refuse_unknown
     from kpipe_platform.kafka.admin.topics import describe_topics
 
+    group, topic = _group_and_topic(group, topic, asset)
     with open_clients(bootstrap_servers) as clients:
         described = describe_topics(clients, [topic])[topic]
         found = _standings(clients, group, topic, range(described.partitions))
@@ -96,11 +107,12 @@ def show(
 
 @app.command("set")
 def set_(
-    group: GroupArgument,
-    topic: TopicArgument,
     to: Annotated[
         str, typer.Option(metavar="WHERE", help="earliest, latest, an offset, or a time such as 2026-01-31T06:00:00Z.")
     ],
+    group: GroupArgument = None,
+    topic: TopicArgument = None,
+    asset: AssetOption = None,
     partition: Annotated[
         list[int] | None, typer.Option(min=0, help="Which partition; may be given several times. By default all.")
     ] = None,
@@ -118,6 +130,7 @@ def set_(
     from kpipe_platform.kafka.transactions.lanes import settle, unsettled
     from kpipe_platform.kafka.transactions.slice import SliceTransaction, store_offsets
 
+    group, topic = _group_and_topic(group, topic, asset)
     with open_clients(bootstrap_servers) as clients:
         described = describe_topics(clients, [topic])[topic]
         numbers = sorted(set(partition)) if partition else list(range(described.partitions))
@@ -142,6 +155,31 @@ def set_(
             # store_offsets() compares with the offsets shown above, and refuses if a run has moved one since.
             store_offsets(transaction, [SliceCounts() for _ in move.ranges])
     print_hint(f"Moved {len(targets)} offset(s) of group {group}.")
+
+
+def _group_and_topic(group: str | None, topic: str | None, asset: str | None) -> tuple[str, str]:
+    """Return the group and the topic that a command is for.
+
+    Raises:
+        ConfigError: Neither of the two forms is given in full, or the asset reads several topics.
+    """
+    if asset is None:
+        if group is None or topic is None:
+            msg = "neither GROUP TOPIC nor --asset is given"
+            raise ConfigError(msg, fix="name the asset: --asset ASSET, or the group and the topic: GROUP TOPIC")
+        return group, topic
+    if group is not None:
+        msg = f"both GROUP and --asset {asset} are given"
+        raise ConfigError(msg, fix="leave one of them out", asset=asset)
+    from kpipe_platform.partitions.groups import known_reads, parse_asset
+    from kpipe_platform.partitions.instance import own_instance
+
+    with own_instance() as instance:
+        reads = known_reads(instance, parse_asset(asset), fix="for an asset that has not run yet: GROUP TOPIC")
+    if len(reads.topics) > 1:
+        msg = f"asset {asset} reads several topics: {', '.join(reads.topics)}"
+        raise ConfigError(msg, fix=f"instead of --asset, name one: {reads.group} {reads.topics[0]}", asset=asset)
+    return reads.group, reads.topics[0]
 
 
 def _standings(clients: Clients, group: str, topic: str, numbers: Iterable[int]) -> list[_Standing]:

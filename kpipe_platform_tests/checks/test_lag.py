@@ -212,5 +212,5 @@ class TestRefusals:
     def test_another_io_manager(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
         check = lag_check(asset, max_lag=1, source=orders.topic_asset)
-        with pytest.raises(ConfigError, match="needs a KafkaIOManager"):
+        with pytest.raises(ConfigError, match="needs a KafkaSource or a KafkaIOManager"):
             run_check(orders, asset, check, manager=dg.InMemoryIOManager())

@@ -120,3 +120,28 @@ def test_run_monitoring_takes_what_the_launcher_answers() -> None:
 
 def test_the_io_managers_of_databases_have_one_base() -> None:
     assert issubclass(_compat.DbIOManager, dg.IOManager)
+
+
+def test_an_op_knows_the_definitions_of_its_code_location_and_a_module_those_that_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[dg.RepositoryDefinition | None] = []
+
+    @dg.op
+    def looks(context) -> None:  # type: ignore[no-untyped-def]  # Dagster refuses a postponed annotation
+        found.append(_compat.repository_of_op(context))
+
+    @dg.job
+    def looking() -> None:
+        looks()
+
+    assert looking.execute_in_process().success
+    assert found == [None]
+
+    (tmp_path / "location_of_a_test.py").write_text(
+        "import dagster as dg\n@dg.asset\ndef orders(): ...\ndefs = dg.Definitions([orders])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    repository = _compat.repository_of_module("location_of_a_test")
+    assert repository is not None
+    assert list(repository.assets_defs_by_key) == [dg.AssetKey("orders")]

@@ -32,7 +32,7 @@ from kpipe_platform.errors import ConfigError, FencedError
 from kpipe_platform.jvm.ports import free_port
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.partitions.lost import release
-from kpipe_platform.partitions.pauses import pause, resume
+from kpipe_platform.partitions.pauses import Pause, pause, paused, resume
 from kpipe_platform.partitions.runs import asked_ranges
 from kpipe_platform.resources.scaling import ExecutionMode
 from kpipe_platform.sensors import kafka_offset_sensor, kafka_partition_sensor
@@ -353,10 +353,32 @@ def test_a_paused_partition_is_left_alone(make_sensing: Callable[..., Sensing]) 
     sensing = make_sensing(2, asset_options={"scaling": SEVERAL})
     sensing.send(1, partition=0)
     sensing.send(1, partition=1)
-    pause(sensing.instance, sensing.group, sensing.source, 0)
+    pause(sensing.instance, sensing.asset.key, 0)
     assert sensing.asked() == ["1"]
-    resume(sensing.instance, sensing.group, sensing.source, 0)
+    resume(sensing.instance, sensing.asset.key, 0)
     assert sensing.asked() == ["0", "1"]
+
+
+def test_a_pause_that_version_0_1_stored_for_the_group_still_holds(make_sensing: Callable[..., Sensing]) -> None:
+    sensing = make_sensing(2, asset_options={"scaling": SEVERAL})
+    sensing.send(1, partition=0)
+    sensing.send(1, partition=1)
+    name = f"kpipe/paused/{sensing.group}/{sensing.source}"
+    sensing.instance.daemon_cursor_storage.set_cursor_values({f"{name}/0": '{"since_ms": 1000, "reason": "then"}'})
+    sensing.instance.add_dynamic_partitions(name, ["0"])
+    assert sensing.asked() == ["1"]
+    assert paused(sensing.instance, sensing.asset.key) == {0: Pause(1000, "then")}
+    assert resume(sensing.instance, sensing.asset.key, 0)
+    assert sensing.asked() == ["0", "1"]
+
+
+def test_one_paused_partition_pauses_an_asset_without_partitions(make_sensing: Callable[..., Sensing]) -> None:
+    sensing = make_sensing(2, asset_options={"partitioned": False})
+    sensing.send(1, partition=0)
+    pause(sensing.instance, sensing.asset.key, 1)
+    assert sensing.asked() == []
+    resume(sensing.instance, sensing.asset.key, 1)
+    assert sensing.asked() == ["all"]
 
 
 def test_only_owned_partitions_are_asked_for(make_sensing: Callable[..., Sensing]) -> None:
@@ -691,7 +713,7 @@ def test_an_asset_that_reads_no_topic_is_refused(make_sensing: Callable[..., Sen
 def test_the_resource_must_be_a_kafka_io_manager(make_sensing: Callable[..., Sensing]) -> None:
     sensing = make_sensing(1)
     sensing.manager = dg.FilesystemIOManager()  # type: ignore[assignment]
-    with pytest.raises(ConfigError, match="needs a KafkaIOManager"):
+    with pytest.raises(ConfigError, match="needs a KafkaSource or a KafkaIOManager"):
         sensing.tick()
 
 
