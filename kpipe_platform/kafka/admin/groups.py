@@ -96,10 +96,10 @@ def committed_offsets(clients: Clients, group: str, partitions: Iterable[Partiti
         return fetch_offsets(clients, group, wanted, isolation="read_committed", timeout_s=min(_DECIDED_S, timeout_s))
     except BrokerUnavailableError as error:
         where = ", ".join(f"{topic}/{number}" for topic, number in wanted[:3])
-        message = f"an offset of group {group} for {where} is held by an open transaction for more than {timeout_s:g} s"
+        message = f"an open transaction has held an offset of group {group} in {where} for more than {timeout_s:g} s"
         raise OffsetsPendingError(
             message,
-            fix="wait for the run that holds it; if it was killed: kpipe transactions abort TRANSACTIONAL_ID",
+            fix="wait for the run that opened it; if that run was killed: kpipe transactions abort TRANSACTIONAL_ID",
             group=group,
         ) from error
 
@@ -180,9 +180,9 @@ def group_name(prefix: str, key: Sequence[str]) -> str:
     for part in key:
         if "." in part:
             whole = "/".join(key)
-            msg = f"asset {whole}: a consumer group joins the parts of a key by dots, and {part!r} has one"
+            msg = f"asset {whole}: a consumer group joins the parts of a key with dots, but {part!r} contains a dot"
             split = [name for part in key for name in part.split(".")]
-            raise ConfigError(msg, fix=f"split it: key={split}, whose group is the same", asset=whole)
+            raise ConfigError(msg, fix=f"split the part: key={split} has the same consumer group", asset=whole)
     return ".".join([prefix, *key])
 
 
@@ -233,12 +233,12 @@ def refuse_unknown(clients: Clients, group: str, topic: str, partitions: int) ->
     if any(stored_offsets(clients, group, places).values()) or group_members(clients, group):
         return
     readers = _readers(clients, places, group)
-    known = f"groups that have one: {', '.join(readers)}" if readers else "no group that can be seen has one"
-    msg = f"group {group!r} has no offset of topic {topic!r}; {known}"
+    known = f"groups that have one: {', '.join(readers)}" if readers else "no visible group has one"
+    msg = f"group {group!r} has no committed offset in topic {topic!r}; {known}"
     raise ConfigError(
         msg,
-        fix="correct the group: the source's group_prefix, a dot, and the asset's key joined by dots; for a group that "
-        "has stored no offset yet, where the command takes it: --new-group",
+        fix="correct the group: the source's group_prefix, a dot, and the asset's key joined with dots; for a group "
+        "without offsets, add --new-group if the command has this option",
         group=group,
         topic=topic,
     )
@@ -278,7 +278,7 @@ def refuse_foreign_members(group: str, members: Iterable[GroupMember]) -> None:
         msg = f"group {group} is in use by {len(found)} other consumer(s): {named}"
         raise ForeignMemberError(
             msg,
-            fix="stop them or give them another group.id; this group belongs to the asset alone",
+            fix="stop these consumers or change their group.id; only the asset may use this group",
             group=group,
             members=tuple(m.client_id for m in found),
         )

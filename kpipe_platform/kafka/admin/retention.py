@@ -50,8 +50,8 @@ class TopicRetention:
         if not self.deletes:
             return "off: cleanup.policy=compact"
         bounds = {"retention.ms": self.retention_ms, "retention.bytes": self.retention_bytes}
-        said = [f"{name}={value}" for name, value in bounds.items() if value is not None]
-        return ", ".join(said) or "off: no retention.ms and no retention.bytes"
+        limits = [f"{name}={value}" for name, value in bounds.items() if value is not None]
+        return ", ".join(limits) or "off: no retention.ms and no retention.bytes"
 
 
 @dataclass(frozen=True)
@@ -144,11 +144,11 @@ def time_to_loss(
         lost = marks.log_start - offset
         return TimeToLoss(0.0, f"offsets [{offset}, {marks.log_start}) were deleted before they were read", lost)
     if offset >= marks.end:
-        return TimeToLoss(math.inf, "nothing waits")
+        return TimeToLoss(math.inf, "no unread records")
     if retention.is_off:
         return TimeToLoss(math.inf, f"retention is {retention}")
     if oldest is None:
-        return TimeToLoss(math.inf, "no record waits, only markers")
+        return TimeToLoss(math.inf, "no unread records, only transaction markers")
     bounds = [_by_time(retention, oldest, now_ms)] if retention.retention_ms is not None else []
     if retention.retention_bytes is not None:
         rates = [r for r in (growth_per_s(offset, marks.end, oldest, now_ms), recent_per_s) if r]
@@ -159,7 +159,7 @@ def time_to_loss(
     if unknown and (soonest is None or soonest.seconds):
         # The unknown limit might apply first.
         return unknown[0]
-    return soonest or TimeToLoss(math.inf, "nothing waits")
+    return soonest or TimeToLoss(math.inf, "no unread records")
 
 
 def _by_time(retention: TopicRetention, oldest: OldestRecord, now_ms: int) -> TimeToLoss:
@@ -177,9 +177,9 @@ def _by_size(
     # better estimate of the size per offset than the decompressed records do.
     each = min(oldest.mean_bytes, (limit + retention.segment_bytes) / (marks.end - marks.log_start))
     left = limit - waiting * each
-    why = f"retention.bytes={limit}, about {each:.0f} bytes an offset"
+    why = f"retention.bytes={limit}, about {each:.0f} bytes per offset"
     if left <= 0:
         return TimeToLoss(0.0, why)
     if per_s is None:
-        return TimeToLoss(None, f"{why}, and how fast the log grows is not known")
+        return TimeToLoss(None, f"{why}, unknown growth rate of the log")
     return TimeToLoss(left / (per_s * each), f"{why}, {per_s:.3g} offsets/s")

@@ -223,6 +223,6 @@ def parse_time(text: str, what: str, *, or_else: str = "") -> int:
         ms = ((when if when.tzinfo else when.replace(tzinfo=dt.timezone.utc)) - _EPOCH) // dt.timedelta(milliseconds=1)
         if ms >= 0:
             return ms
-    forms = "a time since 1970: 2026-01-31, 2026-01-31T06:00:00Z, or milliseconds in 13 digits"
-    msg = f"{what} is {text!r}, which is not a time that can be read"
+    forms = "a time since 1970, such as 2026-01-31, 2026-01-31T06:00:00Z or 1769839200000 (milliseconds, 13 digits)"
+    msg = f"{what} is {text!r}, which is not a valid time"
     raise ConfigError(msg, fix=f"use {or_else}, or {forms}" if or_else else f"use {forms}")

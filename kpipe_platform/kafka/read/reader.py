@@ -142,8 +142,8 @@ class RecordReader:
         what, where = f"read {place[0]}/{place[1]}", {"topic": place[0], "partition": place[1]}
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             # The range existed at plan time.
-            msg = f"cannot {what}: retention deleted records of {wanted} meanwhile"
-            fix = "run again for what is left; to keep more, raise retention.ms of the topic"
+            msg = f"cannot {what}: retention deleted records of {wanted} during the read"
+            fix = "run again to read the remaining records; to keep records longer, raise the topic's retention.ms"
             raise TransientError(msg, fix=fix, **where)
         raise translate(error, self._settings, what, **where)
 

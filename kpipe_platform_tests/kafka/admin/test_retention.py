@@ -57,7 +57,7 @@ UNDATED = OldestRecord(10, None, None, 1000.0)
 def test_what_is_not_known_is_said() -> None:
     found = loss(TopicRetention(retention_ms=300_000), oldest=UNDATED)
     assert (found.seconds, found.why) == (None, "the record at offset 10 has no timestamp")
-    assert "how fast the log grows is not known" in loss(TopicRetention(retention_bytes=200_000), oldest=UNDATED).why
+    assert "unknown growth rate of the log" in loss(TopicRetention(retention_bytes=200_000), oldest=UNDATED).why
     # The rate since the last observation serves where no timestamp does; the bound by time stays unknown.
     by_rate = loss(TopicRetention(retention_bytes=200_000), oldest=UNDATED, recent_per_s=2.0)
     assert by_rate.seconds == pytest.approx(50.0)

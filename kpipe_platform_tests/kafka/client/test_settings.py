@@ -98,8 +98,8 @@ def test_mutual_tls_hands_java_the_text_of_two_files(tmp_path: Path) -> None:
         ({"ssl_ca_pem": "/x"}, "ssl_ca_pem is set, but security_protocol is PLAINTEXT"),
         ({"security_protocol": "SSL", "ssl_key_pem": "/x"}, "belong together"),
         ({"request_timeout_s": 0}, "more than 0 seconds"),
-        ({"librdkafka": {"enable.auto.commit": "true"}}, "'enable.auto.commit' is set by kpipe itself"),
-        ({"java": {"isolation.level": "read_uncommitted"}}, "'isolation.level' is set by kpipe itself"),
+        ({"librdkafka": {"enable.auto.commit": "true"}}, "'enable.auto.commit' is set by kpipe"),
+        ({"java": {"isolation.level": "read_uncommitted"}}, "'isolation.level' is set by kpipe"),
     ],
 )
 def test_unknown_values_are_refused(given: dict[str, Any], says: str) -> None:

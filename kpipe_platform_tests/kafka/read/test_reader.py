@@ -138,6 +138,6 @@ def test_single_records_forward_and_back_and_one_that_is_gone(
     with RecordFetcher(settings, "readers", "read_committed") as fetcher:
         assert [fetcher.get(topic, 0, offset).value for offset in (0, 3, 1, 4, 0)] == [b"0", b"3", b"1", b"4", b"0"]
         # At offset 2 is the marker of the transaction.
-        with pytest.raises(TransientError, match=f"{topic}/0 offset 2: the record is gone"):
+        with pytest.raises(TransientError, match=f"{topic}/0 offset 2: the record no longer exists"):
             fetcher.get(topic, 0, 2)
         assert fetcher.get(topic, 0, 3).value == b"3"
