@@ -159,7 +159,7 @@ def refuse_hopeless(samples: Sequence[OffsetRange], fails: Fails, limit: DeadLet
 
 
 def _hopeless(limit: DeadLetterLimit, failed: int, tried: int, reasons: dict[str, int]) -> DeadLetterLimitError:
-    where = "a random sample that was tried one by one"
+    where = "a random sample of the slice"
     return too_many_faults(where, limit, failed, tried, reasons)
 
 

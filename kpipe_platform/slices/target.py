@@ -116,10 +116,10 @@ def _check_resources(settings: SliceSettings, topic: KafkaTopic | None) -> None:
     destination, dead_letter = settings.destination, settings.dead_letter
     if topic is not None and destination is None:
         msg = f"asset {asset} writes topic {topic.name!r}, but its KafkaIOManager has no destination"
-        raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
+        raise ConfigError(msg, fix="set it: KafkaIOManager(destination=KafkaDestination(...), ...)")
     if settings.policies.may(FaultAction.DEAD_LETTER) and dead_letter is None:
         msg = f"asset {asset} dead-letters failed records, but its IO manager has no dead-letter destination"
-        raise ConfigError(msg, fix="KafkaIOManager(dead_letter=KafkaDeadLetterDestination(...), ...)")
+        raise ConfigError(msg, fix="set it: KafkaIOManager(dead_letter=KafkaDeadLetterDestination(...), ...)")
     if dead_letter is not None and dead_letter.redact is not None:
         # Fail now, not at the first dead letter.
         load_redaction(dead_letter.redact)
@@ -127,11 +127,13 @@ def _check_resources(settings: SliceSettings, topic: KafkaTopic | None) -> None:
         return
     writes = destination.connection
     if destination.delivery == "exactly_once" and writes != settings.source:
-        msg = f"asset {asset}: exactly once needs source and destination on one cluster and one connection"
-        raise ConfigError(msg, fix='use one KafkaConnection for both, or KafkaDestination(delivery="at_least_once")')
+        msg = f"asset {asset}: exactly-once delivery needs the same connection for source and destination"
+        raise ConfigError(
+            msg, fix='use one KafkaConnection for both, or set KafkaDestination(delivery="at_least_once")'
+        )
     if dead_letter is not None and dead_letter.connection != writes:
-        msg = f"asset {asset}: dead letters are written by the destination's producer, on its cluster"
-        raise ConfigError(msg, fix="give KafkaDeadLetterDestination the destination's KafkaConnection")
+        msg = f"asset {asset}: dead letters and outputs need the same connection, because one producer writes both"
+        raise ConfigError(msg, fix="give KafkaDeadLetterDestination the KafkaConnection of the destination")
 
 
 def _check_parts(settings: SliceSettings, topic: KafkaTopic | None, sources: list[str], *, plain: bool) -> None:
@@ -140,13 +142,13 @@ def _check_parts(settings: SliceSettings, topic: KafkaTopic | None, sources: lis
     parts = settings.parallelism.writers_per_partition
     if parts == 1 or topic is None or destination is None or destination.delivery != "exactly_once" or not sources:
         return
-    why = "its stage reads several topics, whose records belong together" if len(sources) > 1 else ""
+    why = "its stage reads several topics together" if len(sources) > 1 else ""
     if plain:
-        why = "only the stage of a @kafka_asset can be called for each part"
+        why = "only the function of a @kafka_asset can be called for each part"
     if why:
-        msg = f"asset {settings.run.asset} is to write {parts} parts of a slice at once: {why}"
+        msg = f"asset {settings.run.asset} cannot write {parts} parts of a slice in parallel: {why}"
         raise ConfigError(
-            msg, fix="scaling=PartitionScaling(execution_mode=...) without RELAX_ORDERING_WITHIN_PARTITION"
+            msg, fix="set scaling=PartitionScaling(execution_mode=...) without RELAX_ORDERING_WITHIN_PARTITION"
         )
 
 
@@ -169,7 +171,7 @@ def _dead_letter_topics(
         if topic is not None and letter == topic.name:
             asset = settings.run.asset
             msg = f"asset {asset} writes its dead letters to its destination topic {letter!r}"
-            raise ConfigError(msg, fix='give them a topic of their own: KafkaDeadLetterDestination(topic="...")')
+            raise ConfigError(msg, fix='use a separate topic: KafkaDeadLetterDestination(topic="...")')
         try:
             _refuse_source(settings, "dead-letter topic", _ensure(writing, letter, spec), sources)
         except TopicNotFoundError as error:
@@ -177,10 +179,10 @@ def _dead_letter_topics(
                 # Only a rule or a row function of the stage could still create a dead letter; the run then fails.
                 del letters[source]
                 continue
-            msg = f"the dead-letter topic {letter!r} of topic {source!r} does not exist"
+            msg = f"the dead-letter topic {letter!r} of source topic {source!r} does not exist"
             raise DeadLetterError(
                 msg,
-                fix=f"kpipe topics create {letter}, or KafkaDeadLetterDestination(create_topic=True)",
+                fix=f"create it: kpipe topics create {letter}, or set KafkaDeadLetterDestination(create_topic=True)",
                 topic=letter,
             ) from error
     return letters
@@ -193,7 +195,9 @@ def _refuse_source(
     if found is not None and found.topic_id in {source.topic_id for source in sources.values()}:
         asset = settings.run.asset
         msg = f"the {what} of asset {asset} is {found.name!r}, which the asset reads"
-        raise ConfigError(msg, fix="write to another topic: the asset would read what it has written, without end")
+        raise ConfigError(
+            msg, fix="write to another topic; otherwise the asset would read its own output in an endless loop"
+        )
 
 
 def _ensure(clients: Clients, name: str, spec: TopicSpec | None) -> TopicDescription | None:

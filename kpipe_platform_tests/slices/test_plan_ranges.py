@@ -111,8 +111,8 @@ def test_the_backlog_is_what_waits_behind_the_range() -> None:
     [
         (facts(10, log_start=50), policy(), LostRangeError, ["[10, 50)", "t/3", "--to earliest"]),
         (facts(10, stored_id="id-0"), policy(), TopicRecreatedError, ["id-0", "id-1", "kpipe offsets set"]),
-        (facts(101), policy(), TopicRecreatedError, ["101", "past the log's end 100"]),
-        (facts(151, log_end=150), policy(), TopicRecreatedError, ["151", "past the log's end 150"]),
+        (facts(101), policy(), TopicRecreatedError, ["101", "past the log end 100"]),
+        (facts(151, log_end=150), policy(), TopicRecreatedError, ["151", "past the log end 150"]),
         (
             facts(None, earlier=OF_THE_RUN),
             policy(),
@@ -142,7 +142,7 @@ def test_the_backlog_is_what_waits_behind_the_range() -> None:
             facts(None, log_end=100, earlier=replace(LEFT, end=101)),
             policy(),
             TopicRecreatedError,
-            ["up to offset 101", "past the log's end 100"],
+            ["ended at offset 101", "past the log end 100"],
         ),
         (facts(None, log_start=90, earlier=LEFT), policy(), LostRangeError, ["[77, 90)", "--to earliest --new-group"]),
         (
@@ -211,7 +211,7 @@ def stage(orders: DataFrame) -> DataFrame:
 
 def test_a_part_of_a_key_with_a_dot_would_share_a_group() -> None:
     source = KafkaSource(connection=KafkaConnection(bootstrap_servers="127.0.0.1:1"))
-    with pytest.raises(ConfigError, match=r"key=\['a', 'b', 'c'\], whose group is the same"):
+    with pytest.raises(ConfigError, match=r"key=\['a', 'b', 'c'\], has the same consumer group"):
         source.group(dg.AssetKey(["a.b", "c"]))
     assert source.group(dg.AssetKey(["a", "b", "c"])) == "kpipe.a.b.c"
 

@@ -61,5 +61,5 @@ class LogEndPoller:
             self._described_at = self._clock()
             return LogEnds(ends, describe_topics(self._clients, sorted({topic for topic, _ in wanted})))
         except KpipeError as error:
-            logger.warning("cannot look for new records: %s", error)
+            logger.warning("cannot poll the log ends for new records: %s", error)
             return LogEnds(None)

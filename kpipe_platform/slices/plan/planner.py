@@ -185,7 +185,7 @@ class SlicePlanner:
         except _REFUSALS as refusal:
             raise refusal from error
         except KpipeError as other:
-            logger.debug("why %s failed is not known better: %s", error, other)
+            logger.debug("a full plan found no more precise reason for %s: %s", error, other)
 
     @property
     def partitions(self) -> list[Partition]:

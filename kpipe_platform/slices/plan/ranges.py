@@ -103,10 +103,10 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
     partitions = facts.partitions
     if facts.committed is None:
         begin, committed = _first_offset(facts, policy), None
-        who = f"Dagster holds a materialisation up to offset {begin}"
+        who = f"Dagster's last materialization ended at offset {begin}"
     else:
         begin = committed = facts.committed.offset
-        who = f"group {policy.group} stores offset {begin}"
+        who = f"group {policy.group} committed offset {begin}"
         stored = facts.committed.metadata
         if stored is not None and stored.partitions is not None:
             partitions = stored.partitions
@@ -118,21 +118,21 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
     if log_end is None and facts.committed is not None:
         log_end = facts.marks.end
     if log_end is not None and begin > log_end:
-        msg = f"{who} of {facts.place}, past the log's end {log_end}: the topic was recreated or truncated"
-        fix = f"decide where to begin: {_set_command(facts, policy, 'earliest')}"
+        msg = f"{who} of {facts.place}, past the log end {log_end}: the topic was recreated or truncated"
+        fix = f"choose where to start: {_set_command(facts, policy, 'earliest')}"
         raise TopicRecreatedError(msg, fix=fix, **_ids(facts, policy))
     lost = None
     if begin < facts.marks.log_start:
         lost = OffsetRange(facts.topic, facts.partition, begin, facts.marks.log_start)
         if policy.on_lost_offsets == "error":
             msg = (
-                f"retention passed the group: offsets [{lost.start}, {lost.end}) of {facts.place} were deleted before "
-                f"group {policy.group} read them"
+                f"offsets [{lost.start}, {lost.end}) of {facts.place} were deleted, by retention or DeleteRecords, "
+                f"before group {policy.group} read them"
             )
             once = _set_command(facts, policy, "earliest")
             raise LostRangeError(
                 msg,
-                fix=f'accept the loss once: {once}; or always: KafkaSource(on_lost_offsets="skip")',
+                fix=f'skip them once: {once}; or always skip lost offsets: KafkaSource(on_lost_offsets="skip")',
                 lost=lost,
                 **_ids(facts, policy),
             )
@@ -159,8 +159,8 @@ def resumption_of(group: str, resumed: Sequence[OffsetRange]) -> str:
     places = ", ".join(f"{r.topic}/{r.partition} at {r.start}" for r in resumed[:5])
     more = f" and {len(resumed) - 5:,} more" if len(resumed) > 5 else ""
     return (
-        f"group {group} had lost its offsets, which expired or were deleted; it goes on where Dagster's last "
-        f"materialisation ended: {places}{more}"
+        f"the offsets of group {group} expired or were deleted; it resumes where Dagster's last materialization ended: "
+        f"{places}{more}"
     )
 
 
@@ -175,12 +175,12 @@ def _set_command(facts: PartitionFacts, policy: PlanPolicy, to: str | int) -> st
 
 def _recreated(facts: PartitionFacts, policy: PlanPolicy, who: str, stored_id: str) -> TopicRecreatedError:
     msg = (
-        f"topic {facts.topic!r} was deleted and created again: {who} of {facts.place} for topic id {stored_id}, and "
-        f"the topic's id is now {facts.topic_id}"
+        f"topic {facts.topic!r} was deleted and recreated: {who} of {facts.place} with topic id {stored_id}, but the "
+        f"topic id is now {facts.topic_id}"
     )
     return TopicRecreatedError(
         msg,
-        fix=f"decide where to begin in the new topic: {_set_command(facts, policy, 'earliest')}",
+        fix=f"choose where to start in the new topic: {_set_command(facts, policy, 'earliest')}",
         stored_topic_id=stored_id,
         topic_id=facts.topic_id,
         **_ids(facts, policy),
@@ -190,27 +190,28 @@ def _recreated(facts: PartitionFacts, policy: PlanPolicy, who: str, stored_id: s
 def _first_offset(facts: PartitionFacts, policy: PlanPolicy) -> int:
     if facts.earlier is not None and facts.earlier.topic_id != facts.topic_id:
         # The brokers delete the group's offsets when the topic is deleted.
-        who = f"Dagster holds a materialisation up to offset {facts.earlier.end}"
+        who = f"Dagster's last materialization ended at offset {facts.earlier.end}"
         raise _recreated(facts, policy, who, facts.earlier.topic_id)
     if facts.earlier is not None and facts.earlier.group == policy.group:
         return facts.earlier.end
     if facts.earlier is not None:
-        whose = "this run committed" if facts.earlier.group is None else "Dagster holds a materialisation"
-        of = "" if facts.earlier.group is None else f" by group {facts.earlier.group}"
+        known = f"this run committed offset {facts.earlier.end}"
+        if facts.earlier.group is not None:
+            known = f"Dagster's last materialization ended at offset {facts.earlier.end} of group {facts.earlier.group}"
         msg = (
-            f"group {policy.group} has no offset for {facts.place}, though {whose} up to offset "
-            f"{facts.earlier.end}{of}: the offset was deleted, or the group was renamed"
+            f"group {policy.group} has no offset for {facts.place}, although {known}: the offset was deleted, or the "
+            "group was renamed"
         )
         raise OffsetsVanishedError(
             msg,
-            fix="go on from there: " + _set_command(facts, policy, max(facts.earlier.end, facts.marks.log_start)),
+            fix="continue from there: " + _set_command(facts, policy, max(facts.earlier.end, facts.marks.log_start)),
             earlier_end=facts.earlier.end,
             **_ids(facts, policy),
         )
     if policy.start == "error":
-        msg = f'group {policy.group} has no offset for {facts.place}, and the source says start="error"'
+        msg = f'group {policy.group} has no offset for {facts.place}, and KafkaSource has start="error"'
         raise NoStartOffsetError(
-            msg, fix=f"set the first offset: {_set_command(facts, policy, 'earliest')}", **_ids(facts, policy)
+            msg, fix=f"set the start offset: {_set_command(facts, policy, 'earliest')}", **_ids(facts, policy)
         )
     return start_of(facts, policy.start)
 

@@ -107,7 +107,7 @@ class SliceTaker:
                 delay_s = self._delay_s(error, number, began)
                 if delay_s is None:
                     return Taken(unit, error=error)
-                logger.warning("attempt %s failed and is made again in %.1f s: %s", number, delay_s, error)
+                logger.warning("attempt %s failed; retrying in %.1f s: %s", number, delay_s, error)
                 failed.append(Attempt.of(number, error, delay_s, int(time.time() * 1000)))
                 self.workers.sleep(delay_s)
                 if self.workers.is_stopped:
