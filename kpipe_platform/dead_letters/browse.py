@@ -86,7 +86,8 @@ def find_one(clients: Clients, topic: str, group: str, partition: int, offset: i
             progress = _progress(clients, group, topic, partition, described[topic].topic_id)
             return Listed(read_dead_letter(letter), progress.is_done(offset))
     msg = f"there is no dead letter at offset {offset} of {topic}/{partition}"
-    fix = f"the log has offsets {mark.log_start} to {mark.end - 1}, markers among them: kpipe dlq list {topic}"
+    fix = f"list the dead letters: kpipe dlq list {topic}; the log has offsets {mark.log_start} to {mark.end - 1}, "
+    fix += "and some of them are transaction markers"
     raise ConfigError(msg, fix=fix, topic=topic, partition=partition, offset=offset)
 
 

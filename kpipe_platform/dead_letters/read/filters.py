@@ -69,8 +69,8 @@ def parse_place(text: str) -> tuple[int, int]:
     partition, _, offset = text.partition("@")
     if partition.isdecimal() and offset.isdecimal():
         return int(partition), int(offset)
-    msg = f"{text!r} is no place of a dead letter"
-    raise ConfigError(msg, fix="write partition and offset as kpipe dlq list shows them, for example 0@42")
+    msg = f"{text!r} is not the position of a dead letter"
+    raise ConfigError(msg, fix="use partition@offset as shown by kpipe dlq list, for example 0@42")
 
 
 def make_filter(
@@ -92,8 +92,8 @@ def make_filter(
     since_ms = None if since is None else parse_time(since, "since")
     until_ms = None if until is None else parse_time(until, "until")
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        msg = f"no time is both since {_shown(since_ms)} and before {_shown(until_ms)}"
-        raise ConfigError(msg, fix="give the earlier time as since and the later one as until")
+        msg = f"since ({_shown(since_ms)}) is not before until ({_shown(until_ms)})"
+        raise ConfigError(msg, fix="set since to the earlier time and until to the later time")
     return DeadLetterFilter(
         tuple(topics),
         tuple(partitions),

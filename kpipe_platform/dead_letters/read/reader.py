@@ -62,7 +62,7 @@ def _read_envelope(record: KafkaRecord) -> FoundDeadLetter:
     try:
         envelope = decode_envelope(record.value)
     except DecodeFault as error:
-        return FoundDeadLetter(record, "kpipe", _nowhere(record), problem=f"its envelope cannot be read: {error}")
+        return FoundDeadLetter(record, "kpipe", _nowhere(record), problem=f"its envelope cannot be decoded: {error}")
     fault, origin = envelope.fault, envelope.origin_range
     original, own, problem = envelope.original, record.headers[: envelope.header_count], None
     if envelope.reference is None:
@@ -71,7 +71,7 @@ def _read_envelope(record: KafkaRecord) -> FoundDeadLetter:
     elif OMITTED_MESSAGE_HEADERS in envelope.omitted:
         own = ()
     if envelope.reference is not None and original.offset is None:
-        problem = "its payload did not fit into the envelope, and it was in no log before"
+        problem = "its payload did not fit into the envelope and is not in any topic"
     return FoundDeadLetter(
         record,
         "kpipe",

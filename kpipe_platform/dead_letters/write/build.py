@@ -124,10 +124,10 @@ def build_dead_letter(
         if letter.fits(context):
             return letter
     limit = context.max_record_bytes
-    msg = f"the dead letter of {record.coordinates} takes {size:,} bytes at least; {context.topic!r} takes {limit:,}"
+    msg = f"the dead letter of {record.coordinates} has {size:,} bytes or more; topic {context.topic!r} takes {limit:,}"
     fix = f"set max.message.bytes of topic {context.topic!r} to {size} or more"
     if context.form == "raw":
-        fix += ', or use form="envelope", which can refer to a payload that does not fit'
+        fix += ', or use form="envelope", which replaces a payload that does not fit with a reference'
     raise DeadLetterError(msg, fix=fix, topic=context.topic, size_bytes=size, limit_bytes=limit)
 
 
@@ -159,5 +159,5 @@ def _with_bytes(record: KafkaRecord) -> KafkaRecord:
 def _as_bytes(data: Any, what: str, record: KafkaRecord) -> bytes | None:
     if data is None or isinstance(data, bytes | bytearray | memoryview):
         return None if data is None else bytes(data)
-    msg = f"the {what} of {record.coordinates} is {type(data).__name__}, and a dead letter keeps original bytes"
-    raise DeadLetterError(msg, fix="give the record as it was read from Kafka, before its codec decoded it")
+    msg = f"the {what} of {record.coordinates} is {type(data).__name__}; a dead letter needs the original bytes"
+    raise DeadLetterError(msg, fix="pass the record as read from Kafka, before its codec decoded it")
