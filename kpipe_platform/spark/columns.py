@@ -304,7 +304,7 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
     names = [name for name in output.names if name not in ("_kafka", MISFIT)]
     if isinstance(codec, JsonCodec):
         if not names:
-            msg = f"the stage's output has no column beside _kafka: {output.names}"
+            msg = f"the stage's output has no column except _kafka: {output.names}"
             raise ConfigError(msg, fix="return at least one column for the JSON value")
         options = {**_WRITTEN, "ignoreNullFields": "false" if codec.include_nulls else "true"}
         kinds = {field.name: field.dataType for field in codec.fields}
@@ -321,8 +321,8 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
     unknown = [name for name in names if name not in SINK_COLUMNS]
     if unknown or "value" not in names:
         msg = (
-            f"the stage's output for codec {codec.name!r} needs a column 'value' and may hold "
-            f"{', '.join(SINK_COLUMNS)} and _kafka; it holds {', '.join(output.names)}"
+            f"the stage's output for codec {codec.name!r} must have a column 'value' and may have "
+            f"{', '.join(SINK_COLUMNS)} and _kafka; it has {', '.join(output.names)}"
         )
         raise ConfigError(msg, fix="select these columns, or use JsonCodec() to write every column", columns=unknown)
     kind = output["value"].dataType

@@ -85,7 +85,7 @@ def _write_in_passes(rows: WriterRows, spec: WriterSpec, *, are_kept: bool = Fal
         outcome.raise_error()
         spec = replace(spec, started_ms=None)
         if outcome.status == "disordered":
-            logger.info("%s: Spark gave the rows in another order than theirs; they are sorted", spec.slice)
+            logger.info("%s: Spark returned the rows out of order; sorting them", spec.slice)
             rows = replace(rows, one_task=False, in_order=False)
             continue
         if outcome.status == "faults":
@@ -105,11 +105,11 @@ def _write_in_passes(rows: WriterRows, spec: WriterSpec, *, are_kept: bool = Fal
             if outcome.status == "rejected":
                 continue
         if outcome.status == "broker_rejected":
-            logger.info("%s: the brokers refused a batch; looking for the records", spec.slice)
+            logger.info("%s: the brokers rejected a batch; finding the rejected records", spec.slice)
             outcome = run_pass(rows, replace(spec, mode="probe"))
             outcome.raise_error()
         spec = _without(spec, outcome)
-    msg = f"{spec.slice}: the destination still refuses records after {_MAX_PASSES} passes"
+    msg = f"{spec.slice}: the destination still rejects records after {_MAX_PASSES} passes"
     raise DestinationRejectedError(msg, fix="see the reasons in the log", reasons=reasons_of(spec.rejected))
 
 

@@ -29,15 +29,15 @@ def check_output_schema(output: object, codec: Codec, topic: str) -> None:
         return
     found = {f.name: f.dataType for f in output.schema.fields if f.name != "_kafka"}
     declared = {f.name: f.dataType for f in codec.fields}
-    problems = [f"{name!r} is declared and not returned" for name in declared if name not in found]
-    problems += [f"{name!r} is returned and not declared" for name in found if name not in declared]
+    problems = [f"{name!r} is declared but not returned" for name in declared if name not in found]
+    problems += [f"{name!r} is returned but not declared" for name in found if name not in declared]
     problems += [
         f"{name!r} is {found[name].simpleString()}, declared as {kind.simpleString()}"
         for name, kind in declared.items()
         if name in found and not _is(found[name], stage_type(kind))
     ]
     if problems:
-        msg = f"the stage's output does not fit the schema of topic {topic!r}: {'; '.join(problems)}"
+        msg = f"the stage's output does not match the schema of topic {topic!r}: {'; '.join(problems)}"
         raise ConfigError(msg, fix="cast or select the columns, or correct KafkaTopic(value_codec=JsonCodec(...))")
 
 

@@ -103,7 +103,7 @@ class WriterSpec:
             ConfigError: The spec has no destination topic.
         """
         if self.topic is None:
-            msg = f"{self.slice}: there are outputs, and no topic to write them to"
+            msg = f"{self.slice}: there are outputs but no destination topic"
             raise ConfigError(msg)
         return self.topic
 

@@ -100,9 +100,9 @@ def _refuse_undecoded(frames: SliceFrames, topic: str, codec: Codec, *, hide_mes
     )
     if bad:
         if bad[0]["component"] == Component.SOURCE.value:
-            why = "its timestamp is outside of what Spark can hold"
+            why = "its timestamp is outside the range that Spark can represent"
         else:
             found = codec.explain(bytes(bad[0]["value"] or b""))
             why = found.kind if hide_messages else found.message
         msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {why}"
-        raise RecordFaultError(msg, fix="mend the record: write the key again", topic=topic)
+        raise RecordFaultError(msg, fix="fix the record: write a valid record with the same key", topic=topic)

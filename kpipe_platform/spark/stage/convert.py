@@ -119,10 +119,10 @@ def _zone(frame: DataFrame) -> dt.tzinfo | None:
 def _refuse_maps(frame: DataFrame) -> None:
     maps = [field.name for field in frame.schema.fields if "map<" in field.dataType.simpleString()]
     if maps:
-        msg = f"polars has no type for the MAP in {', '.join(map(repr, maps))}"
+        msg = f"polars has no type for MAP; it occurs in {', '.join(map(repr, maps))}"
         raise ConfigError(
             msg,
-            fix="annotate pandas.DataFrame, pyarrow.Table or list[KafkaRecord], or leave the field out of the schema",
+            fix="annotate pandas.DataFrame, pyarrow.Table or list[KafkaRecord], or remove the field from the schema",
             columns=maps,
         )
 
@@ -395,8 +395,8 @@ def _column(name: str, series: pd.Series[Any], kind: T.DataType | None) -> pa.Ar
         if is_objects:
             check_exact(series, array.type, name, from_pandas=True, zoned=True)
     except MISFITS as error:
-        msg = f"column {name!r} of the pandas.DataFrame has no type of its own: {error}"
-        fix = "return one type a column; what else there is may be declared: KafkaTopic(value_codec=JsonCodec(...))"
+        msg = f"column {name!r} of the pandas.DataFrame has no single type: {error}"
+        fix = "return one type per column, or declare the column's type: KafkaTopic(value_codec=JsonCodec(...))"
         raise ConfigError(msg, fix=fix, column=name) from error
     return array
 

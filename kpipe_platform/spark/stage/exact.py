@@ -47,7 +47,7 @@ def exact_array(
     try:
         array = pa.array(values, type=kind, from_pandas=from_pandas)
     except MISFITS as error:
-        msg = f"{path!r} that is no {kind}: {error}"
+        msg = f"{path!r} with a value that is not a valid {kind}: {error}"
         raise MisfitError(msg) from error
     check_exact(values, kind, path, from_pandas=from_pandas, zoned=zoned)
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
@@ -106,7 +106,7 @@ def _inside(present: list[Any], kind: pa.DataType, path: str) -> Iterator[tuple[
 def _misfit(value: Any, kind: pa.DataType, path: str) -> MisfitError:
     text = repr(value)
     shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-    return MisfitError(f"{path!r} that is no {kind}: {shown} is {type(value).__name__}, and would be changed")
+    return MisfitError(f"{path!r} with the value {shown} ({type(value).__name__}), which is not a valid {kind}")
 
 
 def _is_missing(value: Any) -> bool:
@@ -157,16 +157,16 @@ def exact_cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     if array.type == kind:
         return array
     if not _is_like(array.type, kind):
-        msg = f"{path!r} as {array.type}, declared {kind}"
+        msg = f"{path!r} as {array.type}, but it is declared as {kind}"
         raise MisfitError(msg)
     try:
         made = array.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
         changed = _is_changed(array, made)
     except pa.ArrowException as error:
-        msg = f"{path!r} as {array.type}, declared {kind}: {error}"
+        msg = f"{path!r} as {array.type}, but it is declared as {kind}: {error}"
         raise MisfitError(msg) from None
     if changed:
-        msg = f"{path!r} as {array.type}, declared {kind}: a value would be changed"
+        msg = f"{path!r} as {array.type}, but it is declared as {kind}: the conversion would change a value"
         raise MisfitError(msg)
     return made
 

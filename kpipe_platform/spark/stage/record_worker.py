@@ -130,7 +130,7 @@ class RowWorker:
         else:
             table = as_table(self.fn(batch), self._columns)
         if table.num_rows != batch.num_rows:
-            msg = f"the function returned {table.num_rows} rows for {batch.num_rows}"
+            msg = f"the function returned {table.num_rows} rows for {batch.num_rows} records"
             raise ResultError(msg)
         return table_as_columns(table, self._columns, self.required)
 
@@ -146,7 +146,7 @@ class RowWorker:
     def _note(self, tried: Tried, batch: pa.RecordBatch, source: int) -> str:
         error = tried.error
         if error is None:
-            msg = "there is no fault to note"
+            msg = "this result has no fault"
             raise RuntimeError(msg)
         # A row that is not from Kafka has no coordinates for a dead letter.
         if self.raises or is_away(error) or not batch.column("_kafka")[source].is_valid:

@@ -93,10 +93,10 @@ def test_an_archive_of_other_versions_is_refused_before_anything_starts(archive:
     manifest.check(archive)
     for other, said in (
         (replace(manifest, python="3.9"), "it is for Python 3.9"),
-        (replace(manifest, kpipe="0"), "its kpipe_platform is another one"),
+        (replace(manifest, kpipe="0"), "its kpipe_platform differs"),
         (replace(manifest, distributions={"tenacity": "0.1"}), "its tenacity is 0.1"),
     ):
-        with pytest.raises(EnvironmentSetupError, match="make it again: kpipe spark pack") as caught:
+        with pytest.raises(EnvironmentSetupError, match="create it again: kpipe spark pack") as caught:
             _start(_archive_of(other, tmp_path))
         assert said in str(caught.value)
 

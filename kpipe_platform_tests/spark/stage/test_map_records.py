@@ -302,7 +302,7 @@ def test_a_session_cannot_be_captured(spark: SparkSession, records: Records) -> 
         ({"schema": None}, "declares no columns"),
         ({"schema": "id INT, ID INT"}, "'id' more than once"),
         ({"schema": "_KAFKA INT"}, "_kafka"),
-        ({"schema": "i INTERVAL"}, "cannot leave Python"),
+        ({"schema": "i INTERVAL"}, "Arrow cannot represent a type"),
         ({"schema": SCHEMA, "on_fault": "drop"}, "'drop'"),
         ({"schema": SCHEMA, "retry": 3}, "retry=3"),
     ],
@@ -365,7 +365,7 @@ def test_a_null_inside_that_must_not_be_is_a_fault(
     with noting() as notes:
         found = map_records(records(rows(3)), fn, schema=schema, batch=batch)
     assert [row["_kafka"]["offset"] for row in found.collect()] == [0, 2]
-    assert faults(notes)[1].fault.message == f"the function returned no {path!r}, which is declared NOT NULL"
+    assert faults(notes)[1].fault.message == f"the function returned null for {path!r}, which is declared NOT NULL"
     notes.release()
 
 

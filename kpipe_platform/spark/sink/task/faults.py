@@ -150,8 +150,8 @@ class FaultRows:
             return
         context = spec.dead_letters[src]
         if context is None:
-            msg = f"{planned}: a record failed and there is no dead-letter destination"
-            raise DeadLetterError(msg, fix="give the KafkaIOManager a KafkaDeadLetterDestination")
+            msg = f"{planned}: a record failed, but there is no dead-letter destination"
+            raise DeadLetterError(msg, fix="set KafkaIOManager(dead_letter=KafkaDeadLetterDestination(...))")
         if not isinstance(record, KafkaRecord):
             record = record()
         try:
@@ -168,7 +168,7 @@ class FaultRows:
         except DeadLetterError as error:
             if stops(spec.policies.action(Component.DEAD_LETTER)):
                 raise
-            logger.warning("%s: the record is skipped, because its dead letter cannot be made: %s", planned, error)
+            logger.warning("%s: skipping the record, because its dead letter cannot be built: %s", planned, error)
             self.dead_lettered[src] -= 1
             self.skipped[src] = self.skipped.get(src, 0) + 1
             return
@@ -202,7 +202,7 @@ class FaultRows:
 
 
 def _source_fault(record: KafkaRecord) -> Fault:
-    message = f"its timestamp {record.timestamp_ms} ms is outside of what Spark can hold"
+    message = f"its timestamp {record.timestamp_ms} ms is outside the range that Spark can represent"
     return Fault(Component.SOURCE, "timestamp", "DecodeFault", message, int(time.time() * 1000))
 
 

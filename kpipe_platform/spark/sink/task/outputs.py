@@ -290,29 +290,29 @@ class OutputChecks:
             return "does_not_fit", f"the output record does not fit the schema of topic {topic!r}: {row.misfit}"
         if row.partition is not None and not 0 <= row.partition < partitions:
             return "partition", (
-                f"the output record is for partition {row.partition} of topic {topic!r}, which has no such partition"
+                f"the output record is for partition {row.partition}, but topic {topic!r} has {partitions} partition(s)"
             )
         # The checks below require that every header has a name.
         if any(name is None for name, _ in row.headers):
-            return "header", "a header of the output record has no name (null), which Kafka does not take"
+            return "header", "a header of the output record has no name (null), which Kafka does not allow"
         size, limit = record_size(row.key, row.value, row.headers), self._limits.max_message_bytes
         if size > limit:
-            takes = f"{size:,} bytes"
+            shown = f"{size:,} bytes"
             if self._compresses:
                 size = compressed_size(self._spec.compression, row.key, row.value, row.headers)
-                takes += f", and about {size:,} compressed ({self._spec.compression})"
+                shown += f", about {size:,} compressed ({self._spec.compression})"
             # Within the tolerance of the estimate, the brokers decide.
             if size > limit * (_UNSURE if self._compresses else 1):
                 return "too_large", (
-                    f"the output record takes {takes}; topic {topic!r} takes at most {limit:,} (max.message.bytes)"
+                    f"the output record has {shown}; topic {topic!r} accepts at most {limit:,} (max.message.bytes)"
                 )
         if self._limits.compacted and row.key is None:
-            return "null_key", f"the output record has no key, and topic {topic!r} is compacted"
+            return "null_key", f"the output record has no key, but topic {topic!r} is compacted"
         if row.timestamp_ms is not None:
             times = self._limits.times_ms(int(time.time() * 1000))
             if row.timestamp_ms not in times:
                 return "timestamp", (
-                    f"the output record's timestamp {row.timestamp_ms} ms is outside of what topic {topic!r} takes: "
+                    f"the output record's timestamp {row.timestamp_ms} ms is outside the range of topic {topic!r}: "
                     f"{times.start} to {times.stop - 1} ms"
                 )
         return None

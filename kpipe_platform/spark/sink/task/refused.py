@@ -57,7 +57,7 @@ def find_refused(
             continue
         purged = 0
         if error.code() not in refusals:
-            raise translate(error, spec.settings, "look for refused records", topic=spec.topic)
+            raise translate(error, spec.settings, "find rejected records", topic=spec.topic)
         if len(part) == 1:
             found.append((part[0], _fault(error, spec)))
         else:
@@ -90,7 +90,7 @@ def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Coll
     try:
         producer.abort_transaction(spec.settings.request_timeout_s)
     except KafkaException as exception:
-        raise translate(exception, spec.settings, "look for refused records", topic=spec.topic) from exception
+        raise translate(exception, spec.settings, "find rejected records", topic=spec.topic) from exception
     if left:
         raise not_delivered(spec.settings, str(spec.slice), left)
     refused = next((error for error in failures if error.code() in refusals), None)
@@ -102,6 +102,6 @@ def _fault(error: KafkaError, spec: WriterSpec) -> Fault:
         Component.DESTINATION,
         "refused",
         error.name(),
-        f"the brokers refuse the output record for topic {spec.topic!r}: {error.str()}",
+        f"the brokers reject the output record for topic {spec.topic!r}: {error.str()}",
         int(time.time() * 1000),
     )

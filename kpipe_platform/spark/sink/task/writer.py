@@ -222,7 +222,7 @@ class WriterTask:
         try:
             producer.init_transactions(settings.request_timeout_s)
         except KafkaException as exception:
-            raise translate(exception, settings, "look for refused records") from exception
+            raise translate(exception, settings, "find rejected records") from exception
         sink = Sink(producer)
         for batch in batches:
             outputs, _, others = parted(batch)
@@ -263,10 +263,8 @@ class WriterTask:
                 the case in which it does not.
         """
         if not self.ended:
-            msg = (
-                f"{self.spec.slice}: the writer's rows ended early: the Spark task that makes them failed or was ended"
-            )
-            raise EngineUnavailableError(msg, fix="see the failure of that task in Spark's log; nothing is committed")
+            msg = f"{self.spec.slice}: the writer's input ended early: the task that makes it failed or was killed"
+            raise EngineUnavailableError(msg, fix="see the failure of that task in Spark's log; nothing was committed")
 
     def await_acks(self, sink: Sink, transaction: SliceTransaction) -> None:
         """Wait until all records are acknowledged.
@@ -287,8 +285,10 @@ class WriterTask:
         for batch in batches:
             self._require_order(batch)
             if self.ended:
-                msg = f"{self.spec.slice}: rows came after the last one"
-                raise EngineUnavailableError(msg, fix="report it: Spark changed the order of the rows")
+                msg = f"{self.spec.slice}: rows arrived after the end row"
+                raise EngineUnavailableError(
+                    msg, fix="report this as a bug in kpipe: Spark changed the order of the rows"
+                )
             began = time.monotonic()
             self._note_segments()
             outputs, without, others = parted(batch)
@@ -424,9 +424,9 @@ class WriterTask:
         only_letters = bool(letters) and letters == sink.failed_topics
         if codes & REFUSED_CODES:
             if only_letters:
-                msg = f"{self.spec.slice}: the brokers refuse a dead letter for topic {min(letters)!r}"
+                msg = f"{self.spec.slice}: the brokers reject a dead letter for topic {min(letters)!r}"
                 raise DeadLetterError(
-                    f"{msg}: {sink.failures[0].str()}", fix="see the settings of that topic; offsets are unmoved"
+                    f"{msg}: {sink.failures[0].str()}", fix="check the settings of that topic; offsets did not move"
                 )
             return self.finish("broker_rejected")
         # After a fatal error the queued records fail too, with a less specific code.
@@ -468,7 +468,7 @@ class WriterTask:
         outcome.reasons = self.faults.reasons
         outcome.steps_s = self.steps
         if status == "error":
-            outcome.error = DeadLetterError("the brokers refused a batch, and every record of it alone is taken")
+            outcome.error = DeadLetterError("the brokers rejected a batch, but accept each of its records alone")
         return outcome
 
     def timed(self, step: str) -> _Timer:
