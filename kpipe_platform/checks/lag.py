@@ -108,7 +108,7 @@ def _finding(
         text=text,
         numbers={
             "committed": None if standing.committed is None else standing.committed.offset,
-            "end": standing.marks.end,
+            "end": standing.watermarks.end,
             "lag": lag,
             "oldest_offset": None if oldest is None else oldest.offset,
             "oldest_age_s": None if age_s is None else round(age_s, 3),

@@ -75,7 +75,7 @@ def retention_check(
                     loss = time_to_loss(
                         retention,
                         offset=standing.offset,
-                        marks=standing.marks,
+                        watermarks=standing.watermarks,
                         oldest=oldest.get((topic, standing.partition)),
                         now_ms=now_ms,
                     )
@@ -110,7 +110,7 @@ def _finding(standing: Waiting, loss: TimeToLoss, retention: str, least_s: float
         text=text,
         numbers={
             "committed": None if standing.committed is None else standing.committed.offset,
-            "log_start": standing.marks.log_start,
+            "log_start": standing.watermarks.log_start,
             "lag": standing.lag,
             "lost": loss.lost,
             "time_to_loss_s": loss.shown(),

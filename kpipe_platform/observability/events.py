@@ -89,7 +89,7 @@ class PartitionEvent:
     def to_dict(self) -> dict[str, Any]:
         """Return the event as plain values. Values that are None are omitted, except the partition."""
         at = dt.datetime.fromtimestamp(self.at_ms / 1000, dt.timezone.utc)
-        found: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "event": self.kind.value,
             "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
             "topic": self.topic,
@@ -105,7 +105,7 @@ class PartitionEvent:
             **self.counts,
             "reason": self.reason,
         }
-        return found | {name: value for name, value in others.items() if value is not None}
+        return fields | {name: value for name, value in others.items() if value is not None}
 
     def to_text(self) -> str:
         """Return the event as one line of JSON."""

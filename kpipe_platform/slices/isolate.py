@@ -147,9 +147,9 @@ def without_failing(sources: Sources, isolation: Isolation) -> Sources:
 
 def add_faults(staged: StagedSlice, isolation: Isolation, settings: SliceSettings) -> None:
     """Add the records that the stage fails on to the stage's faults, so that the writer applies the fault action."""
-    places = [(r.topic, r.partition, r.start, fault.to_json()) for r, fault in isolation.failing]
-    if places:
-        staged.notes.faults.append(fault_frame(settings.engine.spark_session, places))
+    faults = [(r.topic, r.partition, r.start, fault.to_json()) for r, fault in isolation.failing]
+    if faults:
+        staged.notes.faults.append(fault_frame(settings.engine.spark_session, faults))
 
 
 def shown(failure: StageFailedError, settings: SliceSettings) -> str:

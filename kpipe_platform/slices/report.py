@@ -217,8 +217,8 @@ class RunSummary:
     def _add_ranges(self, report: SliceReport) -> None:
         for planned in report.slice.ranges:
             r = planned.range
-            found = self.moved.setdefault((r.topic, r.partition), Moved(r.start, r.end, planned.topic_id))
-            found.end, found.topic_id = r.end, planned.topic_id
+            moved = self.moved.setdefault((r.topic, r.partition), Moved(r.start, r.end, planned.topic_id))
+            moved.end, moved.topic_id = r.end, planned.topic_id
             if planned.lost and len(self.lost) < TABLE_ROWS:
                 self.lost.append(str(planned.lost))
             if planned.resumed and len(self.resumed) < TABLE_ROWS:

@@ -130,9 +130,9 @@ def classify(error: BaseException, where: str) -> KpipeError:
     elif cause.sql_state is None or not cause.sql_state.startswith(_DATA_STATES):
         for pattern, kind, what, fix in _MARKS:
             if re.search(pattern, text):
-                found = kind(f"{what} while processing {where}: {cause}", fix=fix)
-                found.part = "source" if kind is BrokerUnavailableError else None
-                return found
+                typed = kind(f"{what} while processing {where}: {cause}", fix=fix)
+                typed.part = "source" if kind is BrokerUnavailableError else None
+                return typed
     return _stage_failed(cause, where)
 
 

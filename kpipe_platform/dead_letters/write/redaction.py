@@ -45,19 +45,19 @@ def load_redaction(path: str) -> Redact:
         msg = f"the redaction hook {path!r} does not name a function"
         raise ConfigError(msg, fix='use the form "package.module:function"', redact=path)
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except Exception as error:  # importing runs the user's code
         msg = f"the module of the redaction hook {path!r} cannot be imported: {type(error).__name__}: {error}"
         fix = "install the module where Dagster runs and where Spark's workers run, or correct the path"
         raise ConfigError(msg, fix=fix, redact=path) from error
     for name in function_name.split("."):
-        found = getattr(found, name, None)
-    if not callable(found):
-        what = "its module has no such name" if found is None else f"it is an object of type {type(found).__name__}"
+        target = getattr(target, name, None)
+    if not callable(target):
+        what = "its module has no such name" if target is None else f"it is an object of type {type(target).__name__}"
         msg = f"the redaction hook {path!r} cannot be called: {what}"
         fix = "name a function that takes (record: KafkaRecord, fault: Fault)"
         raise ConfigError(msg, fix=fix, redact=path)
-    hook: Redact = found
+    hook: Redact = target
     return hook
 
 

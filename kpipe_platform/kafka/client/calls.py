@@ -185,7 +185,7 @@ def until_deadline(settings: ConnectionSettings, retry: retry_base) -> Retrying:
 
 
 def ask_each(
-    request: Callable[[], Mapping[Key, Future[Result]]], clients: Clients, what: Callable[[Key], Asked]
+    request: Callable[[], Mapping[Key, Future[Result]]], clients: Clients, what: Callable[[Key], RequestText]
 ) -> Callable[[], dict[Key, Result]]:
     """Send one request for many keys, each with its own response.
 
@@ -204,23 +204,23 @@ def ask_each(
     sent = request()
 
     def answers() -> dict[Key, Result]:
-        found = {}
+        results = {}
         for key, future in sent.items():
             try:
                 # Not through `ask`: setting up its retries takes longer than the responses of a thousand partitions.
-                found[key] = future.result(timeout=_longest_s(settings))
+                results[key] = future.result(timeout=_longest_s(settings))
             except (KafkaException, FutureTimeoutError) as exception:
                 asked = what(key)
                 if isinstance(exception, FutureTimeoutError):
                     raise no_answer(settings, asked.phrase, **asked.where) from exception
                 again = partial(_answer_of, request, key)
-                found[key] = ask(_first_then(future, again), clients, asked.phrase, **asked.where)
-        return found
+                results[key] = ask(_first_then(future, again), clients, asked.phrase, **asked.where)
+        return results
 
     return answers
 
 
-def beside(call: Callable[[], Result]) -> Future[Result]:
+def run_in_thread(call: Callable[[], Result]) -> Future[Result]:
     """Run a call in a new daemon thread, so that a client that never answers cannot block process exit."""
     future: Future[Result] = Future()
 
@@ -235,7 +235,7 @@ def beside(call: Callable[[], Result]) -> Future[Result]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestText:
     """Description of a request, for errors.
 
     Args:
@@ -279,7 +279,7 @@ def not_delivered(settings: ConnectionSettings, what: str, left: int, **where: A
     return DeliveryError(message, fix="check the brokers, then run again; offsets did not move", **where)
 
 
-def served(call: Callable[[], int]) -> int:
+def serve_reports(call: Callable[[], int]) -> int:
     """Serve a producer's delivery reports, with its ``poll`` or ``flush``.
 
     Raises:

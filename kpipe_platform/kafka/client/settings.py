@@ -82,8 +82,8 @@ class ConnectionSettings:
 
     def _check_servers(self) -> None:
         for server in (part.strip() for part in self.bootstrap_servers.split(",")):
-            found = _SERVER.match(server)
-            if found is None or not 0 < int(found.group(2)) < 65536:
+            match = _SERVER.match(server)
+            if match is None or not 0 < int(match.group(2)) < 65536:
                 msg = f"bootstrap_servers contains {server!r}, which is not host:port"
                 raise ConfigError(
                     msg, fix='use host:port, for example "broker-1:9092,broker-2:9092"', setting="bootstrap_servers"

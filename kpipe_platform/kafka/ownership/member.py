@@ -221,13 +221,13 @@ class Member:
             # The next check finds out which topic is affected, and when the problem is resolved.
             return
         cause = fatal_cause(error)
-        found = member_error(cause, self.settings)
+        problem = member_error(cause, self.settings)
         self._is_fatal = self._is_fatal or cause.fatal() or error.code() == KafkaError._FATAL
         # Errors that do not keep the member out of the group, such as one unreachable broker, are only logged.
-        if self._is_fatal or (isinstance(found, TerminalError) and not self.assignment.joined):
-            self._error = found
+        if self._is_fatal or (isinstance(problem, TerminalError) and not self.assignment.joined):
+            self._error = problem
         else:
-            logger.info("Owners of %s: %s", self.settings.group, found.message)
+            logger.info("Owners of %s: %s", self.settings.group, problem.message)
 
     # ------------------------------------------------------------------------------------------- draining
 

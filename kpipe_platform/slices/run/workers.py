@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from kpipe_platform.errors import EngineUnavailableError, KpipeError
-from kpipe_platform.kafka.client.calls import beside
+from kpipe_platform.kafka.client.calls import run_in_thread
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.kafka.transactions.slice import abort_lingering
@@ -153,7 +153,7 @@ class SliceWorkers:
             wait(left)
             close()
 
-        beside(wait_and_close)
+        run_in_thread(wait_and_close)
 
     @contextmanager
     def at_work(self, slice_: Slice, lanes: int = 1) -> Iterator[None]:

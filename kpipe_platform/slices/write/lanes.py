@@ -165,10 +165,13 @@ def _rest(whole: Slice, lane: Slice, settings: SliceSettings) -> Slice:
     committed = [planned.committed for planned in lane.ranges]
     if None in committed:
         # The group is new, and the failed lane may have stored its start offset.
-        places = [(p.range.topic, p.range.partition) for p in lane.ranges]
+        topic_partitions = [(p.range.topic, p.range.partition) for p in lane.ranges]
         with Clients(settings.source) as clients:
-            stored = committed_offsets(clients, whole.group, places)
-        committed = [None if (offset := stored[place]) is None else offset.offset for place in places]
+            stored = committed_offsets(clients, whole.group, topic_partitions)
+        committed = [
+            None if (offset := stored[topic_partition]) is None else offset.offset
+            for topic_partition in topic_partitions
+        ]
     return whole.rest([planned.range.start for planned in lane.ranges], committed)
 
 

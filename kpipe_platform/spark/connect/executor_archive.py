@@ -96,10 +96,10 @@ def write_archive(
     if not path.name.endswith(".tar.gz"):
         msg = f"The archive name {path.name} does not end in .tar.gz."
         raise ConfigError(msg, fix="use a name that ends in .tar.gz, so that Spark can unpack the archive")
-    found = _with_requirements([*TASK_PACKAGES, *packages], {_canonical(name) for name in without})
+    distributions = _with_requirements([*TASK_PACKAGES, *packages], {_canonical(name) for name in without})
     own = _own_files()
     files = dict(own)
-    for each in found.values():
+    for each in distributions.values():
         files.update(_distribution_files(each))
     for name in modules:
         files.update(_module_files(name))
@@ -107,7 +107,7 @@ def write_archive(
         python=_python(),
         machine=f"{platform.system()} {platform.machine()}",
         kpipe=_digest(own),
-        distributions={name: each.version for name, each in sorted(found.items())},
+        distributions={name: each.version for name, each in sorted(distributions.items())},
         modules=tuple(modules),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,24 +158,24 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 def _with_requirements(names: Iterable[str], without: set[str]) -> dict[str, Distribution]:
     """The distributions and their installed requirements, by canonical name."""
-    found: dict[str, Distribution] = {}
+    distributions: dict[str, Distribution] = {}
     waiting = [(name, True) for name in names]
     while waiting:
         name, must = waiting.pop()
         key = _canonical(name)
         # PySpark and py4j come with Spark; kpipe is packed separately.
-        if key in found or key in without or key in ("pyspark", "py4j", "kpipe-platform"):
+        if key in distributions or key in without or key in ("pyspark", "py4j", "kpipe-platform"):
             continue
         try:
-            found[key] = distribution(name)
+            distributions[key] = distribution(name)
         except PackageNotFoundError as error:
             # A requirement for another platform or Python version is neither installed here nor needed there.
             if not must:
                 continue
             msg = f"The package {name} is not installed here, so it cannot be packed."
             raise ConfigError(msg, fix=f"pip install {name}, or omit it") from error
-        waiting += [(each, False) for each in _requirements(found[key])]
-    return found
+        waiting += [(each, False) for each in _requirements(distributions[key])]
+    return distributions
 
 
 def _requirements(of: Distribution) -> Iterator[str]:
@@ -194,9 +194,9 @@ def _distribution_files(of: Distribution) -> Iterator[tuple[str, Path]]:
         # Skip scripts and data outside the packages, whose paths begin with "..".
         if ".." in each.parts or _LEFT_OUT.intersection(each.parts):
             continue
-        place = Path(str(of.locate_file(each)))
-        if place.is_file():
-            yield each.as_posix(), place
+        path = Path(str(of.locate_file(each)))
+        if path.is_file():
+            yield each.as_posix(), path
 
 
 def _module_files(name: str) -> Iterator[tuple[str, Path]]:

@@ -66,11 +66,11 @@ def _import_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _typed(error: BaseException) -> KpipeError:
     text = str(error)
-    found = _MISSING.search(text)
-    if found is None:
+    match = _MISSING.search(text)
+    if match is None:
         msg = f"The executors of the cluster failed: {cause_of(error)}"
         return EngineUnavailableError(msg, fix="see the stderr of the executors on their workers, then start again")
-    module, program, mismatch = found.groups()
+    module, program, mismatch = match.groups()
     if module:
         msg = f"The executors of the cluster lack the Python package {module.split('.')[0]}."
         return EnvironmentSetupError(msg, fix=_PACK, package=module.split(".")[0])

@@ -92,8 +92,8 @@ def map_records(
     mapped = df.mapInArrow(lambda batches: worker(batches), made).persist()
     if notes is not None:
         notes.cached.append(mapped)
-        place = [F.col(f"_kafka.{column}").alias(column) for column in ("topic", "partition", "offset")]
-        notes.faults.append(mapped.where(F.col(NOTE).isNotNull()).select(*place, F.col(NOTE).alias("note")))
+        coordinates = [F.col(f"_kafka.{column}").alias(column) for column in ("topic", "partition", "offset")]
+        notes.faults.append(mapped.where(F.col(NOTE).isNotNull()).select(*coordinates, F.col(NOTE).alias("note")))
     return mapped.where(F.col(NOTE).isNull()).drop(NOTE)
 
 
@@ -152,14 +152,14 @@ def _check_pickles(fn: Callable[..., Any], name: str) -> None:
 
 def _unpicklable(fn: Callable[..., Any], depth: int = 3) -> set[str]:
     """Names of captured objects that cannot be pickled, including those that captured functions capture."""
-    found = set()
+    names = set()
     for name, value in _captured(fn).items():
         try:
             cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
         except Exception:  # noqa: BLE001  # any exception means that it cannot be pickled
             inside = _unpicklable(value, depth - 1) if depth and inspect.isroutine(value) else set()
-            found |= inside or {f"{name!r} ({type(value).__name__})"}
-    return found
+            names |= inside or {f"{name!r} ({type(value).__name__})"}
+    return names
 
 
 def _captured(fn: Callable[..., Any]) -> dict[str, Any]:

@@ -40,7 +40,7 @@ def records_of(rows: pa.RecordBatch | pa.Table, zone: dt.tzinfo | None = None) -
     return records
 
 
-def frame_of(rows: pa.RecordBatch | pa.Table) -> Any:
+def pandas_frame(rows: pa.RecordBatch | pa.Table) -> Any:
     """Convert rows to a pandas.DataFrame without changing any value.
 
     An integer column with nulls becomes a nullable integer such as ``Int64``: pandas would use floats, which change

@@ -84,17 +84,17 @@ def expect_all(df: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     grave = [rule for rule in rules if rule.action != "warn"]
     names = F.array_compact(F.array(*[F.when(failing[r.name], F.lit(r.name)) for r in rules]))
     # Persisted, because it is read twice below and a condition may be nondeterministic.
-    looked = df.withColumn(_FAILED, names).persist()
+    checked = df.withColumn(_FAILED, names).persist()
     set_aside = reduce(Column.__or__, [F.array_contains(_FAILED, r.name) for r in grave], F.lit(False))
     notes = current_notes()
     if notes is not None:
         notes.rules.update(rule.name for rule in rules)
-        notes.cached.append(looked)
-        notes.counts.append(_counts(looked, rules))
+        notes.cached.append(checked)
+        notes.counts.append(_counts(checked, rules))
         if grave:
-            place = [F.col(f"_kafka.{name}").alias(name) for name in ("topic", "partition", "offset")]
-            notes.faults.append(looked.where(set_aside).select(*place, _note(rules).alias("note")))
-    return looked.where(~set_aside).drop(_FAILED)
+            coordinates = [F.col(f"_kafka.{name}").alias(name) for name in ("topic", "partition", "offset")]
+            notes.faults.append(checked.where(set_aside).select(*coordinates, _note(rules).alias("note")))
+    return checked.where(~set_aside).drop(_FAILED)
 
 
 def _check(df: DataFrame, rules: Sequence[Rule]) -> None:
@@ -166,9 +166,9 @@ def _shown(rule: Rule) -> str:
     return rule.name if "Origin(" in text else f"{rule.name} ({text})"
 
 
-def _counts(looked: DataFrame, rules: Sequence[Rule]) -> DataFrame:
+def _counts(checked: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     """One row per rule with the JSON of its ``RuleCount``, from a single aggregation."""
-    found = looked.agg(
+    aggregated = checked.agg(
         F.count(F.lit(1)).alias("checked"),
         *[F.count(F.when(F.array_contains(_FAILED, r.name), 1)).alias(f"failed_{i}") for i, r in enumerate(rules)],
     )
@@ -183,4 +183,4 @@ def _counts(looked: DataFrame, rules: Sequence[Rule]) -> DataFrame:
         )
         for i, rule in enumerate(rules)
     ]
-    return found.select(F.explode(F.array(*each)).alias("note"))
+    return aggregated.select(F.explode(F.array(*each)).alias("note"))

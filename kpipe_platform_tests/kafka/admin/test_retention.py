@@ -17,7 +17,7 @@ AGED = OldestRecord(10, NOW - 100_000, "create_time", 1000.0)
 
 
 def loss(retention: TopicRetention, **changes: Any) -> Any:
-    facts: dict[str, Any] = {"offset": 10, "marks": Watermarks(0, 110), "oldest": AGED, "now_ms": NOW}
+    facts: dict[str, Any] = {"offset": 10, "watermarks": Watermarks(0, 110), "oldest": AGED, "now_ms": NOW}
     return time_to_loss(retention, **{**facts, **changes})
 
 
@@ -46,7 +46,7 @@ def test_seconds(retention: TopicRetention, changes: dict[str, Any], seconds: fl
 
 
 def test_lost_already() -> None:
-    found = loss(TopicRetention(), marks=Watermarks(50, 110))
+    found = loss(TopicRetention(), watermarks=Watermarks(50, 110))
     assert (found.seconds, found.lost) == (0.0, 40)
     assert found.why == "offsets [10, 50) were deleted before they were read"
 
