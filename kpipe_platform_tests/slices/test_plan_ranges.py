@@ -146,13 +146,13 @@ def test_the_backlog_is_what_waits_behind_the_range() -> None:
             facts(None, last_materialization=LastMaterialization(77, "id-1", "old.a")),
             policy(),
             OffsetsVanishedError,
-            ["offset 77 by group old.a", "renamed", "--to 77 --new-group"],
+            ["offset 77 of group old.a", "renamed", "--to 77 --new-group"],
         ),
         (
             facts(None, last_materialization=replace(LEFT, topic_id="id-0")),
             policy(),
             TopicRecreatedError,
-            ["up to offset 77", "id-0"],
+            ["ended at offset 77", "id-0"],
         ),
         (
             facts(None, log_end=100, last_materialization=replace(LEFT, end=101)),
@@ -170,7 +170,7 @@ def test_the_backlog_is_what_waits_behind_the_range() -> None:
             facts(None, last_materialization=OF_ANOTHER_TOPIC),
             policy(),
             TopicRecreatedError,
-            ["up to offset 77", "id-0"],
+            ["ended at offset 77", "id-0"],
         ),
     ],
 )
@@ -232,7 +232,7 @@ def stage(orders: DataFrame) -> DataFrame:
 
 def test_a_part_of_a_key_with_a_dot_would_share_a_group() -> None:
     source = KafkaSource(connection=KafkaConnection(bootstrap_servers="127.0.0.1:1"))
-    with pytest.raises(ConfigError, match=r"key=\['a', 'b', 'c'\], has the same consumer group"):
+    with pytest.raises(ConfigError, match=r"key=\['a', 'b', 'c'\] has the same consumer group"):
         source.group(dg.AssetKey(["a.b", "c"]))
     assert source.group(dg.AssetKey(["a", "b", "c"])) == "kpipe.a.b.c"
 
