@@ -196,7 +196,10 @@ def test_a_timestamp_beyond_any_calendar_is_kept_as_a_number(timestamp_ms: int) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": "kpipe.dead_letter/2"}, "has schema 'kpipe.dead_letter/2'; this version reads 'kpipe.dead_letter/1'"),
+        (
+            {"schema": "kpipe.dead_letter/2"},
+            "has schema 'kpipe.dead_letter/2'; this version reads 'kpipe.dead_letter/1'",
+        ),
         ({"asset": None}, None),
         ({"fault": {}}, "invalid or missing part: KeyError 'component'"),
         ({"dead_lettered_at": "yesterday"}, "invalid or missing part: ValueError"),
