@@ -14,7 +14,7 @@ from kpipe_platform.kafka.admin.groups import CommittedOffset, committed_offsets
 from kpipe_platform.kafka.admin.retention import TimeToLoss, TopicRetention, time_to_loss, topic_retention
 from kpipe_platform.kafka.admin.topics import describe_topics
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, Watermarks, read_watermarks
 from kpipe_platform.kafka.read.samples import SAMPLE_RECORDS, OldestRecord, oldest_records
 from kpipe_platform.resources.source import KafkaSource
 
@@ -60,7 +60,7 @@ class PartitionObservation:
     """The observed state of one partition of a topic.
 
     Args:
-        marks: Log start and log end at the source's isolation.
+        watermarks: Log start and log end at the source's isolation.
         topic_id: Id of the topic.
         retention: The topic's retention settings.
         per_s: Offsets per second since the last observation; None if there is none, or if it is of a topic that was
@@ -69,7 +69,7 @@ class PartitionObservation:
         groups: The known groups that read the topic.
     """
 
-    marks: Watermarks
+    watermarks: Watermarks
     topic_id: str
     retention: TopicRetention
     per_s: float | None
@@ -78,7 +78,7 @@ class PartitionObservation:
 
     def tags(self) -> dict[str, str]:
         """Return the data version tag: the log end. Downstream assets of the partition become stale when it moves."""
-        return {DATA_VERSION: str(self.marks.end)}
+        return {DATA_VERSION: str(self.watermarks.end)}
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of the observation.
@@ -90,9 +90,9 @@ class PartitionObservation:
             topic's settings and id.
         """
         found: dict[str, Any] = {
-            keys.LOG_START: dg.MetadataValue.int(self.marks.log_start),
-            keys.LOG_END: dg.MetadataValue.int(self.marks.end),
-            keys.OFFSET_COUNT: dg.MetadataValue.int(self.marks.end - self.marks.log_start),
+            keys.LOG_START: dg.MetadataValue.int(self.watermarks.log_start),
+            keys.LOG_END: dg.MetadataValue.int(self.watermarks.end),
+            keys.OFFSET_COUNT: dg.MetadataValue.int(self.watermarks.end - self.watermarks.log_start),
             keys.OFFSETS_PER_S: _number(self.per_s),
             keys.SINCE_S: _number(self.since_s),
         }
@@ -178,16 +178,16 @@ def observe_topic(
         retention = topic_retention(clients, topic)
         # Offsets are read before the log ends, so that a lag is never negative.
         committed = {group: committed_offsets(clients, group, wanted) for group in groups}
-        marks = watermarks(clients, wanted, source.isolation)
+        watermarks = read_watermarks(clients, wanted, source.isolation)
         now_s = clock()
         oldest = {
-            group: _oldest(clients, source.isolation, group, retention, marks, offsets)
+            group: _oldest(clients, source.isolation, group, retention, watermarks, offsets)
             for group, offsets in committed.items()
         }
     before = earlier()
     found = {}
     for partition in wanted:
-        mark = marks[partition]
+        mark = watermarks[partition]
         last = before.get(partition[1])
         since_s, per_s = _growth(last, mark.end, described.topic_id, now_s)
         standings = tuple(
@@ -211,15 +211,15 @@ def _oldest(
     isolation: str,
     group: str,
     retention: TopicRetention,
-    marks: Mapping[Partition, Watermarks],
+    watermarks: Mapping[Partition, Watermarks],
     offsets: Mapping[Partition, CommittedOffset | None],
 ) -> dict[Partition, OldestRecord | None]:
     if retention.is_off:
         return {}
     ranges = [
-        OffsetRange(topic, number, stored.offset, marks[topic, number].end)
+        OffsetRange(topic, number, stored.offset, watermarks[topic, number].end)
         for (topic, number), stored in offsets.items()
-        if stored is not None and marks[topic, number].log_start <= stored.offset < marks[topic, number].end
+        if stored is not None and watermarks[topic, number].log_start <= stored.offset < watermarks[topic, number].end
     ]
     sample = 1 if retention.retention_bytes is None else SAMPLE_RECORDS
     return oldest_records(clients, group, ranges, isolation, sample=sample)
@@ -237,7 +237,7 @@ def _standing(
     if stored is None:
         return GroupStanding(group, None, None, None)
     loss = time_to_loss(
-        retention, offset=stored.offset, marks=mark, oldest=oldest, now_ms=int(now_s * 1000), recent_per_s=per_s
+        retention, offset=stored.offset, watermarks=mark, oldest=oldest, now_ms=int(now_s * 1000), recent_per_s=per_s
     )
     return GroupStanding(group, stored.offset, max(mark.end - stored.offset, 0), loss)
 

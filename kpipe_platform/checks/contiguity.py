@@ -175,7 +175,7 @@ def _drift(scope: Scope, standing: Waiting, newest: Taken) -> str:
             f"is {standing.topic_id}, and was {newest.topic_id}. Say where to begin in the new topic: "
             f"{cli} earliest{new}; then materialise the partition"
         )
-    back = f"go back to Dagster's: {cli} {max(newest.end, standing.marks.log_start)}{new}"
+    back = f"go back to Dagster's: {cli} {max(newest.end, standing.watermarks.log_start)}{new}"
     if standing.committed is None:
         return (
             f"group {group} has no offset for {where}, and Dagster's last materialisation ended at {newest.end}: the "

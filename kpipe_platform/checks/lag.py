@@ -109,7 +109,7 @@ def _finding(
         text=text,
         numbers={
             keys.COMMITTED: None if standing.committed is None else standing.committed.offset,
-            keys.LOG_END: standing.marks.end,
+            keys.LOG_END: standing.watermarks.end,
             keys.LAG: lag,
             keys.OLDEST_OFFSET: None if oldest is None else oldest.offset,
             keys.OLDEST_AGE_S: None if age_s is None else round(age_s, 3),

@@ -76,7 +76,7 @@ def retention_check(
                     loss = time_to_loss(
                         retention,
                         offset=standing.offset,
-                        marks=standing.marks,
+                        watermarks=standing.watermarks,
                         oldest=oldest.get((topic, standing.partition)),
                         now_ms=now_ms,
                     )
@@ -111,7 +111,7 @@ def _finding(standing: Waiting, loss: TimeToLoss, retention: str, least_s: float
         text=text,
         numbers={
             keys.COMMITTED: None if standing.committed is None else standing.committed.offset,
-            keys.LOG_START: standing.marks.log_start,
+            keys.LOG_START: standing.watermarks.log_start,
             keys.LAG: standing.lag,
             keys.OFFSETS_LOST: loss.lost,
             keys.TIME_TO_LOSS_S: loss.shown(),

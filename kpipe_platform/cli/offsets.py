@@ -54,13 +54,13 @@ class _Standing:
 
     Args:
         partition: Kafka partition.
-        marks: Log start and last stable offset.
+        watermarks: Log start and last stable offset.
         log_end: Log end, including open transactions.
         committed: The group's offset; None if it has none.
     """
 
     partition: int
-    marks: Watermarks
+    watermarks: Watermarks
     log_end: int
     committed: CommittedOffset | None
 
@@ -142,7 +142,10 @@ def set_(
         targets = _targets(clients, topic, standings, to)
         print_table(
             ("partition", "log start", "end", "before", "after"),
-            [(s.partition, s.marks.log_start, s.marks.end, s.offset, targets[s.partition]) for s in standings],
+            [
+                (s.partition, s.watermarks.log_start, s.watermarks.end, s.offset, targets[s.partition])
+                for s in standings
+            ],
         )
         if not yes:
             typer.confirm(f"Move the offsets of group {group} so?", abort=True, err=True)
@@ -184,26 +187,26 @@ def _group_and_topic(group: str | None, topic: str | None, asset: str | None) ->
 
 def _standings(clients: Clients, group: str, topic: str, numbers: Iterable[int]) -> list[_Standing]:
     from kpipe_platform.kafka.admin.groups import committed_offsets
-    from kpipe_platform.kafka.model.offsets import watermarks
+    from kpipe_platform.kafka.model.offsets import read_watermarks
 
     wanted = [(topic, number) for number in numbers]
     # Read the offsets before the log ends, as a plan does, so that a log end is never older than an offset.
     committed = committed_offsets(clients, group, wanted)
-    stable = watermarks(clients, wanted, "read_committed")
-    written = watermarks(clients, wanted, "read_uncommitted")
+    stable = read_watermarks(clients, wanted, "read_committed")
+    written = read_watermarks(clients, wanted, "read_uncommitted")
     return [_Standing(p[1], stable[p], max(written[p].end, stable[p].end), committed.get(p)) for p in wanted]
 
 
 def _row(standing: _Standing, topic_id: str) -> dict[str, Any]:
-    offset, marks = standing.offset, standing.marks
+    offset, watermarks = standing.offset, standing.watermarks
     stored = standing.committed.metadata if standing.committed is not None else None
     return {
         "partition": standing.partition,
-        "log_start": marks.log_start,
+        "log_start": watermarks.log_start,
         "committed": offset,
-        "end": marks.end,
-        "lag": max(marks.end - (marks.log_start if offset is None else offset), 0),
-        "held_by_open_transactions": standing.log_end - marks.end,
+        "end": watermarks.end,
+        "lag": max(watermarks.end - (watermarks.log_start if offset is None else offset), 0),
+        "held_by_open_transactions": standing.log_end - watermarks.end,
         "topic_id_matches": None if stored is None else stored.topic_id == topic_id,
         "run_id": None if stored is None else stored.run_id,
         "slice_id": None if stored is None else stored.slice_id,
@@ -252,9 +255,9 @@ def _targets(clients: Clients, topic: str, standings: list[_Standing], to: str) 
         ConfigError: ``to`` has none of the supported forms, or is outside of a partition's log.
     """
     if to == "earliest":
-        return {s.partition: s.marks.log_start for s in standings}
+        return {s.partition: s.watermarks.log_start for s in standings}
     if to == "latest":
-        return {s.partition: s.marks.end for s in standings}
+        return {s.partition: s.watermarks.end for s in standings}
     if to.isdecimal():
         for standing in standings:
             _check_bounds(topic, standing, int(to))
@@ -265,7 +268,7 @@ def _targets(clients: Clients, topic: str, standings: list[_Standing], to: str) 
     when = parse_time(to, "--to", or_else="earliest, latest, an offset")
     found = offsets_at(clients, partitions, when, "read_committed")
     # A partition without a record at or after that time moves to its end.
-    return {s.partition: _or(found[(topic, s.partition)], s.marks.end) for s in standings}
+    return {s.partition: _or(found[(topic, s.partition)], s.watermarks.end) for s in standings}
 
 
 def _or(offset: int | None, otherwise: int) -> int:
@@ -273,9 +276,9 @@ def _or(offset: int | None, otherwise: int) -> int:
 
 
 def _check_bounds(topic: str, standing: _Standing, offset: int) -> None:
-    where, marks = f"{topic}/{standing.partition}", standing.marks
-    if offset < marks.log_start:
-        msg = f"offset {offset} of {where} was deleted: the log begins at {marks.log_start}"
+    where, watermarks = f"{topic}/{standing.partition}", standing.watermarks
+    if offset < watermarks.log_start:
+        msg = f"offset {offset} of {where} was deleted: the log begins at {watermarks.log_start}"
         raise ConfigError(msg, fix=f"accept that: --partition {standing.partition} --to earliest", topic=topic)
     if offset > standing.log_end:
         msg = f"{where} has no offset {offset}: the log ends at {standing.log_end}"
@@ -292,14 +295,14 @@ def _as_slice(group: str, topic: str, topic_id: str, standings: list[_Standing],
     for standing in standings:
         offset = targets[standing.partition]
         here = OffsetRange(topic, standing.partition, offset, offset)
-        marks = standing.marks
+        watermarks = standing.watermarks
         stored = standing.committed.metadata if standing.committed else None
         ranges.append(
             PlannedRange(
                 here,
                 topic_id,
-                marks.log_start,
-                marks.end,
+                watermarks.log_start,
+                watermarks.end,
                 standing.offset,
                 # Metadata of a deleted topic with the same name does not apply.
                 partitions=stored.partitions if stored is not None and stored.topic_id == topic_id else None,

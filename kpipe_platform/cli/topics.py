@@ -135,7 +135,7 @@ def _described(clients: Clients, name: str) -> dict[str, Any]:
 
     from kpipe_platform.kafka.admin.topics import missing_topic
     from kpipe_platform.kafka.client.calls import ask
-    from kpipe_platform.kafka.model.offsets import watermarks
+    from kpipe_platform.kafka.model.offsets import read_watermarks
 
     settings = clients.settings
     admin, timeout_s = clients.admin(), settings.request_timeout_s
@@ -156,8 +156,8 @@ def _described(clients: Clients, name: str) -> dict[str, Any]:
         topic=name,
     )
     wanted = [(name, partition.id) for partition in topic.partitions]
-    stable = watermarks(clients, wanted, "read_committed")
-    written = watermarks(clients, wanted, "read_uncommitted")
+    stable = read_watermarks(clients, wanted, "read_committed")
+    written = read_watermarks(clients, wanted, "read_uncommitted")
     return {
         "name": name,
         "topic_id": str(topic.topic_id),

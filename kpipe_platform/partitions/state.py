@@ -213,8 +213,8 @@ def _state(
         in_flight=tuple(dict.fromkeys(runs)),
         highest_completed=committed - 1 if committed else None,
         committed=committed,
-        log_start=waiting.marks.log_start,
-        end=waiting.marks.end,
+        log_start=waiting.watermarks.log_start,
+        end=waiting.watermarks.end,
         lag=waiting.lag,
         oldest_unprocessed_age_s=age_s,
     )

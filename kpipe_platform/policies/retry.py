@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.policies.bounds import is_count, is_positive
-from kpipe_platform.policies.faults import bounded, qualified_name
+from kpipe_platform.policies.faults import qualified_name, truncate
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Attempt:
         message = getattr(error, "cause", None) or getattr(error, "message", None)
         text = message if isinstance(message, str) else str(error)
         name = getattr(error, "exception_type", None) or qualified_name(type(error))
-        return cls(number, at_ms, delay_s, name, bounded(text, MAX_ATTEMPT_MESSAGE_CHARS))
+        return cls(number, at_ms, delay_s, name, truncate(text, MAX_ATTEMPT_MESSAGE_CHARS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ def test_by_size(make_orders: Callable[..., Orders], run_check: RunCheck, move: 
     found = run_check(orders, orders.asset(), check_of(orders, 200))
     assert not found.passed
     assert numbers(found)["time_to_loss_s"] == pytest.approx(100, rel=0.2)
-    assert "about 1004 bytes an offset" in found.description
+    assert "about 1004 bytes per offset" in found.description
     move(orders.group, orders.source, 90)
     assert numbers(run_check(orders, orders.asset(), check_of(orders, 50)))["time_to_loss_s"] > 150
 

@@ -122,7 +122,7 @@ def assert_only_for_this_user(state: Path, token: Path, remote: str) -> None:
         answer = subprocess.run(
             [sys.executable, "-c", STRANGER, remote], env=environment, capture_output=True, text=True, timeout=100
         )
-        assert "asks for a token that this process does not have" in answer.stdout, answer.stderr
+        assert "requires a token that this process does not have" in answer.stdout, answer.stderr
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def test_a_server_that_crashed_can_be_started_again(tmp_path: Path) -> None:
         identity.send(signal.SIGKILL)
         _, errors = process.communicate(timeout=90)
     assert process.returncode == 1
-    assert "ended by itself" in errors
+    assert "exited before it was ready" in errors
     assert identity.wait(10)
     assert is_free(port)
     assert status()["state"] == "stopped"

@@ -623,12 +623,12 @@ class TestPartitions:
         orders = make_orders(target={"partitions": 2, "config": {"retention.ms": "-1"}})
         orders.send(order(1))
         wrong = TopicSpec(4, config={"retention.ms": "1000", "cleanup.policy": "delete", "retention.mss": "1"})
-        with pytest.raises(ConfigError, match="is not as its TopicSpec says") as caught:
+        with pytest.raises(ConfigError, match="does not match its TopicSpec") as caught:
             run(wrong)
         for says in (
             "it has 2 partition(s), not 4",
             "retention.ms is '-1', not '1000'",
-            "topics have no setting 'retention.mss'",
+            "there is no topic setting 'retention.mss'",
         ):
             assert says in str(caught.value)
         assert "cleanup.policy" not in str(caught.value)

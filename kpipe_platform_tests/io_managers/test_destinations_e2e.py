@@ -464,7 +464,7 @@ def test_exactly_once_needs_one_cluster(orders: Orders, kafka_broker: EmbeddedBr
         dead_letter=orders.manager.dead_letter,
         spark=orders.manager.spark,
     )
-    with pytest.raises(ConfigError, match="one cluster and one connection"):
+    with pytest.raises(ConfigError, match="needs the same connection for source and destination"):
         orders.run(orders.asset(), manager=manager)
 
 

@@ -106,7 +106,7 @@ def take_two(orders: Orders, child: subprocess.Popen[bytes], folder: Path) -> No
     """Two slices, the second one out of the wait."""
 
     def slices_done() -> int:
-        return (folder / "stderr").read_text().count("slice done")
+        return (folder / "stderr").read_text().count("slice committed")
 
     for number in range(2):
         orders.send(order(number))

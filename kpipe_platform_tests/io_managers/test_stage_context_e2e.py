@@ -101,7 +101,7 @@ def test_what_dagster_cannot_store_fails_before_the_commit(orders: Orders) -> No
         return orders
 
     orders.send(order(1))
-    with pytest.raises(StageFailedError, match="on no rows at all alike"):
+    with pytest.raises(StageFailedError, match="in the same way without any rows"):
         orders.run(orders.asset(stage))
     assert orders.committed() is None
 

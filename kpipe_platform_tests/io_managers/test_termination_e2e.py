@@ -123,9 +123,7 @@ def test_while_it_waits_to_try_again(orders: Orders, caplog: pytest.LogCaptureFi
     again = FaultPolicies(FaultAction.DEAD_LETTER, stage=FaultPolicy(retry=RecordRetryPolicy(delay_s=60)))
     orders.send(order(0))
     with (
-        terminated(
-            lambda: wait_until(lambda: "is made again in" in caplog.text, "a failure", 120), signal.SIGTERM
-        ) as at,
+        terminated(lambda: wait_until(lambda: "retrying in" in caplog.text, "a failure", 120), signal.SIGTERM) as at,
         pytest.raises(INTERRUPTED),
     ):
         orders.run(orders.asset(stage, on_fault=again))

@@ -114,14 +114,14 @@ def _with_earlier(
     # One query for all partitions of a new group, most of which were never materialized.
     known = None if growth is None else instance.get_materialized_partitions(target.key)
 
-    def earlier(f: PartitionFacts) -> PartitionFacts:
+    def last_materialization(f: PartitionFacts) -> PartitionFacts:
         if f.committed is not None or (known is not None and str(f.partition) not in known):
             return f
         keys = None if growth is None else (str(f.partition),)
         step = Step(target.key, target.group, "", "", 1, keys, instance)
-        return replace(f, earlier=step.earlier((f.topic, f.partition)))
+        return replace(f, last_materialization=step.earlier((f.topic, f.partition)))
 
-    return [earlier(f) for f in view.facts]
+    return [last_materialization(f) for f in view.facts]
 
 
 def _planned(facts: Sequence[PartitionFacts], policy: PlanPolicy) -> tuple[tuple[PlannedRange, ...], KpipeError | None]:

@@ -140,5 +140,5 @@ def test_what_the_source_owns_is_logged(
 
     wait_until(assigned, "both partitions are assigned")
     assert [(e["event"], e["partition"], e["asset"], e["reason"]) for e in logged(caplog)] == [
-        ("assigned", number, "enriched", "given by the coordinator") for number in (0, 1)
+        ("assigned", number, "enriched", "assigned by the coordinator") for number in (0, 1)
     ]
