@@ -105,8 +105,8 @@ def show_comparison(comparisons: Sequence[Comparison], console: Console) -> None
     table = Table("figure", "baseline", "now", "better", "verdict", title="Ratios beside the baseline, min to max")
     for each in comparisons:
         better = (each.before or each.now or {})["better"]
-        colour = "red" if each.fails else "green"
-        table.add_row(each.key, _span(each.before), _span(each.now), better, f"[{colour}]{each.verdict}[/{colour}]")
+        color = "red" if each.fails else "green"
+        table.add_row(each.key, _span(each.before), _span(each.now), better, f"[{color}]{each.verdict}[/{color}]")
     console.print(table)
     failed = [each.key for each in comparisons if each.fails]
     if failed:

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.cold``: one materialisation in a process of its own, for the case ``warm_cold``."""
+"""``python -m benchmarks.cold``: one materialization in a process of its own, for the case ``warm_cold``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from benchmarks.work import JsonEnrich
 
 
 def main() -> None:
-    """Materialise, and print when it was done and what was told of it."""
+    """Materialize, and print when it was done and what was told of it."""
     servers, source, count, tag, out, letters = sys.argv[1:]
     work = JsonEnrich(servers, source, Orders(int(count)))
-    found = Kpipe("cold", work, kp.SparkEngine()).materialise(Topics(tag, out, letters))
+    found = Kpipe("cold", work, kp.SparkEngine()).materialize(Topics(tag, out, letters))
     print(json.dumps({"finished": time.time(), "told": told_by(found)}))
 
 

@@ -55,7 +55,7 @@ class Following:
         kpipe = Kpipe(self.name, work, self._engine, linger_s=_LINGER_S)
         topics = kpipe.make_topics(turn)
         with _reading(self._servers, topics.out) as seen, ThreadPoolExecutor(1) as pool:
-            running = pool.submit(kpipe.materialise, topics)
+            running = pool.submit(kpipe.materialize, topics)
             sent = self._send(source, seen, lambda: running.done() and running.result())
             found = running.result(_DEADLINE_S)
             _await(lambda: len(seen) == self._orders.count - self._orders.bad, time.monotonic() + _LINGER_S)

@@ -1,4 +1,4 @@
-"""kpipe as a contestant: a ``@kafka_asset``, materialised in-process over a whole topic."""
+"""kpipe as a contestant: a ``@kafka_asset``, materialized in-process over a whole topic."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Kpipe:
         topics = self.make_topics(turn)
         with PeakMemory() if self._memory else nullcontext() as memory:
             elapsed = stopwatch()
-            found = self.materialise(topics)
+            found = self.materialize(topics)
             seconds = elapsed()
         steps: dict[str, float] = {}
         if len(found) == 1:
@@ -98,8 +98,8 @@ class Kpipe:
         create_topic(work.bootstrap_servers, made.letters, config=TOPIC)
         return made
 
-    def materialise(self, topics: Topics) -> list[Mapping[str, Any]]:
-        """The run, or the runs; returns the metadata of each materialisation."""
+    def materialize(self, topics: Topics) -> list[Mapping[str, Any]]:
+        """The run, or the runs; returns the metadata of each materialization."""
         source, asset = self._assets(topics.out)
         found: list[Mapping[str, Any]] = []
         with dg.DagsterInstance.ephemeral() as instance:
@@ -170,12 +170,12 @@ class Kpipe:
         return problems
 
 
-def told_by(materialisations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The counts of the materialisations, together."""
-    return {name: sum(int(each[name].value) for each in materialisations) for name in _COUNTS}
+def told_by(materializations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """The counts of the materializations, together."""
+    return {name: sum(int(each[name].value) for each in materializations) for name in _COUNTS}
 
 
 def steps_of(metadata: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds by step of one materialisation, all its slices together."""
+    """Seconds by step of one materialization, all its slices together."""
     rows = {record.data["step"]: record.data["seconds"] for record in metadata["steps"].records}
     return {step: float(rows[step]) for step in _STEPS}

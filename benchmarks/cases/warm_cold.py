@@ -43,7 +43,7 @@ class WarmCold:
 
 
 class Cold:
-    """A new Python process, which imports, starts Spark and materialises.
+    """A new Python process, which imports, starts Spark and materializes.
 
     The time is from before its start to when it has its result; ending Spark is not in it.
 

@@ -61,7 +61,7 @@ def run(
 def seed() -> None:
     """Fill the topics of the flights platform at KAFKA_BOOTSTRAP_SERVERS, unless they are filled.
 
-    Where DAGSTER_HOME names a Dagster instance, planes and airlines are materialised in it too, once: so any partition
+    Where DAGSTER_HOME names a Dagster instance, planes and airlines are materialized in it too, once: so any partition
     can be launched at once.
     """
     from examples.flights.workspace import quiet_stderr, working_folder
@@ -86,9 +86,9 @@ def _seed(console: Console, folder: Path) -> None:
     with steps.step("Writing flights to Kafka", total=len(flights)) as step:
         step.at(seed_topics(ConnectionSettings(bootstrap_servers=servers), flights, step.at).written)
     if os.environ.get("DAGSTER_HOME"):
-        from examples.flights.reference import materialise_reference
+        from examples.flights.reference import materialize_reference
 
-        materialise_reference(steps, folder)
+        materialize_reference(steps, folder)
 
 
 @contextmanager

@@ -15,8 +15,8 @@ from kpipe_platform.demo.platform import SPARK_REMOTE, resources
 DAGSTER_HOME = "DAGSTER_HOME"
 
 
-def materialise_reference(steps: Steps, folder: Path, environment: Mapping[str, str] = os.environ) -> bool:
-    """Materialise planes and airlines where their tables are missing.
+def materialize_reference(steps: Steps, folder: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Materialize planes and airlines where their tables are missing.
 
     Args:
         steps: Shows what is happening.
@@ -36,7 +36,7 @@ def materialise_reference(steps: Steps, folder: Path, environment: Mapping[str, 
     with (
         dagster_instance(Path(environment[DAGSTER_HOME])) as instance,
         spark_running(steps, platform["spark"]),
-        steps.step("Materialising planes and airlines"),
+        steps.step("Materializing planes and airlines"),
     ):
-        Work(platform, instance).materialise(planes, airlines)
+        Work(platform, instance).materialize(planes, airlines)
     return True

@@ -36,14 +36,14 @@ class RunResult:
         figures: What was counted.
         problems: What is not as it must be; empty when all is well.
         steps: The steps with their times.
-        materialisations: How many there were.
+        materializations: How many there were.
         seconds: The whole run, stopping of services left out.
     """
 
     figures: Figures
     problems: Sequence[str]
     steps: Sequence[StepDone]
-    materialisations: int
+    materializations: int
     seconds: float
 
 
@@ -76,7 +76,7 @@ def run(steps: Steps, folder: Path, *, keep: bool = False, limit: int | None = N
         )
         with spark_running(steps, platform["spark"]), _instance(folder, keep=keep) as instance:
             work = Work(platform, instance)
-            _materialise(steps, work, connection, len(flights))
+            _materialize(steps, work, connection, len(flights))
         figures = _count(steps, connection, platform, len(flights))
     finally:
         broker.stop()
@@ -85,7 +85,7 @@ def run(steps: Steps, folder: Path, *, keep: bool = False, limit: int | None = N
         figures,
         figures.problems(records=len(flights), dead_letters=departed_not),
         list(steps.done),
-        work.materialisations,
+        work.materializations,
         time.monotonic() - began,
     )
 
@@ -107,14 +107,14 @@ def check_machine(steps: Steps) -> None:
             step.say(finding.detail)
 
 
-def _materialise(steps: Steps, work: Work, connection: ConnectionSettings, flights: int) -> None:
-    with steps.step("Materialising planes and airlines"):
-        work.materialise(planes, airlines)
-    with steps.step("Materialising flights_enriched", total=flights) as step:
+def _materialize(steps: Steps, work: Work, connection: ConnectionSettings, flights: int) -> None:
+    with steps.step("Materializing planes and airlines"):
+        work.materialize(planes, airlines)
+    with steps.step("Materializing flights_enriched", total=flights) as step:
         work.enrich(step)
         await_settled(connection, [ENRICHED, DEAD_LETTERS])
-    with steps.step("Materialising carrier_delays", total=flights) as step:
-        work.summarise_delays(step)
+    with steps.step("Materializing carrier_delays", total=flights) as step:
+        work.summarize_delays(step)
 
 
 def _count(steps: Steps, connection: ConnectionSettings, platform: dict[str, Any], flights: int) -> Figures:

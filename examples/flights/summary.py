@@ -25,7 +25,7 @@ def summary(result: RunResult) -> RenderableType:
         f"{count:,} dead letters: {kind.replace('_', ' ')} {field or ''}".rstrip()
         for (kind, field), count in sorted(result.figures.reasons.items(), key=lambda item: -item[1])
     ]
-    lines = [f"{result.materialisations} materialisations", *reasons]
+    lines = [f"{result.materializations} materializations", *reasons]
     return Group(table, *(Text(line) for line in lines))
 
 

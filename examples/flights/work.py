@@ -1,4 +1,4 @@
-"""Materialising the platform's assets in this process, slice after slice."""
+"""Materializing the platform's assets in this process, slice after slice."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def dagster_instance(home: Path) -> dg.DagsterInstance:
 
 
 class Work:
-    """Materialises assets.
+    """Materializes assets.
 
     Args:
         resources: The platform's resources.
         instance: Where Dagster keeps its records.
 
     Attributes:
-        materialisations: How many there were.
+        materializations: How many there were.
     """
 
     def __init__(self, resources: Mapping[str, Any], instance: dg.DagsterInstance) -> None:
         self._resources = dict(resources)
         self._instance = instance
-        self.materialisations = 0
+        self.materializations = 0
 
-    def materialise(self, *assets: dg.AssetsDefinition, partition: str | None = None) -> dict[str, Any]:
-        """Materialise assets in one run.
+    def materialize(self, *assets: dg.AssetsDefinition, partition: str | None = None) -> dict[str, Any]:
+        """Materialize assets in one run.
 
         Returns:
             The metadata of the last of them.
@@ -70,7 +70,7 @@ class Work:
                 raise
             raise known from error
         events = result.get_asset_materialization_events()
-        self.materialisations += len(events)
+        self.materializations += len(events)
         return {name: value.value for name, value in events[-1].materialization.metadata.items()}
 
     def enrich(self, step: Step) -> None:
@@ -79,15 +79,15 @@ class Work:
         while behind:
             for partition in list(behind):
                 step.say(f"partition {partition}")
-                metadata = self.materialise(flights_enriched, partition=partition)
+                metadata = self.materialize(flights_enriched, partition=partition)
                 step.add(metadata["records_read"])
                 if metadata["lag"] == 0:
                     behind.remove(partition)
 
-    def summarise_delays(self, step: Step) -> None:
+    def summarize_delays(self, step: Step) -> None:
         """Take slices of the enriched flights until caught up; their topic must have settled before."""
         while True:
-            metadata = self.materialise(carrier_delays)
+            metadata = self.materialize(carrier_delays)
             step.add(metadata["records_read"])
             if metadata["lag"] == 0:
                 return

@@ -8,7 +8,7 @@ from kpipe_platform.cli.output import print_line
 
 __all__ = ["print_status", "print_table"]
 
-_COLOURS = {"running": "green", "starting": "yellow", "degraded": "yellow", "crashed": "red"}
+_COLORS = {"running": "green", "starting": "yellow", "degraded": "yellow", "crashed": "red"}
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
@@ -22,7 +22,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def print_status(state: str, facts: Iterable[tuple[str, str | None]]) -> None:
-    """Print the state of a service in its colour, and what else is known of it under that."""
+    """Print the state of a service in its color, and what else is known of it under that."""
     # Imported here because only the status of a service needs rich.
     from rich.console import Console
     from rich.table import Table
@@ -31,7 +31,7 @@ def print_status(state: str, facts: Iterable[tuple[str, str | None]]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    table.add_row("state", Text(state, style=_COLOURS.get(state, "")))
+    table.add_row("state", Text(state, style=_COLORS.get(state, "")))
     for name, value in facts:
         table.add_row(name, value)
     Console().print(table)

@@ -71,7 +71,7 @@ class ParquetTableIOManager(dg.ConfigurableIOManager):
         path = self.path(asset_key)
         if not self.exists(asset_key):
             msg = f"there is no table of asset {asset_key.to_user_string()} in {path}"
-            raise ConfigError(msg, fix=f"materialise {asset_key.to_user_string()} first", asset=asset_key.path)
+            raise ConfigError(msg, fix=f"materialize {asset_key.to_user_string()} first", asset=asset_key.path)
         frame: DataFrame = self.spark.spark_session.read.parquet(str(path))
         return frame
 

@@ -70,7 +70,7 @@ class ProcessIdentity:
         except ProcessLookupError:
             return False
         except PermissionError as error:
-            msg = f"Process {self.pid} belongs to another user: it cannot be signalled."
+            msg = f"Process {self.pid} belongs to another user: it cannot be signaled."
             raise EnvironmentSetupError(msg, fix="run the command as its user") from error
         return True
 

@@ -127,7 +127,7 @@ def test_a_second_ctrl_c_ends_it_and_nothing_is_committed(tmp_path: Path) -> Non
         assert dev.process.wait(STOP_DEADLINE_S) == 0, dev.log
         dev.check_nothing_is_left()
 
-    assert "Ending 1 run at work: Spark jobs are cancelled, transactions aborted" in dev.log
+    assert "Ending 1 run at work: Spark jobs are canceled, transactions aborted" in dev.log
     assert set(dev.run_states()) <= {"FAILURE", "CANCELED"}
     with brokers_again(dev) as servers:
         assert committed(servers) == {0: None, 1: None}

@@ -198,7 +198,7 @@ def test_a_killed_child_is_gone_only_when_its_port_is_free(tmp_path: Path) -> No
     assert is_free(port)
 
 
-def test_a_recycled_pid_is_another_process_and_is_not_signalled(tmp_path: Path) -> None:
+def test_a_recycled_pid_is_another_process_and_is_not_signaled(tmp_path: Path) -> None:
     process = python(tmp_path, LOOP)
     process.start()
     pid = process.pid

@@ -242,15 +242,15 @@ def test_a_topic_that_is_missing_is_told(instance: dg.DagsterInstance, source: K
 
 
 def test_the_asset_of_a_group_is_found_where_it_is_known(instance: dg.DagsterInstance) -> None:
-    def materialised(key: dg.AssetKey, group: str) -> None:
+    def materialized(key: dg.AssetKey, group: str) -> None:
         metadata = {"consumer_group": group, "kpipe/ranges": dg.MetadataValue.json([])}
         instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=metadata))
 
     assert asset_of_group(instance, "kpipe.shop.orders") is None
-    materialised(dg.AssetKey("orders"), "kpipe.orders")
+    materialized(dg.AssetKey("orders"), "kpipe.orders")
     # Its name fits, and it says that it has another group.
     assert asset_of_group(instance, "kpipe.shop.orders") is None
-    materialised(KEY, "kpipe.shop.orders")
+    materialized(KEY, "kpipe.shop.orders")
     assert asset_of_group(instance, "kpipe.shop.orders") == KEY
     assert asset_of_group(instance, "kpipe.orders") == dg.AssetKey("orders")
     run_of(instance, dg.AssetKey("later"), tags={"kpipe/group": "kpipe.orders"})

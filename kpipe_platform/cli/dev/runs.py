@@ -46,7 +46,7 @@ class Awaited:
         if self._runs:
             why = f"Not finished within {self._drain_s:g} s. " if late else ""
             self._say(
-                f"{why}Ending {_count(self._runs)}: Spark jobs are cancelled, transactions aborted, and offsets stay "
+                f"{why}Ending {_count(self._runs)}: Spark jobs are canceled, transactions aborted, and offsets stay "
                 "where they are (Ctrl-C again: kill)"
             )
 

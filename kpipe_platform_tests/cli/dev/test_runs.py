@@ -35,7 +35,7 @@ def test_runs_are_named_awaited_and_finished_or_ended(tmp_path: Path) -> None:
         said.clear()
         awaited.say_ending(late=True)
         awaited.say_ending(late=False)
-        ending = "Ending 1 run at work: Spark jobs are cancelled, transactions aborted, and offsets stay where they are"
+        ending = "Ending 1 run at work: Spark jobs are canceled, transactions aborted, and offsets stay where they are"
         assert said == [
             f"Not finished within 3 s. {ending} (Ctrl-C again: kill)",
             f"{ending} (Ctrl-C again: kill)",
