@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import kpipe_platform as kp
 from benchmarks.checks import number_of
-from benchmarks.kpipe import Kpipe, steps_of, told_by
+from benchmarks.kpipe import Kpipe, counts_of, steps_of
 from benchmarks.measure import Problems, Run
 from benchmarks.orders import Orders
 from benchmarks.topics import TOPIC, run_tag
@@ -69,11 +69,11 @@ class Following:
             "commit_p95_s": metadata["latency_p95_ms"].value / 1000,
             "slices": float(metadata["slices_taken"].value),
         }
-        told = told_by(found)
+        counts = counts_of(found)
         return Run(
             max(sent.values()) - min(sent.values()),
             self._orders.count,
-            lambda: self._problems(source, lambda: kpipe.problems(topics, told)),
+            lambda: self._problems(source, lambda: kpipe.problems(topics, counts)),
             _a_slice(metadata),
             figures=figures,
         )

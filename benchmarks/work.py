@@ -64,10 +64,10 @@ class Work(ABC):
     def output_problems(self, out: str) -> Problems:
         """What is wrong with the outputs."""
 
-    def letter_problems(self, letters: str) -> Problems:
+    def dead_letter_problems(self, dead_letters: str) -> Problems:
         """What is wrong with the dead letters."""
         orders = self.orders if self.bad else Orders(0)
-        return dead_letter_problems(self.bootstrap_servers, letters, orders, self.partitions)
+        return dead_letter_problems(self.bootstrap_servers, dead_letters, orders, self.partitions)
 
 
 @dataclass(frozen=True)

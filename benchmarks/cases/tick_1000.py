@@ -131,4 +131,4 @@ class Ticks:
         expected = {(self._source, number): AskedRange(0, 1, 0) for number in range(self._partitions)}
         if asked == expected:
             return []
-        return [f"{self._source}: a tick asked for {len(asked):,} partitions of {self._partitions:,}"]
+        return [f"{self._source}: a tick requested {len(asked):,} of {self._partitions:,} partitions"]

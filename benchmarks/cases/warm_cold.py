@@ -61,5 +61,7 @@ class Cold:
         topics, work = self._kpipe.make_topics(turn), self._work
         source = [work.bootstrap_servers, work.source, str(work.orders.count)]
         began = time.time()
-        answer = answer_of("-m", "benchmarks.cold", *source, topics.tag, topics.out, topics.letters)
-        return Run(answer["finished"] - began, work.orders.count, lambda: self._kpipe.problems(topics, answer["told"]))
+        answer = answer_of("-m", "benchmarks.cold", *source, topics.tag, topics.out, topics.dead_letters)
+        return Run(
+            answer["finished"] - began, work.orders.count, lambda: self._kpipe.problems(topics, answer["counts"])
+        )

@@ -12,7 +12,7 @@ _COLORS = {"running": "green", "starting": "yellow", "degraded": "yellow", "cras
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under their head; numbers to the right, None as ``-``."""
+    """Print rows below a header: numbers aligned to the right, None as ``-``."""
     texts = [list(head), *(["-" if cell is None else str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(head))]
     right = [any(isinstance(row[i], int) for row in rows) for i in range(len(head))]
@@ -22,7 +22,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def print_status(state: str, facts: Iterable[tuple[str, str | None]]) -> None:
-    """Print the state of a service in its color, and what else is known of it under that."""
+    """Print the state of a service in color, and other facts about it below."""
     # Imported here because only the status of a service needs rich.
     from rich.console import Console
     from rich.table import Table

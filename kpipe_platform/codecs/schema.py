@@ -46,7 +46,7 @@ def _from_json(text: str) -> T.DataType:
         field = {"name": "schema", "type": json.loads(text), "nullable": True}
         return T.StructType.fromJson({"fields": [field]}).fields[0].dataType
     except json.JSONDecodeError as error:
-        msg = f"schema: the text starts with {{ and is not JSON ({error})"
+        msg = f"schema: the text starts with {{ but is not JSON ({error})"
     except KeyError as error:
         msg = f"schema: the JSON text lacks {error}"
     except Exception as error:  # noqa: BLE001 - PySpark raises whatever a wrong document leads to

@@ -210,7 +210,7 @@ def test_topics_are_listed_without_kafkas_own(kpipe: Kpipe, kafka_topic: TopicFa
 def test_a_topic_that_exists_is_no_silent_success(kpipe: Kpipe, kafka_topic: TopicFactory) -> None:
     name = kafka_topic("there", partitions=2)
 
-    refused(kpipe("topics", "create", name, "--partitions", "5"), "exists already", "--if-not-exists")
+    refused(kpipe("topics", "create", name, "--partitions", "5"), "already exists", "--if-not-exists")
     again = succeeded(kpipe("topics", "create", name, "--partitions", "5", "--if-not-exists"))
     assert "2 partition(s)" in again.stderr
     assert len(json.loads(kpipe("topics", "describe", name, "--json").stdout)["partitions"]) == 2

@@ -44,7 +44,7 @@ def test_start_and_stop(tmp_path: Path, detached: bool) -> None:
     assert pid is not None
     assert os.getpgid(pid) != os.getpgid(0)
     assert PidFile(pid_file).running() == ProcessIdentity.of(pid)
-    with pytest.raises(RuntimeError, match="running already"):
+    with pytest.raises(RuntimeError, match="already running"):
         process.start()
     process.stop()
     assert not process.is_running()

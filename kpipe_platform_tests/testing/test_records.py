@@ -156,7 +156,7 @@ def test_a_read_that_does_not_end_says_what_is_missing(
     topic = kafka_topic()
     produce(topic, [b"1"])
     monkeypatch.setattr(records, "log_ranges", lambda *_, **__: {0: (0, 9)})
-    with pytest.raises(BrokerUnavailableError, match=r"offsets still to come, by partition: \{0: 9\}"):
+    with pytest.raises(BrokerUnavailableError, match=r"not reached, by partition: \{0: 9\}"):
         consume(topic, deadline_s=0.3)
 
 

@@ -59,7 +59,7 @@ def shown(value: Any) -> str:
     if kind == "null":
         return kind
     text = str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, default=float)
-    return f"{kind} {_shortened(text)}"
+    return f"{kind} {_truncate(text)}"
 
 
 def _read(kind: T.DataType, value: Any, where: str, *, replaced: bool) -> Any:
@@ -73,7 +73,7 @@ def _read(kind: T.DataType, value: Any, where: str, *, replaced: bool) -> Any:
         return _read_map(kind, value, where, replaced=replaced)
     note = mismatch(kind, value, replaced=replaced)
     if note is not None:
-        message = f'field "{where}": expected {_shortened(kind.simpleString())}, found {shown(value)}{note}'
+        message = f'field "{where}": expected {_truncate(kind.simpleString())}, found {shown(value)}{note}'
         raise DecodeFault(message, kind=WRONG_TYPE, field=where)
     return value if isinstance(kind, T.DecimalType) else with_doubles(value)
 
@@ -86,13 +86,13 @@ def _read_map(kind: T.MapType, value: dict[str, Any], where: str, *, replaced: b
     found: dict[str, Any] = {}
     for name, one in read:
         if name in found and not replaced:
-            message = f'field "{where}": the key {shown(name)} is there twice'
+            message = f'field "{where}": the key {shown(name)} occurs twice'
             raise DecodeFault(message, kind=WRONG_TYPE, field=where)
         found[name] = one
     return found
 
 
-def _shortened(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
 
 
