@@ -1,4 +1,4 @@
-"""The regression guard: the ratios of a new quick run beside those of the committed one."""
+"""Compare the ratios of a new quick run with the committed baseline."""
 
 from __future__ import annotations
 

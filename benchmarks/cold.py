@@ -1,4 +1,4 @@
-"""``python -m benchmarks.cold``: one materialization in a process of its own, for the case ``warm_cold``."""
+"""``python -m benchmarks.cold``: one materialization in a new process, for the case ``warm_cold``."""
 
 from __future__ import annotations
 

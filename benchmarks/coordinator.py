@@ -78,13 +78,13 @@ class Worker:
         return producer
 
     def transaction(self) -> None:
-        """One more transaction by the same producer."""
+        """Run another transaction with the same producer."""
         if self._producer is None:
             self._producer = self.open()
         self._commit(self._producer)
 
     def slice(self) -> None:
-        """One more transaction by a producer of its own."""
+        """Run another transaction with a new producer."""
         self._commit(self.open())
 
     def close(self) -> None:

@@ -105,7 +105,7 @@ class Case(Protocol):
     Attributes:
         name: Its name, for ``--case``.
         title: What it measures.
-        full_only: Whether a quick run leaves it out, unless it is asked for.
+        full_only: Whether a quick run omits it, unless it is named.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Bench:
         records: Source records of a full-size case.
         turns: Repetitions that are measured.
         warm_up_turns: Repetitions before them, in the first case.
-        quick: Leave out what a quick look does not need.
+        quick: Omit what a quick run does not need.
         first: Whether no case was measured before in this process.
         remote: Address of the Spark Connect server to measure on; None: Spark runs in this process.
     """
@@ -196,12 +196,12 @@ class Result:
 
 
 def shown(rate: float) -> str:
-    """A rate as people read it: whole numbers, or two decimals of a small one."""
+    """Format a rate for people: whole numbers, or two decimals if it is small."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:,.2f}"
 
 
 def stopwatch() -> Callable[[], float]:
-    """Start; each call of the result tells the seconds since."""
+    """Return a function that returns the seconds since this call."""
     began = time.perf_counter()
     return lambda: time.perf_counter() - began
 

@@ -1,4 +1,4 @@
-"""What Kafka's own performance tools tell, read from what they print."""
+"""Parse the output of Kafka's performance tools."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def parse_fetched(text: str) -> Fetched:
     names = lines[start].split(", ") if start < len(lines) else []
     rows = [values for line in lines[start + 1 :] if len(values := line.split(", ")) == len(names)]
     try:
-        # Between the two it may warn that fewer records came than were asked for.
+        # Between the two, it may warn that fewer records arrived than requested.
         row = dict(zip(names, rows[0], strict=True))
         records, milliseconds = int(row["data.consumed.in.nMsg"]), int(row["fetch.time.ms"])
         fetched = Fetched(records, float(row["data.consumed.in.MB"]), milliseconds / 1_000)

@@ -25,7 +25,7 @@ def as_json(machine: Mapping[str, Any], settings: Mapping[str, Any], results: Se
     """The content of bench.json.
 
     Returns:
-        ``ratios`` (by figure: min, median, max, ``better``: bigger or smaller, and what stands beside it by
+        ``ratios`` (by figure: min, median, max, ``better``: bigger or smaller, and further figures by
         contestant, for example ``worker_rss_mib``), ``absolute`` (records a second of each turn, by case and
         contestant), ``units`` (what is counted instead of records, by case), ``steps`` (median seconds, by case and
         contestant), ``figures`` (min, median and max of absolute figures, by case, contestant and name with the
@@ -94,7 +94,7 @@ def show(report: Mapping[str, Any], console: Console) -> None:
 
 
 def refresh_page(report: Mapping[str, Any], page: Path) -> None:
-    """Put the figures between the markers of docs/reference/benchmarks.md, and their picture beside it.
+    """Put the figures between the markers of docs/reference/benchmarks.md, and their chart in a file next to it.
 
     Raises:
         ValueError: The page has no markers.
@@ -173,7 +173,7 @@ def _figures(report: Mapping[str, Any]) -> list[tuple[str, str, str, Mapping[str
 
 
 def _figure(value: float) -> str:
-    """Three digits that say something, whatever the unit."""
+    """Format a figure with three significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 

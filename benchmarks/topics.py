@@ -62,7 +62,7 @@ def run_tag(source: str, contestant: str, turn: int) -> str:
 
 
 class Sources:
-    """Source topics that several cases have in common: filled when first asked for, deleted at the end.
+    """Source topics that several cases have in common: filled at the first use, deleted at the end.
 
     Args:
         bootstrap_servers: The broker.

@@ -1,4 +1,4 @@
-"""What the contestants of a case have to do, said once: for kpipe, for Spark by itself, and for the check."""
+"""The work of a case, defined once for kpipe, for plain Spark, and for the checks."""
 
 from __future__ import annotations
 

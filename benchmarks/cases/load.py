@@ -17,7 +17,7 @@ class Load:
     """The figure ``load_1000``: seconds of a process that loads assets of kpipe, over one with Dagster's alone.
 
     Args:
-        assets: How many, beside a topic for every ten.
+        assets: Number of assets; there is one topic for every ten.
     """
 
     full_only = True

@@ -1,4 +1,4 @@
-"""What a warm session saves: one record in a new process that starts Spark, beside one on the session that runs."""
+"""The gain of a warm session: one record in a new process that starts Spark, and one on the running session."""
 
 from __future__ import annotations
 

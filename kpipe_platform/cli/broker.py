@@ -91,14 +91,14 @@ def status(
     """Show whether the broker is running, and where its data and logs are."""
     from kpipe_platform.testing.broker.service import BrokerService
 
-    found = BrokerService().status()
+    current = BrokerService().status()
     if as_json:
-        print_json(found.as_dict())
+        print_json(current.as_dict())
     else:
-        print_status(found.state, _facts(found))
-    if found.state == "stopped":
+        print_status(current.state, _facts(current))
+    if current.state == "stopped":
         print_hint("Start it with: kpipe broker start")
-    elif found.state in ("crashed", "degraded"):
+    elif current.state in ("crashed", "degraded"):
         print_hint("See its log for the reason, then start it again with: kpipe broker start")
 
 

@@ -120,14 +120,14 @@ def status(
     """Show whether Spark is running, its address, its log, and the number of attached processes."""
     from kpipe_platform.spark.connect.service import EngineService
 
-    found = EngineService().status()
+    current = EngineService().status()
     if as_json:
-        print_json(found.as_dict())
+        print_json(current.as_dict())
     else:
-        print_status(found.state, _facts(found))
-    if found.state == "stopped":
+        print_status(current.state, _facts(current))
+    if current.state == "stopped":
         print_hint("Start it with: kpipe spark start")
-    elif found.state == "crashed":
+    elif current.state == "crashed":
         print_hint("See its log for the reason, then start it again with: kpipe spark start")
 
 

@@ -49,7 +49,7 @@ def _from_json(text: str) -> T.DataType:
         msg = f"schema: the text starts with {{ but is not JSON ({error})"
     except KeyError as error:
         msg = f"schema: the JSON text lacks {error}"
-    except Exception as error:  # noqa: BLE001 - PySpark raises whatever a wrong document leads to
+    except Exception as error:  # noqa: BLE001 - PySpark raises errors of many types
         msg = f"schema: the JSON text is not a Spark schema ({error})"
     raise ConfigError(msg, fix=_FIX)
 

@@ -67,11 +67,11 @@ def find_java() -> JavaInstall:
             msg = f"JAVA_HOME is set to {home}, but that folder has no executable bin/java."
             raise EnvironmentSetupError(msg, fix=f"correct or unset JAVA_HOME; or {_REMEDY}")
     else:
-        found = shutil.which("java")
-        if found is None:
+        java = shutil.which("java")
+        if java is None:
             msg = "No Java found: JAVA_HOME is not set and there is no `java` on PATH."
             raise EnvironmentSetupError(msg, fix=_REMEDY)
-        path, where = Path(found), "first on PATH"
+        path, where = Path(java), "first on PATH"
     version = _version_of(path)
     install = JavaInstall(path, version)
     if install.major < MINIMUM_JAVA:

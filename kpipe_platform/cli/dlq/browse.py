@@ -107,26 +107,26 @@ def show(
         with Payloads(clients, name) as payloads:
             completed = payloads.complete(listed.found)
     if isinstance(completed, Decision):
-        found, missing = listed.found, completed.detail
+        dead_letter, missing = listed.found, completed.detail
     else:
-        found, missing = completed, completed.problem
+        dead_letter, missing = completed, completed.problem
     if raw:
         if missing is not None:
-            msg = f"the original value of dead letter {found.place} is not available: {missing}"
+            msg = f"the original value of dead letter {dead_letter.place} is not available: {missing}"
             raise DeadLetterError(
                 msg,
                 fix="leave out --raw to see the rest of the dead letter",
                 topic=topic,
             )
-        if found.original.value is None:
+        if dead_letter.original.value is None:
             print_hint("The value is null, so there are no bytes to write.")
-        typer.echo(found.original.value or b"", nl=False)
+        typer.echo(dead_letter.original.value or b"", nl=False)
     elif as_json:
-        shown = dead_letter_as_json(Listed(found, listed.is_done))
-        print_json({**shown, "missing": missing, "record": _record(found.original, missing)})
+        shown = dead_letter_as_json(Listed(dead_letter, listed.is_done))
+        print_json({**shown, "missing": missing, "record": _record(dead_letter.original, missing)})
     else:
-        print_dead_letter(found, missing is None)
-        hint_unknown(topic, [found.family])
+        print_dead_letter(dead_letter, missing is None)
+        hint_unknown(topic, [dead_letter.family])
         if missing is not None:
             print_hint(f"The original record is not shown: {missing}.")
 

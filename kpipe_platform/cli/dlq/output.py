@@ -49,29 +49,29 @@ def as_json(listed: Listed) -> dict[str, Any]:
     """Return a dead letter without its payload as JSON values."""
     from kpipe_platform.dead_letters.envelope.times import to_iso
 
-    found = listed.found
+    dead_letter = listed.found
     return {
-        "partition": found.letter.partition,
-        "offset": found.letter.offset,
+        "partition": dead_letter.letter.partition,
+        "offset": dead_letter.letter.offset,
         "redriven": listed.is_done,
-        "time": to_iso(found.time_ms),
-        "family": found.family,
+        "time": to_iso(dead_letter.time_ms),
+        "family": dead_letter.family,
         "original": {
-            "topic": found.original.topic,
-            "partition": found.original.partition,
-            "offset": found.original.offset,
-            "timestamp_ms": found.original.timestamp_ms,
+            "topic": dead_letter.original.topic,
+            "partition": dead_letter.original.partition,
+            "offset": dead_letter.original.offset,
+            "timestamp_ms": dead_letter.original.timestamp_ms,
         },
-        "exception": found.exception_type,
-        "cause": found.cause_type,
-        "message": found.message,
-        "component": found.component,
-        "kind": found.kind,
-        "rules": list(found.rules),
-        "asset": found.who,
-        "attempts": found.attempts,
-        "redacted": found.redacted,
-        "problem": found.problem,
+        "exception": dead_letter.exception_type,
+        "cause": dead_letter.cause_type,
+        "message": dead_letter.message,
+        "component": dead_letter.component,
+        "kind": dead_letter.kind,
+        "rules": list(dead_letter.rules),
+        "asset": dead_letter.who,
+        "attempts": dead_letter.attempts,
+        "redacted": dead_letter.redacted,
+        "problem": dead_letter.problem,
     }
 
 
@@ -96,27 +96,27 @@ def print_dead_letters(dead_letters: list[Listed]) -> None:
     )
 
 
-def print_dead_letter(found: FoundDeadLetter, is_complete: bool) -> None:
+def print_dead_letter(dead_letter: FoundDeadLetter, is_complete: bool) -> None:
     """Print one dead letter in full."""
     from kpipe_platform.dead_letters.envelope.times import to_iso
 
-    original = found.original
+    original = dead_letter.original
     facts = {
-        "dead letter": found.place,
-        "family": found.family,
-        "time": to_iso(found.time_ms),
+        "dead letter": dead_letter.place,
+        "family": dead_letter.family,
+        "time": to_iso(dead_letter.time_ms),
         "original": _coordinates(original),
         "original timestamp": to_iso(original.timestamp_ms),
-        "exception": found.exception_type,
-        "cause": found.cause_type,
-        "message": found.message,
-        "component": found.component,
-        "kind": found.kind,
-        "rules": ", ".join(found.rules) or None,
-        "asset": found.who,
-        "attempts": found.attempts,
-        "redacted": "yes" if found.redacted else None,
-        "problem": found.problem,
+        "exception": dead_letter.exception_type,
+        "cause": dead_letter.cause_type,
+        "message": dead_letter.message,
+        "component": dead_letter.component,
+        "kind": dead_letter.kind,
+        "rules": ", ".join(dead_letter.rules) or None,
+        "asset": dead_letter.who,
+        "attempts": dead_letter.attempts,
+        "redacted": "yes" if dead_letter.redacted else None,
+        "problem": dead_letter.problem,
     }
     width = max(map(len, facts))
     for name, value in facts.items():

@@ -189,8 +189,8 @@ def _original_position(position: int, ends: list[tuple[int, int]]) -> int:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else RepeatedNames(pairs)
+    fields = dict(pairs)
+    return fields if len(fields) == len(pairs) else RepeatedNames(pairs)
 
 
 def _exact(text: str) -> Decimal | float:

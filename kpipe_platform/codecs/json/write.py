@@ -116,9 +116,9 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     for method in ("model_dump", "asDict", "_asdict"):
-        found = getattr(value, method, None)
-        if callable(found) and not isinstance(value, type):
-            fields = found()
+        to_dict = getattr(value, method, None)
+        if callable(to_dict) and not isinstance(value, type):
+            fields = to_dict()
             if isinstance(fields, Mapping):
                 return fields
     return None
