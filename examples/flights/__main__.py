@@ -29,7 +29,7 @@ def run(
         bool, typer.Option(help="Keep the topics and tables, and continue with those of the last run.")
     ] = False,
     data_dir: Annotated[Path, typer.Option(help="Folder for kept topics and tables.")] = Path(".kpipe/run"),
-    flights: Annotated[int | None, typer.Option(min=1, help="Number of flights. [default: all]")] = None,
+    flights: Annotated[int | None, typer.Option(min=1, help="Number of flights.", show_default="all")] = None,
 ) -> None:
     """Process the flights on a separate broker, and verify that each was processed exactly once.
 

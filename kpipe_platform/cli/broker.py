@@ -32,14 +32,14 @@ _POLL_S = 0.2
 def start(
     brokers: Annotated[int, typer.Option(min=1, max=3, help="Number of brokers.")] = 1,
     data_dir: Annotated[
-        Path | None, typer.Option(file_okay=False, help="Folder for the data. [default: in the state folder]")
+        Path | None, typer.Option(file_okay=False, help="Folder for the data.", show_default="in the state folder")
     ] = None,
     throw_away: Annotated[
         bool, typer.Option("--throw-away/--keep", help="Delete the data when the broker stops, or keep it.")
     ] = False,
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Port of the first broker. [default: 9092, or a free one if taken]"),
+        typer.Option(min=1, max=65535, help="Port of the first broker.", show_default="9092, or a free one if taken"),
     ] = None,
     setting: Annotated[
         list[str] | None,

@@ -104,7 +104,7 @@ def set_(
         typer.Option(metavar="POSITION", help="earliest, latest, an offset, or a time: 2026-01-31T06:00:00Z."),
     ],
     partition: Annotated[
-        list[int] | None, typer.Option(min=0, help="Partition to move; repeatable. [default: all]")
+        list[int] | None, typer.Option(min=0, help="Partition to move; repeatable.", show_default="all")
     ] = None,
     new_group: NewGroupOption = False,
     yes: Yes = False,

@@ -32,7 +32,7 @@ def start(
     master: Annotated[str, typer.Option(help="Spark master: local[*], or the master of a cluster.")] = "local[*]",
     port: Annotated[
         int | None,
-        typer.Option(min=1, max=65535, help="Port of the server. [default: 15002, or a free one if taken]"),
+        typer.Option(min=1, max=65535, help="Port of the server.", show_default="15002, or a free one if taken"),
     ] = None,
     setting: Annotated[
         list[str] | None,
@@ -44,7 +44,9 @@ def start(
     ] = None,
     python: Annotated[
         str | None,
-        typer.Option(help="Python of a cluster's executors. [default: python3 with --archive, else this one's path]"),
+        typer.Option(
+            help="Python of a cluster's executors.", show_default="python3 with --archive, else this one's path"
+        ),
     ] = None,
     foreground: Foreground = False,
 ) -> None:

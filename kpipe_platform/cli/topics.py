@@ -25,7 +25,7 @@ def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")],
     partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")] = 1,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Replicas of each partition. [default: the brokers' setting]")
+        int | None, typer.Option(min=1, help="Replicas of each partition.", show_default="the brokers' setting")
     ] = None,
     config: Annotated[
         list[str] | None,

@@ -453,7 +453,7 @@ def test_it_asks_first(kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce
     ("arguments", "parts"),
     [
         ("--to 6", ["has no offset 6", "ends at 5", "--to latest"]),
-        ("--to 1", ["offset 1", "was deleted", "begins at 2", "--to earliest"]),
+        ("--to 1", ["offset 1", "was deleted", "starts at 2", "--to earliest"]),
         ("--to error", ["'error'", "earliest, latest, an offset, or a time"]),
         ("--to yesterday", ["'yesterday'", "earliest, latest, an offset, or a time"]),
         ("--to -3", ["'-3'"]),

@@ -186,7 +186,7 @@ def test_schemas_in_every_form_are_the_same(schema: object) -> None:
     ("schema", "message"),
     [
         (7, "schema: int is not a schema"),
-        ("{broken", "schema: the text starts with { and is not JSON"),
+        ("{broken", "schema: the text starts with { but is not JSON"),
         (
             '{"type":"array","elementType":"long","containsNull":true}',
             "schema: a record needs a struct, found array<bigint>",

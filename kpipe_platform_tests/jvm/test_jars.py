@@ -161,7 +161,7 @@ def test_offline_message_says_how_to_fill_the_cache(
     text = str(caught.value)
     assert "repository cannot be reached" in text
     assert "Connection refused" in text
-    assert "needed once" in text
+    assert "only once" in text
     assert "KPIPE_CACHE_DIR" in text
     assert str(empty_cache) in text
 

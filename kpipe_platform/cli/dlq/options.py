@@ -13,7 +13,10 @@ TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-le
 Group = Annotated[
     str | None,
     typer.Option(
-        "--group", metavar="GROUP", help="Consumer group that stores the redrive progress. [default: TOPIC.redrive]"
+        "--group",
+        metavar="GROUP",
+        help="Consumer group that stores the redrive progress.",
+        show_default="TOPIC.redrive",
     ),
 ]
 DeadLetterPartitions = Annotated[

@@ -57,7 +57,7 @@ def redrive(
         int, typer.Option(min=1, help="Redrives of a record before its dead letter is parked.")
     ] = 3,
     parking_topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Topic for parked dead letters. [default: TOPIC.parking]")
+        str | None, typer.Option(metavar="TOPIC", help="Topic for parked dead letters.", show_default="TOPIC.parking")
     ] = None,
     create_parking_topic: Annotated[
         bool, typer.Option("--create-parking-topic", help="Create the parking topic if it is needed and missing.")

@@ -117,7 +117,7 @@ def test_list_by_a_filter_and_as_json(kpipe: Kpipe, dlq: str, source: str) -> No
     assert (nothing.stdout, nothing.stderr) == ("", "No dead letters match.\n")
     limited = succeeded(kpipe(f"dlq list {dlq} --limit 1"))
     assert len(limited.stdout.splitlines()) == 2
-    assert "more than 1" in limited.stderr
+    assert "More than 1" in limited.stderr
 
 
 def test_show(kpipe: Kpipe, dlq: str, source: str) -> None:
