@@ -108,9 +108,9 @@ def test_a_refused_record_is_an_error_and_ends_its_transaction(
     ("given", "how", "error", "match"),
     [
         ([b"1"], {"transaction": "comit"}, ConfigError, "'comit'"),
-        ("hello", {}, TypeError, "str is one: write"),
-        (b"hello", {}, TypeError, "bytes is one: write"),
-        ({"value": b"1"}, {}, TypeError, "dict is one: write"),
+        ("hello", {}, TypeError, "not a single str: write"),
+        (b"hello", {}, TypeError, "not a single bytes: write"),
+        ({"value": b"1"}, {}, TypeError, "not a single dict: write"),
     ],
 )
 def test_what_would_be_written_otherwise_than_meant_is_refused(
