@@ -31,7 +31,7 @@ class ChartedIOManager(OffsetCommittingIOManager):
             EnvironmentSetupError: matplotlib is not installed. Raised before anything is stored.
         """
         if importlib.util.find_spec("matplotlib") is None:
-            msg = "the chart of the demo is drawn by matplotlib, which is not installed"
+            msg = "the demo draws its chart with matplotlib, which is not installed"
             raise EnvironmentSetupError(msg, fix="pip install 'kpipe-platform[demo]'")
         yield from super().handle_output(context, obj)
         if not self.inner.exists(context.asset_key):

@@ -91,8 +91,8 @@ class RecordRetryPolicy:
             listed = tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
             for item in listed:
                 if not isinstance(item, str) and not (isinstance(item, type) and issubclass(item, BaseException)):
-                    msg = f"RecordRetryPolicy({name}=...) holds {item!r}, which is not an exception"
-                    raise ConfigError(msg, fix="give exception classes, or their qualified names")
+                    msg = f"RecordRetryPolicy({name}=...) contains {item!r}, which is not an exception"
+                    raise ConfigError(msg, fix="use exception classes, or their qualified names")
             object.__setattr__(self, name, listed)
 
     def next_delay_s(
@@ -142,7 +142,7 @@ class RecordRetryPolicy:
         known = {*_BOUNDS, *_FILTERS}
         if not isinstance(config, Mapping) or set(config) - known:
             msg = f"{config!r} is not a retry policy"
-            raise ConfigError(msg, fix=f"use {', '.join(sorted(known))}")
+            raise ConfigError(msg, fix=f"use a mapping with some of: {', '.join(sorted(known))}")
         return cls(**config)
 
 

@@ -30,7 +30,7 @@ NO_ID = {"key": "no-id", "value": b'{"amount": 1.0}', "headers": [("correlation-
 
 
 def show(orders: Orders, asset: dg.AssetsDefinition, *others: Any, **how: Any) -> dict[str, Any]:
-    """Materialise the dead letters, and what comes after them; their metadata by keys without kpipe/."""
+    """Materialize the dead letters, and what comes after them; their metadata by keys without kpipe/."""
     result = orders.run(asset, None, others=list(others), **how)
     assert result.success
     (event,) = [
@@ -94,7 +94,7 @@ class TestDeclaration:
 @pytest.mark.broker
 @pytest.mark.spark
 class TestOnABroker:
-    def test_counts_and_a_table_materialised_twice(self, make_orders: Callable[..., Orders]) -> None:
+    def test_counts_and_a_table_materialized_twice(self, make_orders: Callable[..., Orders]) -> None:
         orders = make_orders(2)
         frames: list[pd.DataFrame] = []
 

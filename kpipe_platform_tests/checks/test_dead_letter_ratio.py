@@ -1,4 +1,4 @@
-"""The share of failed records in the last materialisation of this partition."""
+"""The share of failed records in the last materialization of this partition."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 RunCheck = Callable[..., dg.AssetCheckEvaluation]
 
 
-def test_at_and_above_the_bound_and_the_last_materialisation_only(orders: Orders) -> None:
+def test_at_and_above_the_bound_and_the_last_materialization_only(orders: Orders) -> None:
     asset = orders.asset()
     check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.25)
     orders.send(*(order(n) for n in range(3)), BAD)
@@ -49,7 +49,7 @@ def test_at_and_above_the_bound_and_the_last_materialisation_only(orders: Orders
 def test_a_check_of_one_partition_does_not_read_another(
     make_orders: Callable[..., Orders], run_check: RunCheck
 ) -> None:
-    """Skipped records count; partition 2 was never materialised."""
+    """Skipped records count; partition 2 was never materialized."""
     orders = make_orders(3)
     asset = orders.asset(on_fault=FaultAction.SKIP)
     check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.1)
@@ -78,7 +78,7 @@ def test_an_unpartitioned_asset(make_orders: Callable[..., Orders]) -> None:
     assert found.description.startswith("enriched: 1 of 2 records failed")
 
 
-def test_a_materialisation_that_was_reported_by_hand_counts_for_nothing(orders: Orders, run_check: RunCheck) -> None:
+def test_a_materialization_that_was_reported_by_hand_counts_for_nothing(orders: Orders, run_check: RunCheck) -> None:
     asset = orders.asset()
     check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.1)
     by_hand = dg.AssetMaterialization("enriched", partition="0")

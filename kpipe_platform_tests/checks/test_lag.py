@@ -199,7 +199,7 @@ class TestRefusals:
         with pytest.raises(TopicNotFoundError):
             run_check(orders, asset, check)
 
-    def test_alone_it_finds_the_topic_in_the_last_materialisation(self, orders: Orders, run_check: RunCheck) -> None:
+    def test_alone_it_finds_the_topic_in_the_last_materialization(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
         check = lag_check(asset, max_lag=0)
         with pytest.raises(ConfigError, match=r"never materialized(.|\n)*source=\.\.\."):

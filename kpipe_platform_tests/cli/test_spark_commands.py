@@ -77,7 +77,7 @@ def test_start_status_use_and_stop(tmp_path: Path) -> None:
 
     again = kpipe("start", "--master", "local[1]")
     assert (again.exit_code, again.stdout) == (0, f"{remote}\n")
-    assert "running already" in again.stderr
+    assert "already running" in again.stderr
     for other in (["--master", "local[2]"], ["--master", "local[1]", "--port", "1"], ["--setting", "spark.a=b"]):
         refused = kpipe("start", *other)
         assert refused.exit_code == 1

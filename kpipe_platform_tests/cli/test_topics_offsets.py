@@ -214,7 +214,7 @@ def test_topics_are_listed_without_kafkas_own(kpipe: Kpipe, kafka_topic: TopicFa
 def test_a_topic_that_exists_is_no_silent_success(kpipe: Kpipe, kafka_topic: TopicFactory) -> None:
     name = kafka_topic("there", partitions=2)
 
-    refused(kpipe("topics", "create", name, "--partitions", "5"), "exists already", "--if-not-exists")
+    refused(kpipe("topics", "create", name, "--partitions", "5"), "already exists", "--if-not-exists")
     again = succeeded(kpipe("topics", "create", name, "--partitions", "5", "--if-not-exists"))
     assert "2 partition(s)" in again.stderr
     assert len(json.loads(kpipe("topics", "describe", name, "--json").stdout)["partitions"]) == 2
@@ -457,7 +457,7 @@ def test_it_asks_first(kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce
     ("arguments", "parts"),
     [
         ("--to 6", ["has no offset 6", "ends at 5", "--to latest"]),
-        ("--to 1", ["offset 1", "was deleted", "begins at 2", "--to earliest"]),
+        ("--to 1", ["offset 1", "was deleted", "starts at 2", "--to earliest"]),
         ("--to error", ["'error'", "earliest, latest, an offset, or a time"]),
         ("--to yesterday", ["'yesterday'", "earliest, latest, an offset, or a time"]),
         ("--to -3", ["'-3'"]),

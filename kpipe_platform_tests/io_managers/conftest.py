@@ -86,7 +86,7 @@ class Orders:
     def run(
         self, asset: Any, partition: str | None = "0", *, manager: KafkaIOManager | None = None, **how: Any
     ) -> dg.ExecuteInProcessResult:
-        """Materialise once; raises the asset's own error."""
+        """Materialize once; raises the asset's own error."""
         extra = how.pop("resources", {})
         others = how.pop("others", [])
         return dg.materialize(
@@ -99,7 +99,7 @@ class Orders:
         )
 
     def metadata(self, result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-        """Metadata of the run's only materialisation of the asset, as plain values, by keys without kpipe/."""
+        """Metadata of the run's only materialization of the asset, as plain values, by keys without kpipe/."""
         events = [
             e.materialization
             for e in result.get_asset_materialization_events()

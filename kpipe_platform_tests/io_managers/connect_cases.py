@@ -268,7 +268,7 @@ def test_a_terminated_run_leaves_nothing_at_work_on_the_server(orders: Orders, c
     ):
         orders.run(orders.asset())
     assert time.monotonic() - sent[0] < 20
-    # Its job is cancelled, and the worker that hung is gone with it.
+    # Its job is canceled, and the worker that hung is gone with it.
     worker = int(reached.read_text())
     wait_until(lambda: not alive(worker), "the end of its worker", 30)
     assert len(orders.outputs(isolation="read_uncommitted")) == 20

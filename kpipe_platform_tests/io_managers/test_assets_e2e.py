@@ -69,7 +69,7 @@ def plain(orders: Orders, function: Callable[..., Any], **how: Any) -> dg.Assets
 
 
 class TestPlainAssets:
-    def test_materialised_twice(self, orders: Orders) -> None:
+    def test_materialized_twice(self, orders: Orders) -> None:
         def enriched(orders: DataFrame) -> DataFrame:
             return orders.where("id % 2 = 0")
 
@@ -207,7 +207,7 @@ def whole_range(partitions: int) -> dict[str, str]:
 
 
 class TestForms:
-    """Loads by annotation, stores by type; each materialised twice, with a bad record in between."""
+    """Loads by annotation, stores by type; each materialized twice, with a bad record in between."""
 
     def twice(self, orders: Orders, asset: dg.AssetsDefinition) -> None:
         orders.send(order(1, headers=[("h", b"1")]), BAD, {"key": None, "value": order(2)["value"]})

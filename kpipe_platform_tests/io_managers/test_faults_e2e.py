@@ -1,4 +1,4 @@
-"""Rules, row functions, policies by part and retries, through real materialisations."""
+"""Rules, row functions, policies by part and retries, through real materializations."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @contextmanager
 def running(orders: Orders, asset: Any, partition: str | None = "0", **how: Any) -> Iterator[Future[Any]]:
-    """A materialisation in a thread of its own."""
+    """A materialization in a thread of its own."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(orders.run, asset, partition, **how)
 

@@ -74,7 +74,7 @@ def test_a_run_is_started_and_completed_once_whatever_its_slices(
         result.run_id,
         orders.group,
     )
-    # They are the run's own, and of no materialisation's weight.
+    # They are the run's own, and of no materialization's weight.
     stored = orders.instance.all_logs(result.run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION)
     assert len(stored) == 2
     assert orders.metadata(result)["ranges"][0]["end"] == 6

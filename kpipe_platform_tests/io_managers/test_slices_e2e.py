@@ -22,7 +22,7 @@ from .conftest import BAD, Orders, order
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
-def test_consecutive_materialisations_continue_where_the_last_ended(orders: Orders) -> None:
+def test_consecutive_materializations_continue_where_the_last_ended(orders: Orders) -> None:
     asset = orders.asset()
     orders.send(*(order(n) for n in range(10)))
     first = orders.metadata(orders.run(asset))

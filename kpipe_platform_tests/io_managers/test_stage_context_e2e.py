@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def by_partition(orders: Orders, name: str = "ids") -> dict[str, Any]:
-    """A name of the metadata, by partition, of the last materialisation of each."""
+    """A name of the metadata, by partition, of the last materialization of each."""
     records = orders.instance.fetch_materializations(dg.AssetKey("enriched"), limit=100, ascending=True).records
     found = [record.asset_materialization for record in records]
     return {each.partition: each.metadata[name].value for each in found if each is not None and each.partition}

@@ -51,7 +51,7 @@ def test_in_the_middle_of_a_write(
             orders.run(orders.asset())
         took_s = time.monotonic() - sent[0]
     assert took_s < 20
-    # Its Spark job is cancelled, and the worker that hung is gone with it.
+    # Its Spark job is canceled, and the worker that hung is gone with it.
     wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), "the end of its jobs", 30)
     worker = int(reached.read_text())
     wait_until(lambda: not alive(worker), "the end of its worker", 30)

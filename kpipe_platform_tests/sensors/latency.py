@@ -39,7 +39,7 @@ def latency_of(instance: dg.DagsterInstance, run_id: str, produced_s: float, see
     Returns:
         Parts: tick (until the run is queued), queue (until it is taken out), launch (until its process runs), import
         (until the code is loaded there), start (until its step works), by step of the slice (plan, spark, commit and
-        so on, as its materialisation says), and rest (between the step's work and its parts).
+        so on, as its materialization says), and rest (between the step's work and its parts).
     """
     at_s: dict[str, float] = {}
     steps_s: dict[str, float] = {}

@@ -306,7 +306,7 @@ def test_drain_and_yield_keeps_a_partition_until_its_run_is_finished(
     found = consume(deployments.target)
     assert sorted(record.json()["id"] for record in found) == expected(1, 2)
 
-    # Who wrote each record is in it, in the run's tags and in the materialisation.
+    # Who wrote each record is in it, in the run's tags and in the materialization.
     wrote = {record.json()["id"]: dict(record.headers) for record in found}
     for _, number in draining:
         first, second = wrote[10 + number], wrote[20 + number]

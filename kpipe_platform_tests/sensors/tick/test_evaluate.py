@@ -194,7 +194,7 @@ def test_the_number_of_calls_does_not_grow_with_the_partitions(
     assert took < 10
 
 
-def test_a_run_over_neighbours_names_them_as_a_range(make_sensing: Callable[..., Sensing]) -> None:
+def test_a_run_over_neighbors_names_them_as_a_range(make_sensing: Callable[..., Sensing]) -> None:
     sensing = make_sensing(5, asset_options=RANGES, options={"partitions_per_run": 10})
     for number in (0, 1, 2, 4):
         sensing.send(1, partition=number)
