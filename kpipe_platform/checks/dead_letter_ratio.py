@@ -47,7 +47,7 @@ def dead_letter_ratio_check(
     def look(scope: Scope) -> list[Finding]:
         return [
             _finding(asset.key.to_user_string() if key is None else f"partition {key}", found, max_dead_letter_ratio)
-            for key, found in scope.materialised()
+            for key, found in scope.materialized()
         ]
 
     description = (

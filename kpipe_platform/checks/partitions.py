@@ -69,7 +69,7 @@ class Scope:
         policy = self.find_source().policy(self.group)
         return gather_waiting(clients, policy, self.find_topics() if topics is None else topics, self.numbers)
 
-    def materialised(self, limit: int = 1) -> Iterator[tuple[str | None, list[dg.AssetMaterialization]]]:
+    def materialized(self, limit: int = 1) -> Iterator[tuple[str | None, list[dg.AssetMaterialization]]]:
         """Yield kpipe's last materializations of each Dagster partition of this scope, the newest first."""
         keys: Iterable[str | None] = [None]
         if self.partitioned:
@@ -192,13 +192,13 @@ def _topics(
         metadata = known.get(key)
         if metadata is None or _STUB in metadata:
             # A job with only checks has no definitions of upstream assets.
-            return _materialised_topics(context.instance, asset_key)
+            return _materialized_topics(context.instance, asset_key)
         if is_feed or (TOPIC in metadata and DeadLetterTable.of(metadata) is None):
             topics.append(topic_of(metadata, key).name)
-    return tuple(topics) or _materialised_topics(context.instance, asset_key)
+    return tuple(topics) or _materialized_topics(context.instance, asset_key)
 
 
-def _materialised_topics(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> tuple[str, ...]:
+def _materialized_topics(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> tuple[str, ...]:
     found = last_materialization(instance, asset_key)
     topics = tuple(dict.fromkeys(item["topic"] for item in ranges_of(found))) if found is not None else ()
     if not topics:

@@ -109,7 +109,7 @@ def _read(event: dg.AssetMaterialization) -> int:
 def _unknown(rule: str, names: Iterable[str]) -> dg.AssetCheckResult:
     looked = ", ".join(map(repr, sorted(names))) or "none"
     text = (
-        f"no rule of the stage is named {rule!r}: rules of the last materialisations: {looked}\n"
+        f"no rule of the stage is named {rule!r}: rules of the last materializations: {looked}\n"
         f"  How to fix: correct the name in rule_checks, or call expect(..., name={rule!r}) in the stage"
     )
     return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.ERROR, description=text)
@@ -125,7 +125,7 @@ def _result(
     text = f"rule {rule!r} failed for {failed:,} of {checked:,} records"
     if not counted:
         # An empty slice calls no stage, so its rules have no counts.
-        text = f"the last materialisation looked at no record with rule {rule!r}"
+        text = f"the last materialization looked at no record with rule {rule!r}"
     metadata: dict[str, Any] = {RECORDS_CHECKED: checked, RECORDS_FAILED: failed}
     rows = [(partition, row) for partition, row in counted if partition is not None]
     if len(rows) > 1:

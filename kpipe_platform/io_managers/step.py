@@ -127,7 +127,7 @@ def step_of(step_context: dg.StepExecutionContext, group_of: Callable[[dg.AssetK
     keys = list(assets.keys) if assets is not None else []
     if len(keys) != 1:
         shown = ", ".join(key.to_user_string() for key in keys) or "no asset"
-        msg = f"{io_manager}: step {step_context.step.key!r} materialises {shown}"
+        msg = f"{io_manager}: step {step_context.step.key!r} materializes {shown}"
         raise ConfigError(
             msg,
             fix="read a Kafka topic in an asset of its own: its offsets move with one output",
@@ -153,7 +153,7 @@ def _partition_keys(step_context: dg.StepExecutionContext) -> tuple[tuple[str, .
     if definition is None:
         return None, None
     if not step_context.has_partitions:
-        msg = f"step {step_context.step.key!r} materialises a partitioned asset without naming a partition"
+        msg = f"step {step_context.step.key!r} materializes a partitioned asset without naming a partition"
         raise ConfigError(msg, fix='name one, for example dg.materialize(..., partition_key="0")')
     with dg.partition_loading_context(dynamic_partitions_store=step_context.instance):
         taken = tuple(definition.get_partition_keys_in_range(step_context.partition_key_range))
