@@ -20,7 +20,7 @@ from kpipe_platform.checks.findings import Finding, result_of
 from kpipe_platform.checks.rules import _read, _rows
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.step import Step, topic_of
-from kpipe_platform.partitions.groups import is_known
+from kpipe_platform.partitions.groups import Reads, reads_of
 from kpipe_platform.slices.plan.ranges import LastMaterialization
 
 PACKAGE = Path(kpipe_platform.__file__).parent
@@ -59,7 +59,7 @@ def test_every_key_is_used() -> None:
 def test_definitions_have_kpipes_keys_only() -> None:
     topic = kafka_topic_asset("orders", value_codec=JsonCodec("id BIGINT"), partitions=1)
     made = dead_letter_asset(topic)
-    for metadata in (topic.metadata, made.metadata_by_key[made.key], KafkaTopic("t").as_metadata()):
+    for metadata in (topic.get_asset_spec().metadata, made.metadata_by_key[made.key], KafkaTopic("t").as_metadata()):
         assert [key for key in metadata if not key.startswith(("kpipe/", "dagster/"))] == []
 
 
@@ -109,7 +109,7 @@ def test_old_materializations_are_read(instance: dg.DagsterInstance) -> None:
     instance.report_runless_asset_event(old)
     step = Step(KEY, GROUP, "", "", 1, ("0",), instance)
     assert step.earlier(("t", 0)) == LastMaterialization(7, "id", GROUP)
-    assert is_known(instance, GROUP, "t")
+    assert reads_of(instance, KEY) == Reads(GROUP, ("t",))
     assert _finding("partition 0", [old], 0.5).numbers == {
         "kpipe/records_read": 10,
         "kpipe/dead_letters": 1,

@@ -188,8 +188,8 @@ def test_a_signal_stops_a_server_in_the_foreground() -> None:
     ("arguments", "message"),
     [
         (["--setting", "nonsense"], "NAME=VALUE"),
-        (["--setting", "spark.connect.grpc.binding.port=1"], "decides spark.connect.grpc.binding.port itself"),
-        (["--setting", "spark.connect.authenticate.token=x"], "decides spark.connect.authenticate.token itself"),
+        (["--setting", "spark.connect.grpc.binding.port=1"], "sets spark.connect.grpc.binding.port itself"),
+        (["--setting", "spark.connect.authenticate.token=x"], "sets spark.connect.authenticate.token itself"),
         (["--master", "nonsense"], "Master must either be"),
     ],
 )
@@ -215,7 +215,7 @@ def test_packages_for_a_clusters_executors(tmp_path: Path, monkeypatch: pytest.M
     # An archive is for a cluster.
     refused = kpipe("start", "--master", "local[1]", "--archive", "executors.tar.gz")
     assert refused.exit_code == 1
-    assert "has no executors" in refused.stderr
+    assert "starts no separate executors" in refused.stderr
 
 
 def test_a_port_that_is_taken_is_refused() -> None:

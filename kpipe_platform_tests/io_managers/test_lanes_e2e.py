@@ -194,7 +194,7 @@ def test_what_cannot_be_taken_in_parts_is_refused_before_any_work(orders: Orders
     with pytest.raises(ConfigError, match="@kafka_asset"):
         orders.run(plain, manager=manager_with(orders, source=relaxed))
     unknown = manager_with(orders, spark=SparkEngine(master="spark://127.0.0.1:1"))
-    with pytest.raises(ConfigError, match="how many tasks"):
+    with pytest.raises(ConfigError, match="the number of tasks"):
         orders.run(orders.asset(scaling=RELAXED), manager=unknown)
     assert orders.committed() is None
 

@@ -207,7 +207,7 @@ class TestRefusals:
     def test_an_offset_that_vanished_from_a_group_of_another_name(self, orders: Orders) -> None:
         orders.send(*(order(n) for n in range(10)))
         orders.run(orders.asset())
-        with pytest.raises(OffsetsVanishedError, match=f"up to offset 10 by group {orders.group}"):
+        with pytest.raises(OffsetsVanishedError, match=f"ended at offset 10 of group {orders.group}"):
             orders.run(orders.asset(), manager=with_source(orders.manager, group_prefix="renamed"))
         assert orders.ids() == list(range(10))
 

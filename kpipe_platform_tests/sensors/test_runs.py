@@ -276,7 +276,7 @@ def test_offsets_of_a_group_of_another_name_are_told_instead_of_asked_for(make_s
     before = sensing.manager
     source = KafkaSource(connection=before.source.connection, group_prefix=f"{before.source.group_prefix}.new")
     sensing.manager = KafkaIOManager(source=source, destination=before.destination, spark=before.spark)
-    assert "up to offset 2 by group" in str(sensing.tick().skip_message)
+    assert "ended at offset 2 of group" in str(sensing.tick().skip_message)
     assert sensing.remembered.reported == {0: "OffsetsVanishedError"}
 
 

@@ -256,7 +256,7 @@ def test_a_dry_run_lists_no_more_than_its_limit(kpipe: Kpipe, dlq: str, source: 
 
 def test_redrive_says_what_is_wrong(kpipe: Kpipe, dlq: str) -> None:
     refused(kpipe(f"dlq redrive {dlq}"), "to be parked", "--create-parking-topic")
-    refused(kpipe(f"dlq redrive {dlq} --since nonsense"), "not a time")
+    refused(kpipe(f"dlq redrive {dlq} --since nonsense"), "not a valid time")
     refused(kpipe(f"dlq redrive {dlq} --at 7"), "0@42")
     refused(kpipe(f"dlq redrive {dlq} --to-topic {dlq}"), "for ever")
     refused(kpipe(f"dlq redrive {dlq} --rate 0"), "sends nothing")
