@@ -74,11 +74,11 @@ class TestAttributes:
         assert node.kinds == {"kafka", "json"}
         assert node.automation_condition == condition
         assert node.partitions_def == dg.StaticPartitionsDefinition(["0", "1"])
-        shown = {key: node.metadata[key] for key in ("topic", "value_codec", "key_codec", "runbook")}
+        shown = {key: node.metadata[key] for key in ("kpipe/topic", "kpipe/value_codec", "kpipe/key_codec", "runbook")}
         assert shown == {
-            "topic": "shop.orders",
-            "value_codec": "json: id BIGINT NOT NULL",
-            "key_codec": "text",
+            "kpipe/topic": "shop.orders",
+            "kpipe/value_codec": "json: id BIGINT NOT NULL",
+            "kpipe/key_codec": "text",
             "runbook": "https://example.org/orders",
         }
         assert made.get_io_manager_key_for_asset_key(made.key) == "kafka_io_manager"
@@ -204,7 +204,7 @@ class TestRuns:
             observation = seen.asset_observation_data.asset_observation
             assert (observation.partition, observation.data_version) == ("0", str(2 * time))
             (read,) = result.asset_materializations_for_node("enriched")
-            assert read.metadata["records_read"].value == 2
+            assert read.metadata["kpipe/records_read"].value == 2
             orders.send(*(order(n, partition=0) for n in (4, 6)))
 
     def test_without_a_selection_materialize_assets_only(self, orders: Orders) -> None:
