@@ -92,7 +92,7 @@ def test_secrets_among_further_properties(dialect: str, name: str, password: dg.
         ("java", "bootstrap.servers", "KafkaConnection(bootstrap_servers=...)"),
         ("java", "auto.offset.reset", "KafkaSource(start=...)"),
         ("java", "key.deserializer", "Spark's reader"),
-        ("java", "kafka.fetch.max.bytes", "write 'fetch.max.bytes'"),
+        ("java", "kafka.fetch.max.bytes", "remove the prefix: 'fetch.max.bytes'"),
     ],
 )
 def test_further_properties_that_are_refused_when_they_are_declared(dialect: str, name: str, says: str) -> None:
