@@ -228,10 +228,11 @@ def _check(
         msg = "@kafka_asset has no source"
         raise ConfigError(msg, fix="source=kafka_topic_asset(...)")
     for source in sources:
-        if TOPIC not in declared_metadata(source):
+        metadata = declared_metadata(source)
+        if TOPIC not in metadata:
             msg = f"@kafka_asset(source=...): asset {source.key.to_user_string()} declares no topic"
             raise ConfigError(msg, fix="source=kafka_topic_asset(...), or metadata=KafkaTopic(...).as_metadata()")
-        topic_of(declared_metadata(source), source.key).require_readable()
+        topic_of(metadata, source.key).require_readable()
     if topic is None and io_manager_key is None and io_manager_def is None:
         msg = "@kafka_asset has neither a topic nor an IO manager: nothing would store its output and its offsets"
         raise OffsetsNotStoredError(

@@ -16,7 +16,7 @@ from kpipe_platform.io_managers.step import READ_FEED, READ_TABLE, topic_of
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.metadata_keys import READ, TOPIC
 from kpipe_platform.partitions import partition_number
-from kpipe_platform.partitions.materializations import last_materialization, own_materializations, ranges_of
+from kpipe_platform.partitions.materializations import last_materialization, own_materializations, topics_of
 from kpipe_platform.resources.lookup import source_of
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.slices.plan.lag import Waiting, gather_waiting
@@ -200,7 +200,7 @@ def _topics(
 
 def _materialized_topics(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> tuple[str, ...]:
     found = last_materialization(instance, asset_key)
-    topics = tuple(dict.fromkeys(item["topic"] for item in ranges_of(found))) if found is not None else ()
+    topics = () if found is None else topics_of(found)
     if not topics:
         msg = f"nothing says which topic asset {asset_key.to_user_string()} reads: it was never materialized"
         raise ConfigError(msg, fix="give the check source=..., or materialize the asset first")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, open_clients
+from kpipe_platform.cli.options import AsJson
 from kpipe_platform.cli.output import print_hint, print_json, print_line
 from kpipe_platform.cli.tables import print_table
 from kpipe_platform.errors import ConfigError
@@ -25,7 +26,7 @@ app = typer.Typer(
 )
 
 # Maximum number of problems that are listed below the table. The table shows all partitions.
-_TOLD = 5
+_MAX_PROBLEMS = 5
 
 AssetArgument = Annotated[
     str, typer.Argument(metavar="ASSET", help="The asset, as the UI shows its key: orders_priced, shop/orders_priced.")
@@ -43,7 +44,6 @@ ModuleOption = Annotated[
         help="Python module with the definitions, for an asset that has not run yet.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 @app.command("list")
@@ -149,19 +149,18 @@ def show(
 
 
 def word(state: PartitionState) -> str:
-    """What holds of a partition, in words; what somebody must see to stands first."""
-    found = [
+    """Return the state of a partition in words. What an operator must act on comes first."""
+    words = [
         "LOST RECORDS" if state.lost else None,
         "paused" if state.paused else None,
         "no owner" if state.assigned is False else None,
         "in flight" if state.in_flight else None,
     ]
-    told = [each for each in found if each is not None]
-    return ", ".join(told) or ("waiting" if state.lag else "idle")
+    return ", ".join(filter(None, words)) or ("waiting" if state.lag else "idle")
 
 
 def summary(states: Sequence[PartitionState]) -> list[str]:
-    """The snapshot in a sentence, and what is wrong."""
+    """Return one sentence about all partitions, then their problems."""
     late = [state for state in states if state.oldest_unprocessed_age_s is not None]
     total = sum(state.lag for state in states)
     line = f"{total:,} offsets wait in {sum(1 for state in states if state.lag):,} of {len(states):,} partitions"
@@ -179,12 +178,12 @@ def summary(states: Sequence[PartitionState]) -> list[str]:
         for state in states
         if state.paused and state.lag
     ]
-    more = [f"and {len(wrong) - _TOLD:,} more like these"] if len(wrong) > _TOLD else []
-    return [line, *wrong[:_TOLD], *more]
+    more = [f"and {len(wrong) - _MAX_PROBLEMS:,} more like these"] if len(wrong) > _MAX_PROBLEMS else []
+    return [line, *wrong[:_MAX_PROBLEMS], *more]
 
 
 def duration(seconds: float | None) -> str | None:
-    """Seconds for people: two units at most."""
+    """Format seconds in at most two units."""
     if seconds is None:
         return None
     if seconds < 60:
@@ -272,19 +271,21 @@ def resume(asset: AssetArgument, partition: PartitionOption = None) -> None:
 def release(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Dagster run, or the first characters of its id.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Also where it is not known whether its process is there.")
+        bool, typer.Option("--force", help="Release the run even if it is unknown whether its process is still alive.")
     ] = False,
 ) -> None:
-    """Mark a run as failed whose process is gone with its host, so that it holds its partitions no longer.
+    """Mark a run as failed if its process was lost with its host, so that other runs can process its partitions.
 
-    A process that is alive all the same is fenced by the next run: exactly once, nothing of it is committed any more.
+    If the process is still alive, the next run fences it: with exactly-once delivery, it can no longer commit.
     """
     from kpipe_platform.partitions.instance import own_instance
     from kpipe_platform.partitions.lost import release as release_run
 
     with own_instance() as instance:
         print_line(f"{release_run(instance, run, force=force)} released")
-    print_hint("Its sensor asks for what it has not committed; without a sensor materialize the partition again.")
+    print_hint(
+        "A sensor requests the offsets that the run did not commit. Without one, materialize the partition again."
+    )
 
 
 def _numbers(bootstrap_servers: str, topics: Iterable[str], wanted: list[int] | None) -> list[int]:

@@ -79,8 +79,8 @@ def _check(context: dg.OpExecutionContext, key: dg.AssetKey, config: PauseConfig
     definition = definitions.get(key)
     if definition is not None:
         topics_read(definition, repository)
-    else:
-        # An asset of another code location.
+    elif reads is None:
+        # Neither this code location nor Dagster's records have it: refused, with similar names.
         known_reads(
             instance, key, also=definitions, fix="run the job in the code location of an asset that has not run yet"
         )

@@ -10,7 +10,7 @@ import dagster as dg
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.metadata_keys import CONSUMER_GROUP, stored_metadata
-from kpipe_platform.partitions.materializations import last_materialization, ranges_of
+from kpipe_platform.partitions.materializations import last_materialization, topics_of
 from kpipe_platform.partitions.runs import GROUP, asked_ranges
 
 _NEAR = 3
@@ -61,7 +61,7 @@ def reads_of(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> Reads | No
             return Reads(run.tags[GROUP], topics)
     last = last_materialization(instance, asset_key)
     group = _group_of(last)
-    topics = () if last is None else tuple(dict.fromkeys(item["topic"] for item in ranges_of(last)))
+    topics = () if last is None else topics_of(last)
     return Reads(group, topics) if group is not None and topics else None
 
 

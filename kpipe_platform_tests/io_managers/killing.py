@@ -103,7 +103,7 @@ def kill_at(place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, **
 def hanging_at(
     place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, *, after: int = 0, parts: int = 1
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A materialization of partition 0 that hangs at the place; whatever is left of it in the end is killed.
+    """Materialize partition 0 in a process that hangs at the given place. On exit, kill the process.
 
     Args:
         place: A fault of ``kpipe_platform_tests/faultpoints``.

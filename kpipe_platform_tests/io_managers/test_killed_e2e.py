@@ -82,7 +82,7 @@ def _stat(entry: Path) -> list[str]:
 
 @contextmanager
 def following(orders: Orders, broker: EmbeddedBroker, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that follows partition 0; whatever is left of it in the end is killed."""
+    """A process that follows partition 0. On exit, it is killed if it is still alive."""
     root = Path(kpipe_platform.__file__).parent.parent
     arguments = [broker.bootstrap_servers, orders.source, orders.target, orders.manager.source.group_prefix]
     with (folder / "stderr").open("wb") as stderr:

@@ -289,9 +289,9 @@ class OutputChecks:
         if row.misfit is not None:
             return "does_not_fit", f"the output record does not fit the schema of topic {topic!r}: {row.misfit}"
         if row.partition is not None and not 0 <= row.partition < partitions:
-            return "partition", (
-                f"the output record is for partition {row.partition}, but topic {topic!r} has {partitions} partition(s)"
-            )
+            # Unknown if the brokers do not report it.
+            count = "no such partition" if partitions == _MOST_PARTITIONS else f"{partitions} partition(s)"
+            return "partition", f"the output record is for partition {row.partition}, but topic {topic!r} has {count}"
         # The checks below require that every header has a name.
         if any(name is None for name, _ in row.headers):
             return "header", "a header of the output record has no name (null), which Kafka does not allow"
