@@ -7,9 +7,10 @@ from typing import Annotated
 import typer
 
 from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, connection_settings
+from kpipe_platform.cli.options import Yes
 from kpipe_platform.cli.output import print_hint
 
-app = typer.Typer(help="End what a dead producer left open.", no_args_is_help=True)
+app = typer.Typer(help="Abort transactions that a dead producer left open.", no_args_is_help=True)
 
 
 @app.callback()
@@ -20,18 +21,22 @@ def _group() -> None:
 
 @app.command()
 def abort(
-    transactional_id: Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID", help="Whose transaction to abort.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    transactional_id: Annotated[
+        str, typer.Argument(metavar="TRANSACTIONAL_ID", help="Transactional id of the producer.")
+    ],
+    yes: Yes = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
-    """Abort the open transaction of a transactional id, if it has one, and shut its owner out.
+    """Abort the open transaction of a transactional id, if any, and fence its owner.
 
-    An owner that is still alive fails at its next call. Runs of kpipe do this for their own ids by themselves.
+    If the owner is still running, its next request fails. Runs of kpipe do this automatically for their own ids.
     """
     from kpipe_platform.kafka.transactions.base import abort_lingering
 
     settings = connection_settings(bootstrap_servers)
     if not yes:
-        typer.confirm(f"Shut the present owner of {transactional_id!r} out, dead or alive?", abort=True, err=True)
+        typer.confirm(
+            f"Fence the current owner of {transactional_id!r}, even if it is still running?", abort=True, err=True
+        )
     abort_lingering(settings, transactional_id)
-    print_hint(f"Whatever {transactional_id!r} had open is aborted, and its former owner is fenced.")
+    print_hint(f"Aborted the open transaction of {transactional_id!r}, if any. Its former owner is fenced.")

@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from kpipe_platform.dead_letters.redrive.stored_offset import StoredOffset, read_stored_offset
 from kpipe_platform.errors import CommitUnknownError, KpipeError, OffsetConflictError
-from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered, served
+from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered, serve_reports
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.records import KafkaRecord
@@ -234,7 +234,7 @@ class RedriveTransaction(OffsetTransaction):
     def _served(self, call: Callable[[], int]) -> int:
         """Serve delivery reports, and record an exception of the client as a failure."""
         try:
-            return served(call)
+            return serve_reports(call)
         except KafkaException as exception:
             self._failures.append(kafka_error(exception))
         return 0

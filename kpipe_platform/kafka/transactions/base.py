@@ -180,7 +180,7 @@ class OffsetTransaction:
         if error.code() in FENCED_CODES:
             msg = f"a newer {self.owner} took over {self._where} of group {self._group} while this one tried to {what}"
             return FencedError(msg, fix=self.fenced_fix, group=self._group)
-        return translate(error, self._settings, f"{what} of {self._where}", group=self._group)
+        return translate(error, self._settings, f"{what} for {self._where}", group=self._group)
 
     def _fatal_cause(self, error: KafkaError) -> KafkaError:
         """Return the cause of a client's fatal error; librdkafka reports it when the client tries to abort."""
