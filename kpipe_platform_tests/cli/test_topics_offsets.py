@@ -543,7 +543,8 @@ def test_an_offset_that_moved_meanwhile_is_not_moved_again(
         return True
 
     monkeypatch.setattr("typer.confirm", meanwhile)
-    refused(kpipe(f"offsets set {group} {topic} --to 2 --new-group"), "no offset", "is now at 10 by run run-1")
+    found = kpipe(f"offsets set {group} {topic} --to 2 --new-group")
+    refused(found, "no offset", "is now at offset 10, stored by run run-1")
     assert offset_of(clients, group, topic) == 10
 
 

@@ -280,7 +280,7 @@ class TestRefusals:
             orders.run(orders.asset(max_slices=1, scaling=PartitionScaling(max_records=1)))
 
         _between(monkeypatch, other_run)
-        with pytest.raises(OffsetConflictError, match=r"was at offset 2 .* and is now at 3"):
+        with pytest.raises(OffsetConflictError, match=r"was at offset 2 .* and is now at offset 3"):
             orders.run(orders.asset(max_slices=None, scaling=PartitionScaling(max_records=2)))
         assert orders.committed() == 3
         assert orders.ids() == [0, 1, 2]

@@ -140,5 +140,5 @@ def test_a_failed_run_raises_kpipes_own_error(
     job = redrive_job(connection)
     with pytest.raises(TopicNotFoundError, match="no-such"):
         job.execute_in_process(run_config=config("no-such.dlq"), instance=instance)
-    with pytest.raises(ConfigError, match="for ever"):
+    with pytest.raises(ConfigError, match="forever"):
         job.execute_in_process(run_config=config(dlq, to_topic=dlq), instance=instance)

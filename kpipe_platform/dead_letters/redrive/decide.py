@@ -104,20 +104,25 @@ def decide(
     if found.attempts >= options.max_attempts:
         return _checked(_parked(found, options, topic_of), topic_of, now_ms)
     if found.redacted and options.redacted == "keep":
-        return kept(found, "redacted", "its payload was redacted, and would come back changed")
+        detail = (
+            "its payload was redacted; send the original with --redacted from-source, or the redacted one with as-is"
+        )
+        return kept(found, "redacted", detail)
     if found.problem is not None:
         return kept(found, "unreadable", found.problem)
     name = options.to_topic or found.original.topic
     if name is None:
-        detail = "it does not say which topic it came from"
-        return kept(found, "no_topic", f"{detail}; {ADD_A_FAMILY}" if found.family == "unknown" else detail)
+        fix = ADD_A_FAMILY if found.family == "unknown" else "choose a topic with --to-topic"
+        return kept(found, "no_topic", f"its headers do not name its original topic; {fix}")
     if found.topics and options.to_topic is None:
         named = ", ".join(map(repr, found.topics))
-        return kept(found, "several_topics", f"its headers name the topics {named}; --to-topic says which one is meant")
+        return kept(found, "several_topics", f"its headers name several topics ({named}); choose one with --to-topic")
     if name in (options.topic, options.parking_name):
-        return kept(found, "own_topic", f"its original topic is {name!r} itself, so that it would come back for ever")
+        detail = f"its target topic {name!r} is the dead-letter topic or the parking topic"
+        return kept(found, "own_topic", f"{detail}; choose another topic with --to-topic")
     if options.to_topic is None and not is_topic_name(name):
-        return kept(found, "topic_gone", f"no topic can have the name {name!r}, where it says that it came from")
+        detail = f"its headers name the original topic {name!r}, which is not a valid topic name"
+        return kept(found, "topic_gone", f"{detail}; choose a topic with --to-topic")
     try:
         topic = topic_of(name)
     except TopicNotFoundError as error:
@@ -128,10 +133,10 @@ def decide(
     if partition is not None and partition >= topic.partitions:
         has = f"topic {name!r} has {topic.partitions} partition(s)"
         if options.to_topic is None:
-            detail = f"it came from partition {partition}, and {has}; --partitioning by-key lets its key choose"
+            detail = f"its original partition is {partition}, but {has}; choose it by key with --partitioning by-key"
             return kept(found, "partition_gone", detail)
-        msg = f"the record of dead letter {found.place} came from partition {partition}, and {has}"
-        fix = "choose the partition by the key: --partitioning by-key"
+        msg = f"the original partition of dead letter {found.place} is {partition}, but {has}"
+        fix = "choose the partition by key with --partitioning by-key, or add partitions to the topic"
         raise ConfigError(msg, fix=fix, topic=name, partition=partition)
     attempts = found.attempts + 1
     own = tuple(pair for pair in found.original.headers if pair[0] != ATTEMPTS_HEADER)
@@ -154,17 +159,18 @@ def _parked(found: FoundDeadLetter, options: RedriveOptions, topic_of: Callable[
 
 
 def _checked(decision: Decision, topic_of: Callable[[str], TargetTopic], now_ms: int) -> Decision:
-    """Check a decision against the limits of the target topic. Keep the dead letter if the record would be refused."""
+    """Check a decision against the limits of the target topic. Keep the dead letter if the brokers would reject it."""
     record, found = decision.record, decision.found
     if record is None or record.topic is None:
         return decision
     topic = topic_of(record.topic)
     limits = topic.limits
     if limits.compacted and record.key is None:
-        return kept(found, "null_key", f"it has no key, and topic {record.topic!r} is compacted")
+        return kept(found, "null_key", f"it has no key, but topic {record.topic!r} is compacted and requires keys")
     if record.timestamp_ms is not None and record.timestamp_ms not in limits.times_ms(now_ms):
-        detail = f"its timestamp {record.timestamp_ms} ms is outside of what topic {record.topic!r} takes"
-        return kept(found, "timestamp", detail)
+        detail = f"topic {record.topic!r} does not accept its timestamp, {record.timestamp_ms} ms"
+        fix = "change message.timestamp.before.max.ms or message.timestamp.after.max.ms of the topic"
+        return kept(found, "timestamp", f"{detail}; {fix}")
     notes = []
     is_old = (
         topic.retention_ms is not None
@@ -173,10 +179,10 @@ def _checked(decision: Decision, topic_of: Callable[[str], TargetTopic], now_ms:
         and record.timestamp_ms < now_ms - topic.retention_ms
     )
     if is_old:
-        notes.append(f"topic {record.topic!r} keeps no record that old (retention.ms): the brokers delete it again")
+        notes.append(f"it is older than the retention.ms of topic {record.topic!r}, so the brokers delete it again")
     size = record_size(record.key, record.value, record.headers)
     if size > limits.max_message_bytes:
         # Compressed, the record may still fit, as it may have before. The brokers decide.
-        too_large = f"it takes up to {size:,} bytes, and topic {record.topic!r} takes {limits.max_message_bytes:,}"
-        notes.append(f"{too_large}: the brokers may refuse it")
+        limit = f"the max.message.bytes of topic {record.topic!r} is {limits.max_message_bytes:,}"
+        notes.append(f"its size is up to {size:,} bytes and {limit}, so the brokers may reject it")
     return replace(decision, detail="; ".join(notes) or None, is_short_lived=is_old)

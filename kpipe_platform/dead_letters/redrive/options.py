@@ -65,18 +65,18 @@ class RedriveOptions:
         for name in ("limit", "batch_records"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                msg = f"{name} is {value}"
+                msg = f"{name} is {value}, below 1"
                 raise ConfigError(msg, fix=f"set {name} to 1 or more")
         if not self.transaction_timeout_s > 0:
-            msg = f"transaction_timeout_s is {self.transaction_timeout_s}"
-            raise ConfigError(msg, fix="set it to a number of seconds, for example 60")
+            msg = f"transaction_timeout_s is {self.transaction_timeout_s}, not above 0"
+            raise ConfigError(msg, fix="set transaction_timeout_s to a number of seconds, for example 60")
         if self.max_attempts < 1:
-            msg = f"max_attempts is {self.max_attempts}, so that nothing would ever be redriven"
+            msg = f"max_attempts is {self.max_attempts}, so no dead letter would be redriven"
             raise ConfigError(msg, fix="set max_attempts to 1 or more")
         for name, topic in (("to_topic", self.to_topic), ("parking_topic", self.parking_name)):
             if topic == self.topic:
-                msg = f"{name} is {topic!r}, the topic that is redriven"
-                raise ConfigError(msg, fix="choose another topic: dead letters would come back for ever")
+                msg = f"{name} is {topic!r}, the dead-letter topic itself, so dead letters would return to it forever"
+                raise ConfigError(msg, fix=f"set {name} to another topic")
 
     @property
     def group_name(self) -> str:

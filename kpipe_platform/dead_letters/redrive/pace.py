@@ -28,8 +28,10 @@ class Pace:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         if per_s is not None and not per_s > 0:
-            msg = f"a limit of {per_s} records a second sends nothing"
-            raise ConfigError(msg, fix="give a number above 0, or no limit")
+            msg = f"max_records_per_s is {per_s}, not above 0"
+            raise ConfigError(
+                msg, fix="set max_records_per_s (--rate) to a number above 0, or leave it out for no limit"
+            )
         self._per_s = per_s
         self._clock = clock
         self._sleep = sleep

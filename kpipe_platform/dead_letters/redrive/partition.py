@@ -16,7 +16,7 @@ from kpipe_platform.dead_letters.redrive.progress import ALWAYS_FIT, Progress
 from kpipe_platform.dead_letters.redrive.results import PartitionResult, RedriveProgress, RedriveResult
 from kpipe_platform.dead_letters.redrive.stored_offset import StoredOffset, read_stored_offset
 from kpipe_platform.dead_letters.redrive.topics import RedriveTopics
-from kpipe_platform.dead_letters.redrive.transaction import RedriveTransaction, RefusedError
+from kpipe_platform.dead_letters.redrive.transaction import RedriveTransaction, RejectedError
 from kpipe_platform.errors import NoStartOffsetError, TopicRecreatedError
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.offsets import OffsetRange, Watermarks, read_watermarks
@@ -80,7 +80,7 @@ class PartitionRedrive:
 
     def __init__(self, shared: Shared, partition: int, watermarks: Watermarks) -> None:
         self._shared, self._options = shared, shared.options
-        self._partition, self._marks = partition, watermarks
+        self._partition, self._watermarks = partition, watermarks
         self._transaction: RedriveTransaction | None = None
         self._progress = Progress(watermarks.log_start)
         # Next offset to read after the records whose outcome is committed.
@@ -99,7 +99,7 @@ class PartitionRedrive:
             else:
                 self._transaction = stack.enter_context(self._new_transaction())
                 stored = self._transaction.open()
-            self._take(stored)
+            self._redrive(stored)
 
     def check(self) -> None:
         """Do the same as `run` without sending anything, to check that the progress will fit into the commit metadata.
@@ -107,12 +107,12 @@ class PartitionRedrive:
         Raises:
             ConfigError: The progress would not fit.
         """
-        if self._marks.end - self._marks.log_start <= ALWAYS_FIT:
+        if self._watermarks.end - self._watermarks.log_start <= ALWAYS_FIT:
             return
-        # A killed redrive may have left a transaction that blocks the offset. Opening a new one aborts it.
+        # The open transaction of a killed redrive may block the offset. Taking over its transactional id aborts it.
         with self._new_transaction() as opened:
             stored = opened.open()
-        self._take(stored)
+        self._redrive(stored)
 
     def _new_transaction(self) -> RedriveTransaction:
         return RedriveTransaction(
@@ -124,12 +124,12 @@ class PartitionRedrive:
             clock=self._shared.clock,
         )
 
-    def _take(self, stored: StoredOffset | None) -> None:
+    def _redrive(self, stored: StoredOffset | None) -> None:
         self._begin(stored)
         self._shared.result.partitions.append(self._counts)
-        if self._read(OffsetRange(self._options.topic, self._partition, self._position, self._marks.end)):
+        if self._read(OffsetRange(self._options.topic, self._partition, self._position, self._watermarks.end)):
             # Commit even if nothing was sent, so that the brokers do not expire the group's offset.
-            self._commit(self._pending, end=self._marks.end)
+            self._commit(self._pending, end=self._watermarks.end)
         self._report()
 
     def _begin(self, stored: StoredOffset | None) -> None:
@@ -139,42 +139,41 @@ class PartitionRedrive:
         cli = f"kpipe offsets set {group} {topic} --partition {self._partition} --to earliest"
         if stored is None:
             if self._options.start == "error":
-                msg = f'group {group} has no offset for {where}, and the redrive says start="error"'
-                raise NoStartOffsetError(msg, fix=f"set the first offset: {cli} --new-group", **ids)
-            logger.info("group %s has no offset for %s: the redrive begins at %d", group, where, self._position)
+                msg = f'group {group} has no offset for {where}, and start="error" requires one'
+                raise NoStartOffsetError(msg, fix=f"store a first offset: {cli} --new-group", **ids)
+            logger.info("group %s has no offset for %s: the redrive begins at offset %d", group, where, self._position)
             self._counts.is_new = True
         else:
             progress, topic_id = Progress.from_text(stored.offset, stored.text)
-            if stored.offset > self._marks.end:
-                # Perhaps an open transaction holds back the end of committed records. Nothing can be read until it
-                # ends.
+            if stored.offset > self._watermarks.end:
+                # An open transaction may hold back the last stable offset. Nothing can be read until it ends.
                 place = (topic, self._partition)
                 written = read_watermarks(self._shared.clients, [place], "read_uncommitted")[place].end
-                self._marks = replace(self._marks, end=min(stored.offset, written))
-                self._counts.end = self._marks.end
-            if (topic_id is not None and topic_id != self._shared.topic_id) or stored.offset > self._marks.end:
-                msg = f"offset {stored.offset} of group {group} belongs to another topic than the present {where}"
-                raise TopicRecreatedError(msg, fix=f"the topic was created again; begin anew: {cli}", **ids)
-            self._counts.expired = progress.undone_before(self._marks.log_start)
+                self._watermarks = replace(self._watermarks, end=min(stored.offset, written))
+                self._counts.end = self._watermarks.end
+            if (topic_id is not None and topic_id != self._shared.topic_id) or stored.offset > self._watermarks.end:
+                msg = f"offset {stored.offset} of group {group} for {where} belongs to a deleted topic of the same name"
+                raise TopicRecreatedError(msg, fix=f"start from the first record of the new topic: {cli}", **ids)
+            self._counts.expired = progress.undone_before(self._watermarks.log_start)
             if self._counts.expired:
                 logger.warning(
-                    "%s: up to %d dead letters before offset %d were deleted before they were redriven",
-                    *(where, self._counts.expired, self._marks.log_start),
+                    "%s: retention deleted up to %d dead letters before offset %d before they were redriven",
+                    *(where, self._counts.expired, self._watermarks.log_start),
                 )
-            self._progress = progress.from_log_start(self._marks.log_start)
-        self._position = min(self._progress.frontier, self._marks.end)
+            self._progress = progress.from_log_start(self._watermarks.log_start)
+        self._position = min(self._progress.frontier, self._watermarks.end)
         self._counts.start, self._counts.committed = self._position, self._progress.frontier
 
     def _read(self, wanted: OffsetRange) -> bool:
         """Read, decide, and send in batches. Return False if the limit stopped it."""
         pace, options = self._shared.pace, self._options
         for letter in read_range(self._shared.clients.settings, options.group_name, wanted):
-            item = self._considered(letter)
+            item = self._decide(letter)
             self._counts.read += 1
             if self._counts.read % _PROGRESS_EVERY == 0:
                 self._report(item.offset + 1)
             if item.decision is None and not self._pending:
-                # Nothing to record: the progress has what is done already, and a skipped record does not change it.
+                # Nothing to commit: the progress already has finished records, and a skipped record does not change it.
                 self._position = item.offset + 1
                 continue
             self._pending.append(item)
@@ -193,7 +192,7 @@ class PartitionRedrive:
                     return False
         return True
 
-    def _considered(self, letter: KafkaRecord) -> _Item:
+    def _decide(self, letter: KafkaRecord) -> _Item:
         offset = letter.offset or 0
         if self._progress.is_done(offset):
             self._counts.done_before += 1
@@ -226,8 +225,8 @@ class PartitionRedrive:
             try:
                 smallest = {"batch_bytes": min(limits)} if limits else {}
                 self._transaction.send(records, progress.frontier, text, **smallest)
-            except RefusedError as error:
-                self._without_refused(items, end, error)
+            except RejectedError as error:
+                self._without_rejected(items, end, error)
                 return
         self._progress = progress
         if items:
@@ -239,8 +238,8 @@ class PartitionRedrive:
                 if self._shared.on_decision is not None:
                     self._shared.on_decision(item.decision)
 
-    def _without_refused(self, items: Sequence[_Item], end: int | None, error: RefusedError) -> None:
-        """Split the batch in half until the refused record is alone, and keep its dead letter."""
+    def _without_rejected(self, items: Sequence[_Item], end: int | None, error: RejectedError) -> None:
+        """Halve the batch until the rejected record is isolated, and keep its dead letter."""
         sending = [index for index, item in enumerate(items) if item.record is not None]
         if len(sending) > 1:
             middle = sending[len(sending) // 2]
@@ -248,14 +247,14 @@ class PartitionRedrive:
             self._send(items[middle:], end)
             return
         (index,) = sending
-        refused = items[index]
-        if refused.decision is not None:
-            detail = f"the brokers refuse it for {refused.decision.target}: {error}"
-            stays = _Item(refused.offset, kept(refused.decision.found, "refused", detail), is_done=False)
-            self._send([*items[:index], stays, *items[index + 1 :]], end)
+        rejected = items[index]
+        if rejected.decision is not None:
+            detail = f"the brokers reject its record for {rejected.decision.target}: {error}"
+            item = _Item(rejected.offset, kept(rejected.decision.found, "refused", detail), is_done=False)
+            self._send([*items[:index], item, *items[index + 1 :]], end)
 
     def _report(self, position: int | None = None) -> None:
         if self._shared.on_progress is not None:
             now = self._position if position is None else position
-            event = RedriveProgress(self._partition, self._counts.start, now, self._marks.end, self._counts.moved)
+            event = RedriveProgress(self._partition, self._counts.start, now, self._watermarks.end, self._counts.moved)
             self._shared.on_progress(event)

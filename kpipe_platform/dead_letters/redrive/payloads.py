@@ -45,20 +45,21 @@ class Payloads:
         if found.problem is not None or (found.from_source is None and not by_choice):
             return found
         if found.redacted and not by_choice and found.from_source == "payload":
-            detail = "its payload was redacted and did not fit, so that neither form of it is here"
+            detail = "it has no payload: its redacted payload was too large; use --redacted from-source"
             return kept(found, "redacted", detail)
         if by_choice and found.topics:
-            return kept(found, "redacted", f"its payload is in one of the topics {', '.join(found.topics)}")
+            detail = f"its source topic is unknown: its headers name several topics ({', '.join(found.topics)})"
+            return kept(found, "redacted", detail)
         source = self._read(found.original)
         if found.from_source == "headers" and not by_choice:
             # Without the source record, the dead letter still has the bytes; the headers are lost.
             if source is None or not _is_same(found.original, source):
                 return replace(found, from_source=None)
         elif source is None:
-            detail = f"its payload is only at {found.original.coordinates}, and is not there any more"
+            detail = f"its payload is stored only in record {found.original.coordinates}, which does not exist anymore"
             return kept(found, "payload_gone", detail)
         elif found.reference is not None and not by_choice and not _fits(source, found.reference):
-            detail = f"the record at {found.original.coordinates} is another one: size or checksum differ"
+            detail = f"record {found.original.coordinates} differs from the original in size or checksum"
             return kept(found, "payload_changed", detail)
         return with_source(found, source)
 

@@ -101,12 +101,12 @@ class Progress:
         )
         if len(text) > MAX_TEXT_BYTES:
             msg = (
-                f"the redrive passes over so many dead letters from offset {self.frontier} on that what is done "
-                f"between them takes {len(text):,} bytes, and a group's offset takes {MAX_TEXT_BYTES:,} beside it"
+                f"the redrive skips too many dead letters after offset {self.frontier}: its progress takes "
+                f"{len(text):,} bytes, and commit metadata is limited to {MAX_TEXT_BYTES:,} bytes"
             )
             fix = (
-                f"first redrive those from offset {self.frontier} on, or move them to a topic of their own with "
-                "--to-topic; or use a wider filter"
+                f"first redrive the dead letters from offset {self.frontier} on, or move them to another topic with "
+                "--to-topic; or use a filter that skips fewer"
             )
             raise ConfigError(msg, fix=fix, frontier=self.frontier)
         return text

@@ -31,8 +31,8 @@ from kpipe_platform.kafka.read.reader import read_range
 
 logger = logging.getLogger(__name__)
 
-# Number of records of each partition in which to find a dead letter.
-_LOOKED_AT = 1_000
+# Number of records to check in each partition for a dead letter.
+_CHECKED_RECORDS = 1_000
 
 
 def _check(shared: Shared, numbers: list[int], watermarks: Mapping[Partition, Watermarks]) -> None:
@@ -52,22 +52,22 @@ def _check(shared: Shared, numbers: list[int], watermarks: Mapping[Partition, Wa
 
 def _require_dead_letters(clients: Clients, topic: str, group: str, watermarks: Mapping[Partition, Watermarks]) -> None:
     """Raise `ConfigError` if none of the first records of the partitions is a dead letter of a known family."""
-    looked_at = 0
+    checked = 0
     for (_, number), mark in watermarks.items():
-        first = OffsetRange(topic, number, mark.log_start, min(mark.end, mark.log_start + _LOOKED_AT))
+        first = OffsetRange(topic, number, mark.log_start, min(mark.end, mark.log_start + _CHECKED_RECORDS))
         for letter in read_range(clients.settings, group, first):
             found = read_dead_letter(letter)
             if found.family != "unknown" or found.redacted:
                 return
-            looked_at += 1
-    if looked_at:
+            checked += 1
+    if checked:
         msg = (
-            f"topic {topic!r} is no dead-letter topic, or one of a family that kpipe does not know: none of the "
-            f"{looked_at:,} records that were looked at is a dead letter"
+            f"topic {topic!r} is not a dead-letter topic, or kpipe does not support its header family: none of the "
+            f"{checked:,} records checked is a dead letter"
         )
         fix = (
-            f"name the dead-letter topic, for example {topic}.dlq; {ADD_A_FAMILY}; to send the records as they are, "
-            "say where to with --to-topic"
+            f"name the dead-letter topic, for example {topic}.dlq; {ADD_A_FAMILY}; to send the records unchanged, "
+            "choose their topic with --to-topic"
         )
         raise ConfigError(msg, fix=fix, topic=topic)
 
@@ -143,7 +143,7 @@ def redrive(
             if result.limited:
                 break
     logger.info(
-        "redrive of %s by group %s: %d sent, %d parked, %d kept, %d left out",
+        "redrive of %s by group %s: %d sent, %d parked, %d kept, %d excluded by the filter",
         *(options.topic, group, result.total("sent"), result.total("parked")),
         *(result.total("kept"), result.total("left_out")),
     )

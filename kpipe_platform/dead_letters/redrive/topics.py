@@ -35,7 +35,7 @@ class RedriveTopics:
         """Describe a topic.
 
         Raises:
-            TopicNotFoundError: It does not exist, and may not be created.
+            TopicNotFoundError: The topic does not exist and may not be created.
         """
         if name in self._missing:
             raise self._missing[name]
@@ -54,13 +54,13 @@ class RedriveTopics:
             described = describe_topics(self._clients, [name])[name]
         except TopicNotFoundError as error:
             if name != self._parking_topic:
-                why, choice = "where dead letters came from", "; or send elsewhere: --to-topic TOPIC"
+                role, choice = "a target topic of the redrive", "; or choose another topic: --to-topic TOPIC"
             elif self._parking_partitions is None:
-                why, choice = "where dead letters are to be parked", ", or --create-parking-topic"
+                role, choice = "the topic for parked dead letters", "; or use --create-parking-topic"
             else:
                 return self._create(name)
             fix = f"create it: kpipe topics create {name} --partitions N{choice}"
-            raise TopicNotFoundError(f"{error.message}, {why}", fix=fix, topic=name) from error
+            raise TopicNotFoundError(f"{error.message}; it is {role}", fix=fix, topic=name) from error
         return self._found(name, described.partitions)
 
     def _create(self, name: str) -> TargetTopic:

@@ -33,8 +33,8 @@ _DELIVERY_S = 60.0
 _BATCH_BYTES = 1_000_000
 
 
-class RefusedError(Exception):
-    """The brokers refuse a record of the batch; nothing of the batch was written."""
+class RejectedError(Exception):
+    """The brokers rejected a record of the batch; nothing of the batch was written."""
 
 
 class _PurgedError(Exception):
@@ -54,8 +54,8 @@ class RedriveTransaction(OffsetTransaction):
     """
 
     owner = "redrive"
-    timed_out_fix = "send fewer records at once, or raise the timeout; then run again"
-    fenced_fix = "nothing: the newer redrive continues from the committed offset"
+    timed_out_fix = "lower batch_records (--batch), or raise transaction_timeout_s; then redrive again"
+    fenced_fix = "no action is needed: the newer redrive continues from the committed offset"
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class RedriveTransaction(OffsetTransaction):
             batch_bytes: The smallest size limit of the records' topics, in bytes.
 
         Raises:
-            RefusedError: The brokers refuse a record; nothing was written.
+            RejectedError: The brokers rejected a record; nothing was written.
             OffsetConflictError: Another redrive, or ``kpipe offsets set``, moved the group's offset.
             FencedError: A newer redrive of this partition took over.
             BrokerUnavailableError: The brokers are unavailable.
@@ -157,7 +157,7 @@ class RedriveTransaction(OffsetTransaction):
         if found != wanted:
             raise error
         logger.warning(
-            "a commit got no response, but it succeeded: group %s is at offset %d of %s",
+            "a commit got no response but succeeded: group %s is at offset %d of %s",
             *(self._group, wanted.offset, self._where),
         )
 
@@ -177,12 +177,12 @@ class RedriveTransaction(OffsetTransaction):
         if self._stored == before:
             return
         expected, now = ("no offset" if each is None else f"offset {each.offset}" for each in (before, self._stored))
-        msg = f"group {self._group} was at {expected} of {self._where}, and is now at {now}"
+        msg = f"group {self._group} was at {expected} of {self._where} and is now at {now}"
         if expected == now:
-            msg += " with other progress in its commit metadata"
+            msg += " with different progress in its commit metadata"
         raise OffsetConflictError(
             msg,
-            fix="nothing of this batch was written: another redrive took it. Run again for the remaining dead letters",
+            fix="redrive again for the remaining dead letters: another redrive took this batch, nothing was written",
             group=self._group,
             topic=self._topic,
             partition=self._partition,
@@ -251,7 +251,7 @@ class RedriveTransaction(OffsetTransaction):
         # If one batch fails, the queued ones fail too. A refusal, if there is one, is the cause.
         error = next((e for e in self._failures if e.code() in REFUSED_CODES), None)
         if error is not None:
-            return RefusedError(f"{error.str()} ({error.name()})")
+            return RejectedError(f"{error.str()} ({error.name()})")
         # After a fatal error the queued records fail too, with a less specific code than the first.
         error = next((e for e in self._failures if e.code() in FENCED_CODES), self._failures[0])
         if error.code() in _PURGED:

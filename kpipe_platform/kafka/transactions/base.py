@@ -1,4 +1,4 @@
-"""The steps that every transaction of kpipe has in common: outputs and a group's offsets commit together, or neither.
+"""The common base of kpipe's transactions, in which outputs and a group's offsets commit together or not at all.
 
 The guarantee depends on the order of the steps:
 
@@ -74,11 +74,11 @@ class OffsetTransaction:
     """
 
     owner: ClassVar[str]
-    """Who runs the transaction, for messages."""
+    """What runs the transaction, as a word for messages."""
     timed_out_fix: ClassVar[str]
     """How to fix a transaction timeout."""
     fenced_fix: ClassVar[str]
-    """What to do if a newer owner took over."""
+    """What to do after a newer owner took over."""
 
     def __init__(
         self, clients: Clients, group: str, where: str, *, timeout_s: float, clock: Callable[[], float]
@@ -94,7 +94,7 @@ class OffsetTransaction:
     def producer(self) -> Producer:
         """The transactional producer; available only between ``open`` and ``close``."""
         if self._producer is None:
-            msg = "the transaction is not open"
+            msg = f"the transaction of {self._where} is not open; call open() first"
             raise RuntimeError(msg)
         return self._producer
 
@@ -128,7 +128,7 @@ class OffsetTransaction:
         except BrokerUnavailableError as error:
             # The request may have reached the brokers.
             msg = f"{error.message}; whether the transaction committed is unknown"
-            fix = "run again: the next run compares the group's offset and neither loses nor repeats records"
+            fix = "run again: the next run compares the group's offset, so it neither loses nor repeats records"
             raise CommitUnknownError(msg, fix=fix, **error.attributes) from error
         self._began_at = None
 
@@ -140,7 +140,10 @@ class OffsetTransaction:
         try:
             self.producer.abort_transaction(self._settings.request_timeout_s)
         except KafkaException as exception:
-            logger.warning("could not abort the transaction of %s: %s", self._where, kafka_error(exception).name())
+            logger.warning(
+                "cannot abort the transaction of %s (%s); the next owner of its transactional id aborts it",
+                *(self._where, kafka_error(exception).name()),
+            )
 
     def close(self) -> None:
         """Abort an open transaction and close the producer."""
@@ -219,7 +222,7 @@ def take_over(
         clock: Monotonic clock in seconds.
 
     Raises:
-        BrokerUnavailableError: No answer within the deadline.
+        BrokerUnavailableError: The brokers did not respond within the deadline.
         AuthorizationFailedError: The client is not authorized to use the transactional id.
     """
     config = {
@@ -256,10 +259,12 @@ def abort_lingering(settings: ConnectionSettings, transactional_id: str) -> None
     """Fence the owner of a transactional id and abort its open transaction, if there is one. Then release the id.
 
     Raises:
-        BrokerUnavailableError: No answer within the deadline.
+        BrokerUnavailableError: The brokers did not respond within the deadline.
         AuthorizationFailedError: The client is not authorized to use the transactional id.
     """
-    logger.warning("aborting the open transaction, if any, of transactional id %s", transactional_id)
+    logger.warning(
+        "fencing the owner of transactional id %s and aborting its open transaction, if any", transactional_id
+    )
     take_over(settings, transactional_id).close()
 
 

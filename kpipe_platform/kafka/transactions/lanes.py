@@ -28,7 +28,7 @@ from kpipe_platform.kafka.transactions.slice import SliceTransaction, conflict, 
 logger = logging.getLogger(__name__)
 
 # Interval at which a lane checks whether the lane before it has committed.
-_LOOK_EVERY_S = 0.02
+_POLL_INTERVAL_S = 0.02
 _CLAIM_TIMEOUT_S = 60.0
 
 
@@ -96,8 +96,8 @@ def turn_of(lanes: Sequence[Slice], lane: int, found: Sequence[tuple[int | None,
             continue
         done, stopped = stored.lane, stored.stopped
         # If the first lane stopped, the group's offset is unchanged, or is the start offset stored for a new group.
-        stands = lanes[done - 1].ranges[index].range.end if done else first.range.start
-        if offset != stands and (done or offset != first.committed):
+        expected = lanes[done - 1].ranges[index].range.end if done else first.range.start
+        if offset != expected and (done or offset != first.committed):
             raise conflict(slice_, first, offset, stored)
         counts.append(stored.counts)
     state: State = "mine" if done == lane else "wait"
@@ -147,14 +147,16 @@ class LaneTransaction(SliceTransaction):
         end = self._clock() + self._timeout_s
         while (found := self.turn()).state == "wait":
             if self._clock() > end:
-                msg = f"the lanes before {self._slice} did not commit within {self._timeout_s:g} s"
+                msg = (
+                    f"the lanes before {self._slice} of group {self._group} did not commit within {self._timeout_s:g} s"
+                )
                 raise TransactionTimedOutError(
                     msg,
                     fix=self.timed_out_fix,
                     transaction_timeout_s=self._timeout_s,
                     group=self._slice.group,
                 )
-            self._sleep(_LOOK_EVERY_S)
+            self._sleep(_POLL_INTERVAL_S)
         return found
 
     def stop(self, turn: Turn) -> None:
@@ -163,13 +165,13 @@ class LaneTransaction(SliceTransaction):
         if turn.state != "mine" or self._slice.lane + 1 == self._slice.lanes:
             return
         starts = [p.range.start for p in self._slice.ranges]
-        stands = [start if offset is None else offset for start, offset in zip(starts, turn.offsets, strict=True)]
+        current = [start if offset is None else offset for start, offset in zip(starts, turn.offsets, strict=True)]
         self.begin()
-        self.commit_at(stands, turn.counts, lane=self._slice.lane, stopped=True)
+        self.commit_at(current, turn.counts, lane=self._slice.lane, stopped=True)
 
 
 def lanes_read_back(settings: ConnectionSettings, lanes: Sequence[Slice]) -> tuple[int, tuple[SliceCounts, ...]]:
-    """Do what `read_back` does, for a slice in lanes.
+    """Determine the outcome of a slice in lanes, as `read_back` does for a whole slice.
 
     Args:
         settings: The connection.
@@ -179,8 +181,8 @@ def lanes_read_back(settings: ConnectionSettings, lanes: Sequence[Slice]) -> tup
         The number of committed lanes, and their record counts by range.
 
     Raises:
-        OffsetConflictError: Another run has moved an offset since.
-        BrokerUnavailableError: No answer within the deadline.
+        OffsetConflictError: Another run moved an offset since.
+        BrokerUnavailableError: The brokers did not respond within the deadline.
     """
     for lane in lanes:
         with suppress(FencedError):
@@ -211,19 +213,21 @@ def settle(settings: ConnectionSettings, group: str, offsets: Offsets, *, run_id
         slice_id: Name of the next slice.
 
     Raises:
-        BrokerUnavailableError: No answer within the deadline.
+        BrokerUnavailableError: The brokers did not respond within the deadline.
     """
     left: dict[tuple[str, int], list[PlannedRange]] = {}
     for (topic, number), found in sorted(offsets.items()):
         if found is None or found.metadata is None or found.metadata.is_whole:
             continue
         stored, at = found.metadata, found.offset
-        stands = PlannedRange(
+        current = PlannedRange(
             OffsetRange(topic, number, at, at), stored.topic_id, at, at, at, partitions=stored.partitions
         )
-        left.setdefault((stored.unit, stored.lanes), []).append(stands)
+        left.setdefault((stored.unit, stored.lanes), []).append(current)
     for (unit, lanes), ranges in left.items():
-        logger.info("taking over from %s, of whose %s lanes some may be at work", unit, lanes)
+        logger.info(
+            "group %s: taking over from %s, because some of its %d lanes may still be running", group, unit, lanes
+        )
         claim = Slice(group, run_id, f"{slice_id}/settled", tuple(ranges), unit=unit)
         with SliceTransaction(settings, claim, timeout_s=_CLAIM_TIMEOUT_S) as transaction:
             transaction.open()

@@ -37,7 +37,7 @@ class SliceTransaction(OffsetTransaction):
 
     owner = "run"
     timed_out_fix = "lower max_records, or raise transaction_timeout_s of the KafkaDestination; then run again"
-    fenced_fix = "nothing: no output of this run is visible to readers of committed records"
+    fenced_fix = "no action is needed: no output of this run is visible to read_committed consumers"
 
     def __init__(
         self,
@@ -56,13 +56,13 @@ class SliceTransaction(OffsetTransaction):
         """Fence every earlier owner of these partitions and abort its open transactions.
 
         Raises:
-            BrokerUnavailableError: No answer within the deadline.
+            BrokerUnavailableError: The brokers did not respond within the deadline.
             AuthorizationFailedError: The client is not authorized to use the transactional id.
         """
         self._producer = self._take_over(self._slice.transactional_id)
         # Own id first: if two layouts race for one partition, this order leaves at most one of them unfenced.
         for other in self._slice.fence:
-            logger.info("fencing %s, which committed %s before", other, self._slice)
+            logger.info("fencing transactional id %s, an earlier owner of partitions of %s", other, self._slice)
             self._take_over(other).close()
 
     def _take_over(self, transactional_id: str) -> Producer:
@@ -83,7 +83,7 @@ class SliceTransaction(OffsetTransaction):
 
         Raises:
             OffsetConflictError: Another run moved an offset.
-            BrokerUnavailableError: No answer within the deadline.
+            BrokerUnavailableError: The brokers did not respond within the deadline.
         """
         if not self._slice.ranges:
             return None
@@ -172,7 +172,7 @@ class SliceTransaction(OffsetTransaction):
 
 
 def read_back(settings: ConnectionSettings, slice_: Slice, *, timeout_s: float) -> list[SliceCounts] | None:
-    """Determine the outcome of a slice when its commit got no answer or its process ended.
+    """Determine the outcome of a slice whose commit got no response or whose process ended.
 
     Taking over the transactional id first ends a pending commit, either way.
 
@@ -185,8 +185,8 @@ def read_back(settings: ConnectionSettings, slice_: Slice, *, timeout_s: float) 
         The counts of each range; None if nothing was committed, and nothing can be committed later.
 
     Raises:
-        OffsetConflictError: Another run has moved an offset since, so the outcome cannot be determined.
-        BrokerUnavailableError: No answer within the deadline.
+        OffsetConflictError: Another run moved an offset since, so the outcome cannot be determined.
+        BrokerUnavailableError: The brokers did not respond within the deadline.
     """
     with SliceTransaction(settings, slice_, timeout_s=timeout_s) as transaction:
         with suppress(FencedError):
@@ -206,14 +206,14 @@ def conflict(
     """Build the error for a committed offset that differs from the planned one."""
     expected = "no offset" if planned.committed is None else f"offset {planned.committed}"
     where = f"{planned.range.topic}/{planned.range.partition}"
-    by = f" by run {stored.run_id}" if stored is not None else ""
+    by = f", stored by run {stored.run_id}" if stored is not None else ""
     msg = (
         f"group {slice_.group} was at {expected} of {where} when this run planned {planned.range}, and is now at "
-        f"{'no offset' if offset is None else offset}{by}"
+        f"{'no offset' if offset is None else f'offset {offset}'}{by}"
     )
     return OffsetConflictError(
         msg,
-        fix="nothing was written by this run: another run took the slice. Run again for the remaining records",
+        fix="run again for the remaining records: another run took this slice",
         group=slice_.group,
         topic=planned.range.topic,
         partition=planned.range.partition,

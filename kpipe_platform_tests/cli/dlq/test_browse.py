@@ -154,7 +154,7 @@ def test_show_of_a_payload_that_is_gone(
     built = build_dead_letter(record, FAULT, context, TIME)
     produce(dlq, [{"key": built.key, "value": built.value, "headers": built.headers}])
     shown = succeeded(kpipe(f"dlq show {dlq} 0 3"))
-    assert "is not there any more" in shown.stderr
+    assert "does not exist anymore" in shown.stderr
     assert "value:" not in shown.stdout
     refused(kpipe(f"dlq show {dlq} 0 3 --raw"), "is not available")
 
@@ -238,7 +238,7 @@ def test_a_topic_of_no_known_family_is_shown_and_not_redriven(
     assert group in shown.stderr
     assert "10 dead letter(s)" in succeeded(kpipe(f"dlq stats {flights}")).stdout
     for command in ("redrive", "redrive --dry-run --limit 3"):
-        parts = f"topic '{flights}' is no dead-letter topic", "none of the 10 records", group, "--to-topic"
+        parts = f"topic '{flights}' is not a dead-letter topic", "none of the 10 records", group, "--to-topic"
         refused(kpipe(f"dlq {command} {flights}"), *parts)
     assert succeeded(kpipe(f"dlq list {kafka_topic('empty.dlq')}")).stderr == "No dead letters match.\n"
 
@@ -255,11 +255,11 @@ def test_a_dry_run_lists_no_more_than_its_limit(kpipe: Kpipe, dlq: str, source: 
 
 
 def test_redrive_says_what_is_wrong(kpipe: Kpipe, dlq: str) -> None:
-    refused(kpipe(f"dlq redrive {dlq}"), "to be parked", "--create-parking-topic")
+    refused(kpipe(f"dlq redrive {dlq}"), "parked dead letters", "--create-parking-topic")
     refused(kpipe(f"dlq redrive {dlq} --since nonsense"), "not a valid time")
     refused(kpipe(f"dlq redrive {dlq} --at 7"), "0@42")
-    refused(kpipe(f"dlq redrive {dlq} --to-topic {dlq}"), "for ever")
-    refused(kpipe(f"dlq redrive {dlq} --rate 0"), "sends nothing")
+    refused(kpipe(f"dlq redrive {dlq} --to-topic {dlq}"), "forever")
+    refused(kpipe(f"dlq redrive {dlq} --rate 0"), "max_records_per_s is 0.0, not above 0", "--rate")
     refused(kpipe(f"dlq redrive {dlq} --start error"), "kpipe offsets set")
     refused(kpipe("dlq redrive no-such.dlq"), "no-such.dlq", "does not exist")
 

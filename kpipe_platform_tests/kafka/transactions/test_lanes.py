@@ -106,7 +106,7 @@ def test_an_offset_that_no_lane_of_the_slice_stored_is_a_conflict(
 ) -> None:
     lanes = split(whole((0, 9, 0)), 3)
     for lane in range(3):
-        with pytest.raises(OffsetConflictError, match="Run again"):
+        with pytest.raises(OffsetConflictError, match="run again"):
             turn_of(lanes, lane, [found])
 
 

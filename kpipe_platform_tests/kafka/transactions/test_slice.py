@@ -100,7 +100,7 @@ def test_another_runs_commit_is_a_conflict_that_names_it(
         store_offsets(transaction, COUNTS)
     with begin(loser) as transaction:
         transaction.open()
-        with pytest.raises(OffsetConflictError, match="now at 3 by run winner") as caught:
+        with pytest.raises(OffsetConflictError, match="now at offset 3, stored by run winner") as caught:
             transaction.committed_earlier()
     assert (caught.value.expected, caught.value.found) == (None, 3)
 
