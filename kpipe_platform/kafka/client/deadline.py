@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from concurrent.futures import Future, wait
+from typing import Any, TypeVar
 
 from kpipe_platform.errors import BrokerUnavailableError
+from kpipe_platform.kafka.client.calls import run_in_thread
 
 Result = TypeVar("Result")
-
-
-class _Outcome(Generic[Result]):
-    def __init__(self) -> None:
-        self.value: Result | None = None
-        self.error: BaseException | None = None
-        self.done = threading.Event()
 
 
 class Deadline:
@@ -33,7 +28,7 @@ class Deadline:
         self._seconds = seconds
         self._what = what
         self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
+        self._latest: Future[Any] | None = None
 
     def run(self, call: Callable[[], Result]) -> Result:
         """Run the call and return its result.
@@ -42,26 +37,13 @@ class Deadline:
             BrokerUnavailableError: No result in time, or an earlier call still hangs.
             Exception: The exception that the call raised.
         """
-        outcome: _Outcome[Result] = _Outcome()
         with self._lock:
-            if self._thread is not None and self._thread.is_alive():
+            if self._latest is not None and not self._latest.done():
                 msg = f"cannot {self._what}: the previous call has not returned yet"
                 raise BrokerUnavailableError(msg, fix="check that the brokers are running and reachable")
-            thread = threading.Thread(target=_fulfil, args=(call, outcome), name="kpipe-tick", daemon=True)
-            self._thread = thread
-            thread.start()
-        if not outcome.done.wait(self._seconds):
+            future = run_in_thread(call)
+            self._latest = future
+        if not wait([future], self._seconds).done:
             msg = f"cannot {self._what}: no answer within the tick's deadline of {self._seconds:g} s"
             raise BrokerUnavailableError(msg, fix="check that the brokers are running and reachable")
-        if outcome.error is not None:
-            raise outcome.error
-        return outcome.value  # type: ignore[return-value]  # set together with done, where there is no error
-
-
-def _fulfil(call: Callable[[], Result], outcome: _Outcome[Result]) -> None:
-    try:
-        outcome.value = call()
-    except BaseException as error:  # noqa: BLE001  # raised again in the thread that waits
-        outcome.error = error
-    finally:
-        outcome.done.set()
+        return future.result()
