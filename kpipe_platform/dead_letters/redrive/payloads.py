@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from contextlib import suppress
 from dataclasses import replace
-from types import TracebackType
 
 from kpipe_platform.dead_letters.envelope.parts import PayloadReference
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
@@ -14,13 +13,13 @@ from kpipe_platform.dead_letters.redrive.decide import Decision, kept
 from kpipe_platform.dead_letters.redrive.options import Redacted
 from kpipe_platform.errors import BrokerUnavailableError, TopicNotFoundError, TransientError
 from kpipe_platform.kafka.admin.topics import describe_topics, is_topic_name
-from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.clients import Clients, Closable
 from kpipe_platform.kafka.model.offsets import read_watermarks
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.kafka.read.fetch import RecordFetcher
 
 
-class Payloads:
+class Payloads(Closable):
     """Reads source records at the coordinates that dead letters name.
 
     Args:
@@ -91,14 +90,6 @@ class Payloads:
     def close(self) -> None:
         """Close the clients."""
         self._fetcher.close()
-
-    def __enter__(self) -> Payloads:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _is_same(found: KafkaRecord, source: KafkaRecord) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
-from types import TracebackType
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
@@ -19,6 +18,7 @@ REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENT
 
 
 Client = TypeVar("Client")
+Owner = TypeVar("Owner", bound="Closable")
 
 
 def new_client(
@@ -64,7 +64,21 @@ def reader_config(settings: ConnectionSettings, group: str, isolation: str) -> d
     }
 
 
-class Clients:
+class Closable:
+    """A context manager that calls ``close`` on exit: base of the objects that own Kafka clients."""
+
+    def close(self) -> None:
+        """Close the clients."""
+        raise NotImplementedError
+
+    def __enter__(self: Owner) -> Owner:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Clients(Closable):
     """Lazy admin and consumer clients for one connection.
 
     librdkafka's threads do not survive a fork, and its handles do not pickle. So a client belongs to the process that
@@ -130,11 +144,3 @@ class Clients:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["settings"])  # type: ignore[misc]  # a fresh object in this process is the point
-
-    def __enter__(self) -> Clients:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 
 from kpipe_platform.errors import TransientError
+from kpipe_platform.kafka.client.clients import Closable
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.records import KafkaRecord
@@ -20,7 +20,7 @@ _LAST_OFFSET = 2**63 - 1
 _PREFETCH_KBYTES = 4_096
 
 
-class RecordFetcher:
+class RecordFetcher(Closable):
     """Reads single records. Requests for one partition in offset order share one stream.
 
     Args:
@@ -53,14 +53,6 @@ class RecordFetcher:
         """Close the consumers."""
         while self._streams:
             self._streams.popitem()[1].close()
-
-    def __enter__(self) -> RecordFetcher:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Stream:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator
-from types import TracebackType
 from typing import cast
 
 from confluent_kafka import (
@@ -18,7 +17,7 @@ from confluent_kafka import (
 
 from kpipe_platform.errors import TransientError
 from kpipe_platform.kafka.client.calls import no_answer, translate
-from kpipe_platform.kafka.client.clients import new_client, reader_config
+from kpipe_platform.kafka.client.clients import Closable, new_client, reader_config
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange, Partition
 from kpipe_platform.kafka.model.records import KafkaRecord
@@ -31,7 +30,7 @@ _POLL_S = 0.1
 _SAMPLES = {"auto.offset.reset": "earliest", "fetch.message.max.bytes": 65_536}
 
 
-class RecordReader:
+class RecordReader(Closable):
     """Reads offset ranges of many partitions at once with one consumer, which stays open between reads.
 
     Args:
@@ -157,14 +156,6 @@ class RecordReader:
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
-
-    def __enter__(self) -> RecordReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def read_range(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from types import TracebackType
 
-from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.clients import Clients, Closable
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange, Partition
 from kpipe_platform.kafka.model.records import KafkaRecord, TimestampType
@@ -84,7 +83,7 @@ class _Sample:
         return OldestRecord(int(first.offset or 0), first.timestamp_ms, first.timestamp_type, mean)
 
 
-class TimestampReader:
+class TimestampReader(Closable):
     """Reads the timestamps of slices while they are processed, with one consumer that stays open.
 
     Args:
@@ -131,11 +130,3 @@ class TimestampReader:
     def close(self) -> None:
         """Close the consumer; the next use opens a new one."""
         self._reader.close()
-
-    def __enter__(self) -> TimestampReader:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -18,8 +18,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from enum import Enum
-from types import TracebackType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException, Producer, TopicPartition
 from tenacity import Retrying, retry_if_exception
@@ -32,7 +31,7 @@ from kpipe_platform.errors import (
     TransactionTimedOutError,
 )
 from kpipe_platform.kafka.client.calls import FENCED_CODES, kafka_error, translate
-from kpipe_platform.kafka.client.clients import Clients, new_client
+from kpipe_platform.kafka.client.clients import Clients, Closable, new_client
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 logger = logging.getLogger(__name__)
@@ -51,8 +50,6 @@ _TIMED_OUT_CODES = FENCED_CODES | {
     KafkaError._STATE,
 }
 
-Transaction = TypeVar("Transaction", bound="OffsetTransaction")
-
 
 class CommitStep(Enum):
     """A request of an open transaction; its value is the phrase for error messages."""
@@ -62,7 +59,7 @@ class CommitStep(Enum):
     COMMIT = "commit the transaction"
 
 
-class OffsetTransaction:
+class OffsetTransaction(Closable):
     """A transaction that commits a group's offsets, with or without outputs.
 
     Args:
@@ -192,14 +189,6 @@ class OffsetTransaction:
         except KafkaException as exception:
             return kafka_error(exception)
         return error
-
-    def __enter__(self: Transaction) -> Transaction:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def take_over(

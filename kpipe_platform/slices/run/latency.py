@@ -9,11 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from types import TracebackType
 
 from confluent_kafka import KafkaException
 
 from kpipe_platform.errors import KpipeError
+from kpipe_platform.kafka.client.clients import Closable
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.kafka.read.samples import TimestampReader
 
@@ -54,7 +54,7 @@ class Latencies:
         return None
 
 
-class CommitLatency:
+class CommitLatency(Closable):
     """Measures the time from the produce of a slice's first and last record to the slice's commit.
 
     A separate thread reads the timestamps, so that the slice is not delayed. A run has one reader for all its
@@ -87,11 +87,3 @@ class CommitLatency:
         """Stop the thread and close the reader."""
         self._pool.shutdown(cancel_futures=True)
         self._reader.close()
-
-    def __enter__(self) -> CommitLatency:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()

@@ -12,6 +12,7 @@ from typing import Any
 from kpipe_platform.dead_letters import Segment, build_dead_letter
 from kpipe_platform.dead_letters.write.redaction import without_message
 from kpipe_platform.errors import DeadLetterError
+from kpipe_platform.kafka.client.clients import Closable
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.kafka.read.fetch import RecordFetcher
 from kpipe_platform.policies.components import stops
@@ -30,7 +31,7 @@ _REASONS = 50
 _TIMESTAMP_TYPES = {0: "create_time", 1: "log_append_time"}
 
 
-class FaultRows:
+class FaultRows(Closable):
     """Applies the configured action to failed records.
 
     Attributes:
@@ -201,12 +202,6 @@ class FaultRows:
     def close(self) -> None:
         """Close the client that reads original records."""
         self._fetcher.close()
-
-    def __enter__(self) -> FaultRows:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def _source_fault(record: KafkaRecord) -> Fault:
