@@ -9,14 +9,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, cast
 
-from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from kpipe_platform.dead_letters.redrive.stored_offset import StoredOffset, read_stored_offset
 from kpipe_platform.errors import CommitUnknownError, KpipeError, OffsetConflictError
-from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered, serve_reports
+from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered
 from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.kafka.client.producer import (
+    ANY_PARTITION,
+    MAX_PURGES,
+    NOW,
+    PURGED_CODES,
+    AckedProducer,
+    GiveUpError,
+    Message,
+)
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.kafka.model.slices import dotted_id, transactional_id
@@ -24,10 +32,6 @@ from kpipe_platform.kafka.transactions.base import OffsetTransaction, take_over
 
 logger = logging.getLogger(__name__)
 
-_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-# After a failure and an abort, librdkafka purges records that are produced while it resets its sequence numbers. More
-# consecutive purges than this have another cause.
-_MAX_PURGED = 5
 # Seconds to wait for the acknowledgements of a batch.
 _DELIVERY_S = 60.0
 _BATCH_BYTES = 1_000_000
@@ -70,7 +74,6 @@ class RedriveTransaction(OffsetTransaction):
         super().__init__(clients, group, f"{topic}/{partition}", timeout_s=timeout_s, clock=clock)
         self._topic, self._partition = topic, partition
         self._batch_bytes = _BATCH_BYTES
-        self._failures: list[KafkaError] = []
         self._stored: StoredOffset | None = None
 
     @property
@@ -100,6 +103,7 @@ class RedriveTransaction(OffsetTransaction):
                 "batch.size": self._batch_bytes,
                 "compression.type": "lz4",
                 "linger.ms": 5,
+                "delivery.report.only.error": True,
                 # For records without a partition: the same choice as the Java client.
                 "partitioner": "murmur2_random",
             },
@@ -131,13 +135,13 @@ class RedriveTransaction(OffsetTransaction):
             self._batch_bytes = batch_bytes
             self._reopen()
         self._compare()
-        for purged in range(_MAX_PURGED + 1):
+        for purged in range(MAX_PURGES + 1):
             try:
                 self._send_once(records, offset, text)
             except _PurgedError:
-                if purged < _MAX_PURGED:
+                if purged < MAX_PURGES:
                     continue
-                raise not_delivered(self._settings, f"dead letters of {self._topic}", len(records)) from None
+                raise not_delivered(self._settings, f"the redrive of {self._where}", len(records)) from None
             except CommitUnknownError as error:
                 self._read_back(StoredOffset(offset, text), error)
             break
@@ -191,69 +195,36 @@ class RedriveTransaction(OffsetTransaction):
         )
 
     def _send_once(self, records: Sequence[KafkaRecord], offset: int, text: str) -> None:
-        self._failures.clear()
         self.begin()
+        producer = AckedProducer(self.producer)
         try:
-            for record in records:
-                self._produce(record)
-            self._flush()
-            if self._failures:
-                raise self._failed()
+            try:
+                for record in records:
+                    producer.send_all(record.topic or "", [_message(record)])
+                left = producer.flush(_DELIVERY_S)
+            except GiveUpError:
+                raise self._failure(producer.failures) from None
+            except KafkaException as exception:
+                raise self._failure([*producer.failures, kafka_error(exception)]) from exception
+            if left:
+                raise not_delivered(self._settings, f"the redrive of {self._where}", left)
             self._commit_offsets([TopicPartition(self._topic, self._partition, offset, metadata=text)])
         finally:
             self.abort()
 
-    def _produce(self, record: KafkaRecord) -> None:
-        placement: dict[str, Any] = {}
-        if record.partition is not None:
-            placement["partition"] = record.partition
-        if record.timestamp_ms is not None:
-            placement["timestamp"] = record.timestamp_ms
-        while not self._failures:
-            try:
-                self.producer.produce(
-                    record.topic or "",
-                    value=record.value,
-                    key=record.key,
-                    headers=cast(Any, list(record.headers) or None),
-                    on_delivery=self._on_delivery,
-                    **placement,
-                )
-            except BufferError:
-                self._served(lambda: self.producer.poll(0.02))
-            except KafkaException as exception:
-                self._failures.append(kafka_error(exception))
-            else:
-                self._served(lambda: self.producer.poll(0))
-                return
-
-    def _on_delivery(self, error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            self._failures.append(error)
-
-    def _served(self, call: Callable[[], int]) -> int:
-        """Serve delivery reports, and record an exception of the client as a failure."""
-        try:
-            return serve_reports(call)
-        except KafkaException as exception:
-            self._failures.append(kafka_error(exception))
-        return 0
-
-    def _flush(self) -> None:
-        deadline = self._clock() + _DELIVERY_S
-        left = len(self.producer)
-        while left and not self._failures:
-            if self._clock() > deadline:
-                raise not_delivered(self._settings, f"dead letters of {self._topic}", left)
-            left = self._served(lambda: self.producer.flush(1.0))
-
-    def _failed(self) -> Exception:
-        # If one batch fails, the queued ones fail too. A refusal, if there is one, is the cause.
-        error = next((e for e in self._failures if e.code() in REFUSED_CODES), None)
+    def _failure(self, failures: Sequence[KafkaError]) -> Exception:
+        # If one batch fails, the queued ones fail too. A rejection, if there is one, is the cause.
+        error = next((e for e in failures if e.code() in REFUSED_CODES), None)
         if error is not None:
             return RejectedError(f"{error.str()} ({error.name()})")
         # After a fatal error the queued records fail too, with a less specific code than the first.
-        error = next((e for e in self._failures if e.code() in FENCED_CODES), self._failures[0])
-        if error.code() in _PURGED:
+        error = next((e for e in failures if e.code() in FENCED_CODES), failures[0])
+        if error.code() in PURGED_CODES:
             return _PurgedError()
         return self.error(error, "write records")
+
+
+def _message(record: KafkaRecord) -> Message:
+    partition = ANY_PARTITION if record.partition is None else record.partition
+    timestamp = NOW if record.timestamp_ms is None else record.timestamp_ms
+    return record.key, record.value, partition, timestamp, list(record.headers) or None

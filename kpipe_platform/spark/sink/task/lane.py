@@ -13,11 +13,11 @@ import pyarrow as pa
 from confluent_kafka import KafkaException
 
 from kpipe_platform.errors import KpipeError
+from kpipe_platform.kafka.client.producer import AckedProducer, GiveUpError
 from kpipe_platform.kafka.model.commit_metadata import SliceCounts
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.kafka.transactions.lanes import LaneTransaction, Turn
 from kpipe_platform.spark.sink.spec import Outcome, WriterSpec
-from kpipe_platform.spark.sink.task.producer import AckedProducer, GiveUpError
 from kpipe_platform.spark.sink.task.writer import WriterTask, outcome_batch, outcome_of
 
 

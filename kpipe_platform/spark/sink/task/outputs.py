@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kpipe_platform.kafka.client.producer import ANY_PARTITION, NOW, Message
 from kpipe_platform.kafka.model.instance_names import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
 from kpipe_platform.kafka.model.sizes import compressed_size, record_size
 from kpipe_platform.policies.faults import Component, Fault
@@ -30,12 +31,6 @@ _UNSURE = 1.1
 
 # Greater than any partition number.
 _MOST_PARTITIONS = 2**31
-
-ANY_PARTITION, NOW = -1, 0
-"""Values for ``produce`` if a record has no partition or no timestamp of its own."""
-
-Message = tuple[bytes | None, bytes | None, int, int, Headers | None]
-"""One record to write: key, value, partition, timestamp in milliseconds, headers."""
 
 
 class Row(NamedTuple):

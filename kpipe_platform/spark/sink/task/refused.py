@@ -13,16 +13,13 @@ from collections.abc import Collection
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from kpipe_platform.kafka.client.calls import kafka_error, not_delivered, translate
+from kpipe_platform.kafka.client.producer import MAX_PURGES, PURGED_CODES, AckedProducer, GiveUpError
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.sink.spec import WriterSpec
 from kpipe_platform.spark.sink.task.outputs import Row
-from kpipe_platform.spark.sink.task.producer import AckedProducer, GiveUpError
 
 # Number of records per probe: small enough that halving is cheap, large enough that a clean slice needs few probes.
 _PROBE_RECORDS = 1_000
-_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-# After this many consecutive purges, the brokers are the reason and not the reset of sequence numbers.
-_MAX_PURGED = 5
 
 
 def find_refused(
@@ -50,8 +47,7 @@ def find_refused(
         error = _probe(producer, spec, part, refusals)
         if error is None:
             continue
-        if error.code() in _PURGED and purged < _MAX_PURGED:
-            # After a failure and an abort, librdkafka purges records produced while it resets its sequence numbers.
+        if error.code() in PURGED_CODES and purged < MAX_PURGES:
             purged += 1
             pending.append(part)
             continue

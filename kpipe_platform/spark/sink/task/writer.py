@@ -21,6 +21,7 @@ from kpipe_platform.dead_letters import Segment
 from kpipe_platform.errors import DeadLetterError, EngineUnavailableError, KpipeError
 from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, not_delivered, translate
 from kpipe_platform.kafka.client.clients import new_client
+from kpipe_platform.kafka.client.producer import AckedProducer, GiveUpError
 from kpipe_platform.kafka.model.commit_metadata import SliceCounts
 from kpipe_platform.kafka.transactions.slice import SliceTransaction
 from kpipe_platform.policies.components import stops
@@ -41,7 +42,6 @@ from kpipe_platform.spark.sink.spec import (
 )
 from kpipe_platform.spark.sink.task.faults import FaultRows
 from kpipe_platform.spark.sink.task.outputs import OutputChecks, OutputRows, Row, by_range
-from kpipe_platform.spark.sink.task.producer import AckedProducer, GiveUpError
 from kpipe_platform.spark.sink.task.refused import find_refused
 from kpipe_platform.spark.stage.notes import RuleCount
 

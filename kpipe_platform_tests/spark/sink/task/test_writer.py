@@ -23,6 +23,7 @@ from kpipe_platform.errors import (
 )
 from kpipe_platform.kafka.admin.topics import TopicLimits
 from kpipe_platform.kafka.client.calls import REFUSED_CODES
+from kpipe_platform.kafka.client.producer import AckedProducer
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.slices import PlannedRange, Slice
@@ -33,7 +34,6 @@ from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.spark.sink.outcome_json import outcome_of_json
 from kpipe_platform.spark.sink.spec import KIND_FAULT, NO_OUTPUT, WriterSpec
 from kpipe_platform.spark.sink.task.lane import run_lane
-from kpipe_platform.spark.sink.task.producer import AckedProducer
 from kpipe_platform.spark.sink.task.refused import find_refused
 from kpipe_platform.spark.sink.task.writer import ControlRow, WriterTask, run_writer, split_batch
 

@@ -1,4 +1,4 @@
-"""Sending records and waiting for their acknowledgements, in a Spark task's Python worker."""
+"""Sending records and waiting for their acknowledgements."""
 
 from __future__ import annotations
 
@@ -9,10 +9,22 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Report
 
 from kpipe_platform.kafka.client.calls import kafka_error, serve_reports
-from kpipe_platform.spark.sink.task.outputs import Message
 
-# How long the writer waits for space in librdkafka's queue before it checks for failures again, seconds.
+# Wait for space in librdkafka's queue before checking for failures again, seconds.
 _QUEUE_WAIT_S = 0.02
+
+ANY_PARTITION, NOW = -1, 0
+"""Values for ``produce`` if a record has no partition or no timestamp of its own."""
+
+Message = tuple[bytes | None, bytes | None, int, int, list[tuple[str, bytes | None]] | None]
+"""One record to write: key, value, partition, timestamp in milliseconds, headers."""
+
+PURGED_CODES = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
+"""Delivery errors of records that the client discarded. After a failed and aborted transaction, librdkafka also
+discards records that are produced while it resets its sequence numbers; sending them again succeeds."""
+
+MAX_PURGES = 5
+"""After this many consecutive purges, the reset of sequence numbers is not the cause."""
 
 
 class GiveUpError(Exception):
@@ -20,7 +32,11 @@ class GiveUpError(Exception):
 
 
 class AckedProducer:
-    """A producer that records failed deliveries and their topics."""
+    """Sends records and collects failed deliveries and their topics.
+
+    Args:
+        producer: A producer whose ``delivery.report.only.error`` is true.
+    """
 
     def __init__(self, producer: Producer) -> None:
         self.producer = producer
