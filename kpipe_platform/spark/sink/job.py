@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame
@@ -20,7 +21,7 @@ from kpipe_platform.policies.faults import Component
 from kpipe_platform.spark.failures import classify
 from kpipe_platform.spark.sink.errors import over_limit, reasons_of, rejected_records, stopped_by_faults
 from kpipe_platform.spark.sink.outcome_json import outcome_of_json
-from kpipe_platform.spark.sink.rows import WriterRows, slice_rows, with_end
+from kpipe_platform.spark.sink.rows import WriterRows, fault_rows, slice_rows, stage_rows, with_end
 from kpipe_platform.spark.sink.spec import Outcome, WriterSpec
 from kpipe_platform.spark.sink.task.writer import OUTCOME_SCHEMA, run_writer
 from kpipe_platform.spark.source.cache import RowCache
@@ -61,25 +62,46 @@ def write_slice(
         StageFailedError: The stage raised an exception.
         KpipeError: Any other failure. The committed offsets do not change.
     """
-    return write_rows(slice_rows(output, frames, spec.slice, notes), spec)
+    if output is None or spec.mode != "transactional" or output.one_task or not output.in_order:
+        return write_rows(slice_rows(output, frames, spec.slice, notes), spec)
+    if not output.per_record and frames and all(source.one_task for source in frames):
+        # With so few rows, a sort takes less time than a further job.
+        return write_rows(slice_rows(output, frames, spec.slice, notes), spec)
+    return _write_computed(output, frames, spec, notes)
 
 
-def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
-    """Write the rows of `slice_rows`. Returns and raises as `write_slice` does."""
-    if rows.one_task or not rows.in_order or spec.mode == "parallel":
-        return _write_in_passes(rows, spec)
-    started_ms = int(time.time() * 1000)
-    cache = RowCache(rows.frame)
+def _write_computed(
+    output: WriterRows, frames: list[SliceFrames], spec: WriterSpec, notes: StageNotes | None
+) -> Outcome:
+    """Compute all rows in parallel tasks; a single task then reads them in order, without a sort."""
+    spec = replace(spec, started_ms=int(time.time() * 1000))
+    for source in frames:
+        if output.per_record:
+            source.read_once()
+        else:
+            source.keep()
+    cache = RowCache(output.frame)
     cache.keep()
     try:
-        # Parallel tasks compute the rows; a single task then reads them in order without a sort.
-        made = computed(rows, str(spec.slice))
-        return _write_in_passes(replace(made, one_task=True), replace(spec, started_ms=started_ms), are_kept=True)
+        with _classified_errors(str(spec.slice)):
+            rows, read, has_faults = computed(output, [] if output.per_record else frames)
+        if not output.per_record:
+            faults = [fault_rows(source, rows.beside) for source in frames if source.can_fault and has_faults]
+            control = [*faults, *stage_rows(notes, spec.slice, rows.beside)]
+            rows, spec = replace(rows, control=tuple(control)), replace(spec, read=read)
+        return write_rows(replace(rows, one_task=True), spec, are_kept=True)
     finally:
         cache.drop()
 
 
-def _write_in_passes(rows: WriterRows, spec: WriterSpec, *, are_kept: bool = False) -> Outcome:
+def write_rows(rows: WriterRows, spec: WriterSpec, *, are_kept: bool = False) -> Outcome:
+    """Write rows. Returns and raises as `write_slice` does.
+
+    Args:
+        rows: The rows.
+        spec: The writer's instructions.
+        are_kept: Whether the rows are cached, so that all passes see the same rows.
+    """
     for _ in range(_MAX_PASSES):
         outcome = run_pass(rows, spec)
         outcome.raise_error()
@@ -118,11 +140,14 @@ def run_pass(rows: WriterRows, spec: WriterSpec) -> Outcome:
     started_ms = spec.started_ms or int(time.time() * 1000)
     spec = replace(spec, started_ms=started_ms, after_input=rows.one_task, per_record=rows.per_record)
     ordered = (with_end(rows) if spec.mode == "transactional" else rows).frame
+    # In rows that are not sorted, -1 keeps the control rows before the outputs.
+    control = [each.withColumn("ord", F.lit(-1)) if rows.in_order else each for each in rows.control]
+    ordered = reduce(DataFrame.union, [*control, ordered])
     checked: tuple[str, ...] = ()
     if spec.mode != "parallel":
         ordered = ordered.coalesce(1) if rows.one_task else ordered.repartition(1)
         if rows.in_order:
-            checked = rows.order
+            checked = ("ord",)
         else:
             # Sort even if the rows arrive in order: the writer then gets its first row after the stage made the last.
             ordered = ordered.sortWithinPartitions(*rows.order)
@@ -145,26 +170,27 @@ def outcomes_of(answers: DataFrame, slice_: Slice) -> list[Outcome]:
     return [outcome_of_json(answer["outcome"]) for answer in collected]
 
 
-def computed(rows: WriterRows, where: str) -> WriterRows:
-    """Compute rows that are cached.
+def computed(rows: WriterRows, frames: list[SliceFrames]) -> tuple[WriterRows, dict[int, int], bool]:
+    """Compute rows that are cached, and count the records of the sources, in one job.
 
     Returns:
-        The same rows. If no row has headers, the ``headers`` column is dropped, because Spark and the writer would
-        process it for each row.
-
-    Raises:
-        StageFailedError: The stage raised an exception.
-        KpipeError: The Spark job failed for another reason.
+        The rows, the number of records read from each range, and whether any of them does not decode. If no row has
+        headers, the ``headers`` column is dropped, because Spark and the writer would process it for each row.
     """
-    with _classified_errors(where):
-        if "headers" not in rows.extra:
-            rows.frame.count()
-            return rows
-        (most,) = rows.frame.agg(F.max(F.size("headers"))).collect()[0]
-    if most:
-        return rows
-    others = tuple(name for name in rows.extra if name != "headers")
-    return replace(rows, frame=rows.frame.drop("headers"), extra=others)
+    has_headers = "headers" in rows.extra
+    null = F.lit(None)
+    # Sources first: their tasks fill the cache that the outputs are made from.
+    parts = [source.counts().select("src", "records", "faults", null.cast("bigint")) for source in frames]
+    most = rows.frame.agg((F.max(F.size("headers")) if has_headers else F.count(F.lit(1))).alias("most"))
+    parts.append(most.select(null.cast("int"), null.cast("bigint"), null.cast("bigint"), "most"))
+    collected = reduce(DataFrame.union, parts).collect()
+    counts = [row for row in collected if row[0] is not None]
+    (most_headers,) = (row[3] for row in collected if row[0] is None)
+    read = {row[0]: row[1] for row in counts}
+    if has_headers and not most_headers:
+        others = tuple(name for name in rows.extra if name != "headers")
+        rows = replace(rows, frame=rows.frame.drop("headers"), extra=others)
+    return rows, read, any(row[2] for row in counts)
 
 
 def evaluate(output: object, where: str) -> None:

@@ -57,16 +57,19 @@ class WriterRows:
 
     Args:
         frame: Columns as in ``output_rows``.
-        extra: Names of its optional columns.
+        control: Frames of rows that are not outputs, with the same columns. They come before ``frame``, so that the
+            writer has counts and dead letters before it writes an output.
+        extra: Names of the optional columns.
         placed: Whether ``ord`` is the source offset; ``ord2`` then orders the outputs of one record. Otherwise
             ``ord`` is a row number.
         one_task: Whether one task makes all rows, so that they need no shuffle. Otherwise parallel tasks make them.
         per_record: Whether there is exactly one row for each record read, with its output, its fault or neither.
-        in_order: Whether the rows need no sort, because each Spark partition and the sequence of partitions are in
-            order.
+        in_order: Whether the outputs need no sort, because each Spark partition and the sequence of partitions are in
+            order. A stage can change the order, so the writer checks it.
     """
 
     frame: DataFrame
+    control: tuple[DataFrame, ...] = ()
     extra: tuple[str, ...] = ()
     placed: bool = False
     one_task: bool = False
@@ -77,6 +80,11 @@ class WriterRows:
     def order(self) -> tuple[str, ...]:
         """The columns that define the order of the rows in the slice."""
         return ("ord", "ord2") if self.placed else ("ord",)
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The columns besides those that all rows have."""
+        return (*self.order[1:], *self.extra)
 
 
 def output_rows(
@@ -153,10 +161,12 @@ def output_rows(
         extra["timestamp_ms"] = as_timestamp_ms(*column_at(schema, timestamp), timestamp)
     columns += [column.cast(_EXTRA[name]).alias(name) for name, column in extra.items()]
     if source is None or single is None:
-        return WriterRows(output.select(*columns), tuple(extra), placed=placed)
+        in_order = not placed or len(slice_.ranges) == 1
+        return WriterRows(output.select(*columns), extra=tuple(extra), placed=placed, in_order=in_order)
     # One task reads plain copies as fast as it would receive them from parallel tasks.
     one_task = source.one_task or single.is_copy
-    return WriterRows(single.frame.select(*columns), tuple(extra), one_task=one_task, per_record=True, in_order=True)
+    made = single.frame.select(*columns)
+    return WriterRows(made, extra=tuple(extra), one_task=one_task, per_record=True, in_order=True)
 
 
 def _beside_faults(key: Column, value: Column, note: Column) -> tuple[Column, Column, Column]:
@@ -177,7 +187,7 @@ def _fault_fields(bad: Column) -> list[Column]:
 def slice_rows(
     output: WriterRows | None, frames: Sequence[SliceFrames], slice_: Slice, notes: StageNotes | None
 ) -> WriterRows:
-    """Combine all rows of a slice that the writer writes or counts.
+    """Combine all rows of a slice that the writer writes or counts. They must be sorted.
 
     Raises:
         ConfigError: There is neither an output nor a source.
@@ -186,20 +196,17 @@ def slice_rows(
         for source in frames:
             source.read_once()
         return output
-    beside = () if output is None else (*output.order[1:], *output.extra)
+    beside = () if output is None else output.beside
     for source in frames:
         # Up to three parts read the slice's rows: the output, the count and the search for faults.
         source.keep()
     parts = [row for source in frames for row in _source_rows(source, beside)]
-    if notes is not None:
-        parts += [noted_rows(faults, slice_, beside) for faults in notes.faults]
-        parts += [rule_rows(counts, beside) for counts in notes.counts]
+    parts += stage_rows(notes, slice_, beside)
     if output is not None:
         parts.append(output.frame)
     if not parts:
         msg = "there is no output and no source to write"
         raise ConfigError(msg, fix="read from a Kafka topic asset")
-    # Counts and dead letters come first, so that the writer has them before it writes an output.
     together = reduce(DataFrame.union, parts)
     small = bool(frames) and all(source.small for source in frames)
     # A small slice is cached only for isolation. It needs a shuffle, so that a failing stage does not take the
@@ -208,7 +215,15 @@ def slice_rows(
     one_task = small and not kept and reads_only(together, [source.decoded for source in frames])
     if output is None:
         return WriterRows(together, one_task=one_task)
-    return replace(output, frame=together, one_task=one_task)
+    return replace(output, frame=together, one_task=one_task, in_order=False)
+
+
+def stage_rows(notes: StageNotes | None, slice_: Slice, beside: tuple[str, ...]) -> list[DataFrame]:
+    """Records that the stage set aside, and the counts of its rules."""
+    if notes is None:
+        return []
+    faults = [noted_rows(faults, slice_, beside) for faults in notes.faults]
+    return [*faults, *(rule_rows(counts, beside) for counts in notes.counts)]
 
 
 def with_end(rows: WriterRows) -> WriterRows:
@@ -217,8 +232,7 @@ def with_end(rows: WriterRows) -> WriterRows:
     A Python worker cannot distinguish the end of its input from a failure of the task that produces it. Without this
     row, a writer could commit half of a slice.
     """
-    beside = (*rows.order[1:], *rows.extra)
-    end = rows.frame.sparkSession.range(1).select(*_end_columns(beside))
+    end = rows.frame.sparkSession.range(1).select(*_end_columns(rows.beside))
     return replace(rows, frame=rows.frame.union(end))
 
 

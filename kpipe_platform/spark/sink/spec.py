@@ -67,6 +67,7 @@ class WriterSpec:
         after_input: Initialize the transactional id only after the first rows arrive. Needed if the stage runs in the
             writer's own task: after a stage failure, a late writer must not fence the next one.
         per_record: Each row stands for one record that was read.
+        read: Number of records read from each range, by its index, if it is known before the write.
         transaction_timeout_s: Transaction timeout, seconds.
         delivery_timeout_s: How long one record may wait for its acknowledgement, seconds.
     """
@@ -92,6 +93,7 @@ class WriterSpec:
     started_ms: int | None = None
     after_input: bool = False
     per_record: bool = False
+    read: dict[int, int] = field(default_factory=dict)
     transaction_timeout_s: float = 300.0
     delivery_timeout_s: float = 60.0
 

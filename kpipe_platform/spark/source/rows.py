@@ -69,17 +69,16 @@ class SliceFrames:
         return self.decoded.where("bad is not null").select("src", "bad.*")
 
     def counts(self) -> DataFrame:
-        """Number of records read from each range.
+        """Number of records read from each range, and how many of them do not decode.
 
         Columns:
-            src (int), records (bigint).
+            src (int), records (bigint), faults (bigint).
         """
+        numbers = [F.count(F.lit(1)).alias("records"), F.count("bad").alias("faults")]
         if self.only_range is not None:
             # Without a grouping key there is no shuffle by key, which would take most of the time for a small slice.
-            return self.decoded.agg(F.count(F.lit(1)).alias("records")).select(
-                F.lit(self.only_range).alias("src"), "records"
-            )
-        return self.decoded.groupBy("src").agg(F.count(F.lit(1)).alias("records"))
+            return self.decoded.agg(*numbers).select(F.lit(self.only_range).alias("src"), "records", "faults")
+        return self.decoded.groupBy("src").agg(*numbers)
 
     def part(self, ranges: Iterable[OffsetRange]) -> SliceFrames:
         """The same slice, with the stage's input limited to some offsets.

@@ -109,7 +109,7 @@ class WriterTask:
         self.faults = FaultRows(spec)
         self.steps: dict[str, float] = {"open": 0.0, "write": 0.0, "commit": 0.0}
         self.written: Counter[int] = Counter()
-        self.read: Counter[int] = Counter()
+        self.read: Counter[int] = Counter(spec.read)
         # Outputs that the destination rejects and this pass dead-letters.
         self.refused: dict[Rejected, Fault] = {}
         # Partitions of the destination topic. 0 until an output requests a partition; None if the brokers do not report
@@ -253,7 +253,7 @@ class WriterTask:
             return
         order = batch.column("ord")
         before = pa.concat_arrays([pa.array([self.last_order], order.type), order[:-1]])
-        if not pc.all(pc.less(before, order)).as_py():
+        if not pc.all(pc.less_equal(before, order)).as_py():
             raise DisorderError
         self.last_order = order[-1].as_py()
 
