@@ -115,7 +115,7 @@ def run(
     manager = kp.KafkaIOManager(
         source=kp.KafkaSource(connection=connection, group_prefix=topic, start="earliest"),
         destination=kp.KafkaDestination(connection=connection),
-        dead_letter=kp.KafkaDeadLetterDestination(connection=connection, create_topic=True),
+        dead_letters=kp.KafkaDeadLetterDestination(connection=connection, create_topic=True),
         spark=engine,
     )
     result = dg.materialize(

@@ -153,7 +153,7 @@ class Kpipe:
         return kp.KafkaIOManager(
             source=kp.KafkaSource(connection=connection, group_prefix=topics.tag, start="earliest"),
             destination=kp.KafkaDestination(connection=connection, delivery=self._delivery),
-            dead_letter=kp.KafkaDeadLetterDestination(connection=connection, topic=topics.letters),
+            dead_letters=kp.KafkaDeadLetterDestination(connection=connection, topic=topics.letters),
             spark=self._engine,
         )
 

@@ -57,7 +57,7 @@ def offset_contiguity_check(
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose brokers are queried.
+        io_manager_key: Resource key of the KafkaIOManager whose brokers are queried, or of a KafkaSource.
 
     Returns:
         The check ``offset_contiguity``. Its numbers for each partition: materialisations, breaks, last_end (Dagster's
@@ -71,7 +71,7 @@ def offset_contiguity_check(
         raise ConfigError(msg, fix="set it to 2 or more: one materialisation has no neighbour")
 
     def look(scope: Scope) -> list[Finding]:
-        with scope.find_manager().source.clients() as clients:
+        with scope.find_source().clients() as clients:
             standings = scope.waiting(clients)
         # Dagster is read after the group, so that its offset is not older than the group's.
         taken = _taken(scope, last)

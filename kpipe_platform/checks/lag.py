@@ -44,7 +44,7 @@ def lag_check(
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose source cluster the check uses.
+        io_manager_key: Resource key of the KafkaIOManager whose source cluster the check uses, or of a KafkaSource.
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
@@ -62,7 +62,7 @@ def lag_check(
         raise ConfigError(msg, fix="set max_lag to 0 or more, max_age_s to more than 0 seconds")
 
     def look(scope: Scope) -> list[Finding]:
-        source = scope.find_manager().source
+        source = scope.find_source()
         with source.clients() as clients:
             standings = scope.waiting(clients)
             oldest: dict[tuple[str, int], OldestRecord | None] = {}

@@ -14,11 +14,12 @@ from kpipe_platform.checks.findings import Finding, result_of
 from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable
-from kpipe_platform.io_managers.kafka import KafkaIOManager
+from kpipe_platform.io_managers.kafka import source_of
 from kpipe_platform.io_managers.step import READ, READ_FEED, READ_TABLE, topic_of
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.partitions import partition_number
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations, ranges_of
+from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.slices.plan.lag import Waiting, gather_waiting
 
 # Metadata by which Dagster marks an asset of which a job has only the key.
@@ -34,7 +35,7 @@ class Scope:
         keys: Dagster partitions that the run names; None: all partitions, or the asset has none.
         partitioned: Whether the asset has Dagster partitions.
         instance: Dagster instance.
-        find_manager: Returns the KafkaIOManager.
+        find_source: Returns the KafkaSource.
         find_topics: Returns the topics that the asset reads.
     """
 
@@ -42,13 +43,13 @@ class Scope:
     keys: tuple[str, ...] | None
     partitioned: bool
     instance: dg.DagsterInstance
-    find_manager: Callable[[], KafkaIOManager]
+    find_source: Callable[[], KafkaSource]
     find_topics: Callable[[], tuple[str, ...]]
 
     @property
     def group(self) -> str:
         """The asset's consumer group."""
-        return self.find_manager().source.group(self.asset_key)
+        return self.find_source().group(self.asset_key)
 
     @property
     def numbers(self) -> list[int] | None:
@@ -66,7 +67,7 @@ class Scope:
             BrokerUnavailableError: No response within the deadline.
             TopicNotFoundError: A topic or a partition does not exist.
         """
-        policy = self.find_manager().source.policy(self.group)
+        policy = self.find_source().policy(self.group)
         return gather_waiting(clients, policy, self.find_topics() if topics is None else topics, self.numbers)
 
     def materialised(self, limit: int = 1) -> Iterator[tuple[str | None, list[dg.AssetMaterialization]]]:
@@ -92,7 +93,7 @@ class CheckOptions:
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose source and brokers are queried.
+        io_manager_key: Resource key of the KafkaIOManager whose source and brokers are queried, or of a KafkaSource.
     """
 
     name: str | None = None
@@ -141,7 +142,7 @@ def make_check(
             keys=_keys(context.op_execution_context, asset.partitions_def),
             partitioned=asset.partitions_def is not None,
             instance=context.instance,
-            find_manager=lambda: _manager(context, options.io_manager_key),
+            find_source=lambda: source_of(context.op_execution_context.resources, options.io_manager_key, "check"),
             find_topics=topics,
         )
         return result_of(look(scope), options.severity)
@@ -158,14 +159,6 @@ def _keys(context: dg.OpExecutionContext, definition: dg.PartitionsDefinition[st
         with dg.partition_loading_context(dynamic_partitions_store=context.instance):
             return tuple(definition.get_partition_keys_in_range(context.partition_key_range))
     return None
-
-
-def _manager(context: dg.AssetCheckExecutionContext, key: str) -> KafkaIOManager:
-    manager = getattr(context.op_execution_context.resources, key)
-    if not isinstance(manager, KafkaIOManager):
-        msg = f"resource {key!r} is {type(manager).__name__}, and a check of a Kafka asset needs a KafkaIOManager"
-        raise ConfigError(msg, fix=f'Definitions(resources={{"{key}": KafkaIOManager(...)}})')
-    return manager
 
 
 def _inputs(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, bool]:

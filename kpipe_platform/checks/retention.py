@@ -46,7 +46,7 @@ def retention_check(
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose source cluster the check uses.
+        io_manager_key: Resource key of the KafkaIOManager whose source cluster the check uses, or of a KafkaSource.
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
@@ -61,7 +61,7 @@ def retention_check(
         raise ConfigError(msg, fix="set it to more than 0 seconds, for example 86400 for a day")
 
     def look(scope: Scope) -> list[Finding]:
-        source = scope.find_manager().source
+        source = scope.find_source()
         findings = []
         with source.clients() as clients:
             for topic in scope.find_topics():

@@ -6,10 +6,12 @@ behavior that kpipe relies on, and fails first when a Dagster upgrade changes it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import dagster as dg
+from dagster._config.pythonic_config import PartialResource
 from dagster._core.definitions.utils import NoValueSentinel
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.execution.plan.outputs import StepOutputHandle
@@ -40,9 +42,11 @@ __all__ = [
     "DbIOManager",
     "InstanceRef",
     "NoValueSentinel",
+    "PartialResource",
     "WorkerStatus",
     "code_server_runs",
     "io_manager_of_output",
+    "within",
 ]
 
 
@@ -70,3 +74,23 @@ def code_server_runs(server: Mapping[str, Any], run_id: str, timeout_s: int) -> 
 def io_manager_of_output(step_context: dg.StepExecutionContext, output: str) -> Any:
     """Return the IO manager that stores an output of a step."""
     return step_context.get_io_manager(StepOutputHandle(step_context.step.key, output))
+
+
+def within(scope: Callable[[], AbstractContextManager[None]], partial: Any) -> Any:
+    """Let Dagster create a resource that is configured at launch within a scope.
+
+    Args:
+        scope: Opens the scope.
+        partial: What ``configure_at_launch`` returns.
+
+    Returns:
+        The same object.
+    """
+    state = partial._state__internal__
+
+    def create(context: dg.InitResourceContext) -> Any:
+        with scope():
+            return state.resource_fn(context)
+
+    partial._state__internal__ = state._replace(resource_fn=create)
+    return partial

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -14,11 +15,14 @@ from pydantic import Field
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.client.properties import Dialect, check_client, is_secret
 from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.resources._compat import within
 from kpipe_platform.resources.known_names import KnownNames
 
 _SECRETS = ("sasl_password", "ssl_key_password")
 # True while Dagster recreates the resource with the values of its environment variables.
 _resolving: ContextVar[bool] = ContextVar("_resolving", default=False)
+# True while Dagster creates a resource from a run config, in which it has replaced the names of variables by values.
+_launching: ContextVar[bool] = ContextVar("_launching", default=False)
 
 
 class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -47,27 +51,42 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
     java: dict[str, str] = Field(default={}, description="further properties of Spark's Kafka client", repr=False)
 
     def __init__(self, **data: Any) -> None:
-        if not _resolving.get():
-            for name in _SECRETS:
-                if is_plain(data.get(name)):
-                    msg = f"KafkaConnection({name}=...) is a plain value, which Dagster would show"
-                    raise ConfigError(msg, fix=f'{name}=dg.EnvVar("KAFKA_{name.upper()}")', setting=name)
+        self._refuse_plain_secrets(data)
         super().__init__(**data)
         self._check_properties("librdkafka", self.librdkafka)
         self._check_properties("java", self.java)
+
+    @classmethod
+    def configure_at_launch(cls, **kwargs: Any) -> Any:
+        """Same as Dagster's. The run config gives secrets as ``{"env": "VARIABLE"}``.
+
+        Raises:
+            ConfigError: A setting is unknown, or a secret is a plain value.
+        """
+        cls._refuse_plain_secrets(kwargs)
+        return within(_launch, super().configure_at_launch(**kwargs))
+
+    @staticmethod
+    def _refuse_plain_secrets(data: Mapping[str, Any]) -> None:
+        for name in _SECRETS:
+            if _is_shown(data.get(name)):
+                msg = f"KafkaConnection({name}=...) is a plain value, which Dagster would show"
+                variable = f"KAFKA_{name.upper()}"
+                fix = f'{name}=dg.EnvVar("{variable}"); in the run config {{"env": "{variable}"}}'
+                raise ConfigError(msg, fix=fix, setting=name)
 
     @staticmethod
     def _check_properties(dialect: Dialect, given: Mapping[str, str]) -> None:
         where = f"KafkaConnection({dialect}=...)"
         check_client(where, dialect, known_values(given))
         for name, value in given.items():
-            if is_secret(name) and is_plain(value) and not _resolving.get():
+            if is_secret(name) and _is_shown(value):
                 msg = f"{where}: {name!r} is a plain value, which Dagster would show"
                 variable = re.sub(r"\W", "_", name.upper())
                 raise ConfigError(msg, fix=f'{{"{name}": dg.EnvVar("KAFKA_{variable}")}}', property=name)
 
     def _with_updated_values(self, values: Mapping[str, Any] | None) -> Any:
-        with _resolution():
+        with _set(_resolving):
             return super()._with_updated_values(values)
 
     @property
@@ -109,10 +128,24 @@ def _read(setting: str, value: Any) -> Any:
     return found
 
 
+def _is_shown(secret: object) -> bool:
+    """Return whether a secret is a plain value that Dagster shows and stores.
+
+    A value from a run config is not shown if the run config names a variable, whose value it then is.
+    """
+    if not is_plain(secret) or _resolving.get():
+        return False
+    return not (_launching.get() and secret in os.environ.values())
+
+
 @contextmanager
-def _resolution() -> Iterator[None]:
-    token = _resolving.set(True)
+def _set(variable: ContextVar[bool]) -> Iterator[None]:
+    token = variable.set(True)
     try:
         yield
     finally:
-        _resolving.reset(token)
+        variable.reset(token)
+
+
+def _launch() -> AbstractContextManager[None]:
+    return _set(_launching)

@@ -66,7 +66,8 @@ def kafka_offset_sensor(
             ``KafkaSource(ownership=...)``, by default all partitions.
         minimum_interval_seconds: Minimum time between ticks, seconds. Default 5.
         default_status: Whether the sensor starts automatically. Default ``STOPPED``.
-        io_manager_key: Resource key of the KafkaIOManager that loads the asset's topics. The sensor uses its source.
+        io_manager_key: Resource key of the KafkaIOManager that loads the asset's topics, whose source the sensor uses;
+            or of a KafkaSource with the same settings.
         description: Text for the UI.
         clock: Seconds since the epoch; injected for tests.
 

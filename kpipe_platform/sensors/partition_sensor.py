@@ -6,6 +6,7 @@ import dagster as dg
 
 from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError, KpipeError
+from kpipe_platform.io_managers.kafka import source_of
 from kpipe_platform.io_managers.step import topic_of
 from kpipe_platform.kafka.admin.topics import describe_topics
 from kpipe_platform.kafka.client.clients import Clients
@@ -13,7 +14,6 @@ from kpipe_platform.kafka.client.deadline import Deadline
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.partitions import kafka_partitions
 from kpipe_platform.policies.bounds import is_positive
-from kpipe_platform.sensors.source import source_of
 from kpipe_platform.sensors.tick.brokers import tick_settings
 from kpipe_platform.sensors.tick.growth import compare, known_keys, shrunk
 from kpipe_platform.sensors.tick.report import counted
@@ -40,7 +40,7 @@ def kafka_partition_sensor(
         deadline_s: Deadline for a tick's broker calls, seconds. A tick that exceeds it is skipped with the reason.
         minimum_interval_seconds: Minimum time between ticks, seconds.
         default_status: Initial status of the sensor.
-        io_manager_key: Resource key of the KafkaIOManager whose source has the connection.
+        io_manager_key: Resource key of the KafkaIOManager whose source has the connection, or of a KafkaSource.
         description: Text for the UI.
 
     Raises:
@@ -64,7 +64,7 @@ def kafka_partition_sensor(
     deadline = Deadline(deadline_s, f"describe topic {topic}")
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        settings = tick_settings(source_of(context, io_manager_key).connection.settings, deadline_s)
+        settings = tick_settings(source_of(context.resources, io_manager_key, "sensor").connection_settings, deadline_s)
         try:
             count = deadline.run(lambda: _count(settings, topic))
         except ConfigError:

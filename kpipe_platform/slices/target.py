@@ -119,7 +119,7 @@ def _check_resources(settings: SliceSettings, topic: KafkaTopic | None) -> None:
         raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
     if settings.policies.may(FaultAction.DEAD_LETTER) and dead_letter is None:
         msg = f"asset {asset} dead-letters failed records, but its IO manager has no dead-letter destination"
-        raise ConfigError(msg, fix="KafkaIOManager(dead_letter=KafkaDeadLetterDestination(...), ...)")
+        raise ConfigError(msg, fix="KafkaIOManager(dead_letters=KafkaDeadLetterDestination(...), ...)")
     if dead_letter is not None and dead_letter.redact is not None:
         # Fail now, not at the first dead letter.
         load_redaction(dead_letter.redact)

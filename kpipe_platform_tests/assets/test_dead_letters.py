@@ -50,13 +50,13 @@ def fill(orders: Orders, topic: str, *records: Any) -> None:
 
 
 def with_dead_letter(orders: Orders, **changes: Any) -> KafkaIOManager:
-    found = orders.manager.dead_letter
+    found = orders.manager.dead_letters
     assert found is not None
     changed = KafkaDeadLetterDestination(connection=found.connection, **changes)
     return KafkaIOManager(
         source=orders.manager.source,
         destination=orders.manager.destination,
-        dead_letter=changed,
+        dead_letters=changed,
         spark=orders.manager.spark,
     )
 

@@ -147,7 +147,7 @@ def manager_at(servers: str, orders: Orders, *, request_timeout_s: float = 5) ->
     return KafkaIOManager(
         source=KafkaSource(connection=connection, group_prefix=orders.manager.source.group_prefix),
         destination=KafkaDestination(connection=connection, delivery_timeout_s=5),
-        dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+        dead_letters=KafkaDeadLetterDestination(connection=connection, create_topic=True),
         spark=orders.manager.spark,
     )
 

@@ -83,7 +83,7 @@ def on(remote: str, orders: Orders) -> KafkaIOManager:
     return KafkaIOManager(
         source=manager.source,
         destination=manager.destination,
-        dead_letter=manager.dead_letter,
+        dead_letters=manager.dead_letters,
         spark=SparkEngine(remote=remote),
     )
 

@@ -59,7 +59,7 @@ dg.materialize(
         "kafka_io_manager": KafkaIOManager(
             source=KafkaSource(connection=connection, group_prefix=prefix),
             destination=KafkaDestination(connection=connection),
-            dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+            dead_letters=KafkaDeadLetterDestination(connection=connection, create_topic=True),
             spark=SparkEngine(remote=remote) if remote else SparkEngine(master="local[2]", spark_config=QUICK),
         )
     },

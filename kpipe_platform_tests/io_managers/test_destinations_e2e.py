@@ -45,7 +45,7 @@ def with_destination(manager: KafkaIOManager, **changes: Any) -> KafkaIOManager:
     return KafkaIOManager(
         source=manager.source,
         destination=KafkaDestination(connection=manager.source.connection, **changes),
-        dead_letter=manager.dead_letter,
+        dead_letters=manager.dead_letters,
         spark=manager.spark,
     )
 
@@ -343,7 +343,7 @@ class TestDeadLetters:
         manager = KafkaIOManager(
             source=orders.manager.source,
             destination=orders.manager.destination,
-            dead_letter=KafkaDeadLetterDestination(connection=connection),
+            dead_letters=KafkaDeadLetterDestination(connection=connection),
             spark=orders.manager.spark,
         )
         orders.send(order(1), BAD)
@@ -365,7 +365,7 @@ class TestDeadLetters:
         manager = KafkaIOManager(
             source=orders.manager.source,
             destination=orders.manager.destination,
-            dead_letter=letters,
+            dead_letters=letters,
             spark=orders.manager.spark,
         )
         orders.send({"key": b"\xff", "value": b"\xfe\x00", "headers": [("h", b"1")]}, {"key": "k", "value": b""})
@@ -386,7 +386,7 @@ class TestDeadLetters:
         manager = KafkaIOManager(
             source=orders.manager.source,
             destination=orders.manager.destination,
-            dead_letter=letters,
+            dead_letters=letters,
             spark=orders.manager.spark,
         )
 
@@ -416,7 +416,7 @@ class TestDeadLetters:
         manager = KafkaIOManager(
             source=orders.manager.source,
             destination=orders.manager.destination,
-            dead_letter=KafkaDeadLetterDestination(connection=connection, topic=small),
+            dead_letters=KafkaDeadLetterDestination(connection=connection, topic=small),
             spark=orders.manager.spark,
         )
         payload = incompressible(36_000).encode()
@@ -461,7 +461,7 @@ def test_exactly_once_needs_one_cluster(orders: Orders, kafka_broker: EmbeddedBr
     manager = KafkaIOManager(
         source=orders.manager.source,
         destination=KafkaDestination(connection=other),
-        dead_letter=orders.manager.dead_letter,
+        dead_letters=orders.manager.dead_letters,
         spark=orders.manager.spark,
     )
     with pytest.raises(ConfigError, match="one cluster and one connection"):
@@ -476,7 +476,7 @@ class TestLoops:
         connection = manager.source.connection
         letters = KafkaDeadLetterDestination(connection=connection, topic=topic, create_topic=True)
         return KafkaIOManager(
-            source=manager.source, destination=manager.destination, dead_letter=letters, spark=manager.spark
+            source=manager.source, destination=manager.destination, dead_letters=letters, spark=manager.spark
         )
 
     @pytest.mark.parametrize("is_plain", [False, True])

@@ -313,7 +313,7 @@ class TestPolicies:
         manager = KafkaIOManager(
             source=orders.manager.source,
             destination=orders.manager.destination,
-            dead_letter=orders.manager.dead_letter,
+            dead_letters=orders.manager.dead_letters,
             spark=orders.manager.spark,
             on_fault="dead_letter",
             fault_policies={"source": {"action": "skip"}},

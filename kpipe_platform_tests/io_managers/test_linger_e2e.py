@@ -265,7 +265,9 @@ class TestRefusals:
         source = KafkaSource(
             connection=of.source.connection, group_prefix=of.source.group_prefix, on_lost_offsets="skip"
         )
-        manager = KafkaIOManager(source=source, destination=of.destination, dead_letter=of.dead_letter, spark=of.spark)
+        manager = KafkaIOManager(
+            source=source, destination=of.destination, dead_letters=of.dead_letters, spark=of.spark
+        )
         asset = orders.asset(max_slices=None, scaling=PartitionScaling(max_records=2))
         found = orders.metadata(orders.run(asset, manager=manager))
         assert f"{orders.source}/0 [2, {5 - left})" in found["lost_ranges"]

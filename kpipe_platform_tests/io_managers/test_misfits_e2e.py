@@ -39,7 +39,7 @@ def at_least_once(orders: Orders) -> KafkaIOManager:
     return KafkaIOManager(
         source=orders.manager.source,
         destination=KafkaDestination(connection=orders.manager.source.connection, delivery="at_least_once"),
-        dead_letter=orders.manager.dead_letter,
+        dead_letters=orders.manager.dead_letters,
         spark=orders.manager.spark,
     )
 

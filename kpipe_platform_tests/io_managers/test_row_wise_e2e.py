@@ -141,7 +141,7 @@ def test_at_least_once(make_orders: MakeOrders) -> None:
     manager = KafkaIOManager(
         source=orders.manager.source,
         destination=KafkaDestination(connection=connection, delivery="at_least_once"),
-        dead_letter=orders.manager.dead_letter,
+        dead_letters=orders.manager.dead_letters,
         spark=orders.manager.spark,
     )
     found = orders.metadata(orders.run(orders.asset(doubled, partitioned=False), None, manager=manager))

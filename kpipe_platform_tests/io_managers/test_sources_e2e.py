@@ -55,7 +55,7 @@ def with_source(manager: KafkaIOManager, **changes: Any) -> KafkaIOManager:
         **{"connection": manager.source.connection, "group_prefix": manager.source.group_prefix, **changes}
     )
     return KafkaIOManager(
-        source=source, destination=manager.destination, dead_letter=manager.dead_letter, spark=manager.spark
+        source=source, destination=manager.destination, dead_letters=manager.dead_letters, spark=manager.spark
     )
 
 

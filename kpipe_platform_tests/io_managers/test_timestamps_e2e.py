@@ -250,7 +250,7 @@ def test_a_dead_letter_in_raw_form_keeps_a_timestamp_that_its_topic_does_not_tak
     manager = KafkaIOManager(
         source=orders.manager.source,
         destination=orders.manager.destination,
-        dead_letter=KafkaDeadLetterDestination(connection=connection, form="raw", create_topic=True),
+        dead_letters=KafkaDeadLetterDestination(connection=connection, form="raw", create_topic=True),
         spark=orders.manager.spark,
     )
     orders.send(order(0), order(1, timestamp=FAR), order(2))

@@ -179,7 +179,7 @@ class TestSasl:
                 "kafka_io_manager": KafkaIOManager(
                     source=KafkaSource(connection=connection),
                     destination=KafkaDestination(connection=connection),
-                    dead_letter=KafkaDeadLetterDestination(connection=connection),
+                    dead_letters=KafkaDeadLetterDestination(connection=connection),
                     spark=SparkEngine(),
                 )
             },

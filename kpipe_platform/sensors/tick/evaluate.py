@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import dagster as dg
 
 from kpipe_platform.errors import ConfigError, KpipeError
+from kpipe_platform.io_managers.kafka import source_of
 from kpipe_platform.io_managers.step import scaling_of
 from kpipe_platform.kafka.client.deadline import Deadline
 from kpipe_platform.kafka.model.offsets import Partition
@@ -19,7 +20,6 @@ from kpipe_platform.partitions.owners import tags_of
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.sensors.ownership import PartitionShare
-from kpipe_platform.sensors.source import source_of
 from kpipe_platform.sensors.tick.admission import Candidate, Decision, Rules, decide
 from kpipe_platform.sensors.tick.backpressure import Backpressure
 from kpipe_platform.sensors.tick.brokers import BrokerView, Downstream, read_brokers, refuse_unequal, tick_settings
@@ -88,7 +88,7 @@ class OffsetTick:
             return self._evaluate(context)
 
     def _evaluate(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        source = source_of(context, self.io_manager_key)
+        source = source_of(context.resources, self.io_manager_key, "sensor")
         target, scaling = self._target(context, source)
         downstream = self._downstream(context, source)
         definition = self.asset.partitions_def
@@ -100,7 +100,7 @@ class OffsetTick:
         # Read the runs before the offsets: a run that ends in between then still counts as in flight. In the other
         # order, its range would be requested again.
         running = runs_in_flight(context.instance, target.key, keys)
-        settings = tick_settings(source.connection.settings, self.deadline_s)
+        settings = tick_settings(source.connection_settings, self.deadline_s)
         is_shared = self.ownership is not None or source.ownership is not None
 
         def ask() -> BrokerView:
