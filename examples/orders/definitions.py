@@ -1,4 +1,4 @@
-"""What Dagster loads: `dagster dev -m examples.orders.definitions`, with KAFKA_BOOTSTRAP_SERVERS set."""
+"""Definitions to load with `dagster dev -m examples.orders.definitions`; needs KAFKA_BOOTSTRAP_SERVERS."""
 
 import dagster as dg
 
@@ -21,10 +21,10 @@ defs = dg.Definitions(
             connection=connection,
             source=KafkaSource(group_prefix="shop"),
             destination=KafkaDestination(),
-            dead_letters=KafkaDeadLetterDestination(create_topic=True),
+            dead_letter=KafkaDeadLetterDestination(create_topic=True),
             spark=SparkEngine(),
         ),
     },
-    # A step in a process of its own would start Spark anew.
+    # With another executor, each step would start its own Spark.
     executor=dg.in_process_executor,
 )

@@ -56,7 +56,7 @@ def resources(
             source=KafkaSource(),
             spark=spark,
             destination=KafkaDestination(),
-            dead_letters=KafkaDeadLetterDestination(),
+            dead_letter=KafkaDeadLetterDestination(),
         ),
     }
 

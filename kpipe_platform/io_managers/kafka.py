@@ -19,8 +19,6 @@ from kpipe_platform.io_managers.partition_events import StepEvents
 from kpipe_platform.io_managers.plain import emit_plain
 from kpipe_platform.io_managers.step import (
     ASSET_METADATA,
-    FORM,
-    READ,
     READ_FEED,
     READ_TABLE,
     KafkaStep,
@@ -35,6 +33,7 @@ from kpipe_platform.io_managers.step import (
     step_of,
     topic_of,
 )
+from kpipe_platform.metadata_keys import FORM, READ
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.partitions.owners import distribution_of
 from kpipe_platform.policies.components import FaultPolicies
@@ -60,7 +59,7 @@ from kpipe_platform.spark.stage.convert import requested_form, to_form
 _PARTS: dict[str, type[Connected]] = {
     "source": KafkaSource,
     "destination": KafkaDestination,
-    "dead_letters": KafkaDeadLetterDestination,
+    "dead_letter": KafkaDeadLetterDestination,
 }
 
 
@@ -93,7 +92,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
         source: Plans and reads slices. Default: ``KafkaSource()``.
         destination: Writes outputs. Default: ``KafkaDestination()``. None, also the default without ``connection``:
             this IO manager only reads.
-        dead_letters: Writes failed records whose action is ``FaultAction.DEAD_LETTER``. None: no asset may have that
+        dead_letter: Writes failed records whose action is ``FaultAction.DEAD_LETTER``. None: no asset may have that
             action.
         on_fault: Default action for failed records: stop, dead_letter, skip or rethrow. The asset can override it.
         fault_policies: Default actions and retries by component, ``FaultPolicies(...).to_config()``. The asset can
@@ -114,7 +113,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     destination: dg.ResourceDependency[KafkaDestination | None] = Field(
         default_factory=KafkaDestination  # type: ignore[arg-type]
     )
-    dead_letters: dg.ResourceDependency[KafkaDeadLetterDestination | None] = Field(
+    dead_letter: dg.ResourceDependency[KafkaDeadLetterDestination | None] = Field(
         default=None  # type: ignore[arg-type]
     )
     on_fault: str = Field(default="stop", description="stop, dead_letter, skip or rethrow")
@@ -234,7 +233,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
                 isolation=self.source.isolation,
                 group=self.source.group(context.asset_key),
                 parallelism=self.engine.tasks_at_once,
-                hide_messages=self.dead_letters is not None and self.dead_letters.redact is not None,
+                hide_messages=self.dead_letter is not None and self.dead_letter.redact is not None,
             )
         note_table(context.step_context.run_id, table)
         return to_form(table.good, form, topic.value_codec)
@@ -253,7 +252,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
 
     def table_reader(self) -> TableReader:
         """Return the resources that read dead-letter topics as tables."""
-        return TableReader(self.source, self.engine, self.dead_letters)
+        return TableReader(self.source, self.engine, self.dead_letter)
 
     def _policies(self) -> FaultPolicies:
         return FaultPolicies.of(self.fault_policies).over(FaultPolicies.of(self.on_fault))
@@ -265,7 +264,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
         asset = step.asset_key.to_user_string()
         refuse_unknown(metadata, ASSET_METADATA, f"asset {asset}")
         scaling = scaling_of(metadata, self.source.scaling)
-        dead_letter = self.dead_letters
+        dead_letter = self.dead_letter
         is_redacting = dead_letter is not None and dead_letter.redact is not None
         settings = SliceSettings(
             run=RunInfo(
@@ -288,27 +287,6 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
             hide_messages=is_redacting,
         )
         return KafkaStep(step, settings, scaling.emit_partition_execution_events)
-
-
-def source_of(resources: Any, key: str, user: str) -> KafkaSource:
-    """Return the source that a sensor or a check uses.
-
-    Args:
-        resources: The resources of its context.
-        key: Resource key of a KafkaIOManager, or of a KafkaSource.
-        user: What needs the source, for messages.
-
-    Raises:
-        ConfigError: The resource is neither, or the source has no connection.
-    """
-    found = getattr(resources, key)
-    source = getattr(found, "source", found)
-    if not isinstance(source, KafkaSource):
-        msg = f"resource {key!r} is {type(found).__name__}, and a {user} of a Kafka asset needs a KafkaIOManager"
-        fix = f'Definitions(resources={{"{key}": KafkaIOManager(...)}}), or a KafkaSource with a connection'
-        raise ConfigError(msg, fix=fix)
-    source.connection_settings  # noqa: B018  # a source without a connection is refused before any work
-    return source
 
 
 def _upstream_metadata(context: dg.InputContext) -> Any:

@@ -6,12 +6,14 @@ behavior that kpipe relies on, and fails first when a Dagster upgrade changes it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
 from dagster._config.pythonic_config import PartialResource
+from dagster._core.definitions.reconstruct import repository_def_from_target_def
+from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as OBSERVATION_IS_LOGGED
 from dagster._core.definitions.utils import NoValueSentinel
 from dagster._core.errors import DagsterUserCodeUnreachableError
 from dagster._core.execution.plan.outputs import StepOutputHandle
@@ -26,8 +28,10 @@ from dagster._core.storage.tags import (
     PARTITION_NAME_TAG,
     RUN_KEY_TAG,
 )
+from dagster._core.workspace.autodiscovery import loadable_targets_from_python_module
 from dagster._grpc.client import DagsterGrpcClient
 from dagster._grpc.types import CanCancelExecutionRequest, CanCancelExecutionResult
+from dagster_shared.check import CheckError
 
 __all__ = [
     "ACTIVE_RUN_STATUSES",
@@ -36,6 +40,7 @@ __all__ = [
     "GRPC_INFO_TAG",
     "IN_PROGRESS_RUN_STATUSES",
     "NOT_FINISHED_STATUSES",
+    "OBSERVATION_IS_LOGGED",
     "PARTITION_NAME_TAG",
     "RUN_KEY_TAG",
     "CheckRunHealthResult",
@@ -46,7 +51,8 @@ __all__ = [
     "WorkerStatus",
     "code_server_runs",
     "io_manager_of_output",
-    "within",
+    "repository_of_module",
+    "repository_of_op",
 ]
 
 
@@ -76,21 +82,19 @@ def io_manager_of_output(step_context: dg.StepExecutionContext, output: str) -> 
     return step_context.get_io_manager(StepOutputHandle(step_context.step.key, output))
 
 
-def within(scope: Callable[[], AbstractContextManager[None]], partial: Any) -> Any:
-    """Let Dagster create a resource that is configured at launch within a scope.
+def repository_of_op(context: dg.OpExecutionContext) -> dg.RepositoryDefinition | None:
+    """Return the definitions of an op's code location; None if the job was not loaded from one, as in unit tests."""
+    try:
+        return context.repository_def
+    except CheckError:
+        return None
 
-    Args:
-        scope: Opens the scope.
-        partial: What ``configure_at_launch`` returns.
 
-    Returns:
-        The same object.
+def repository_of_module(module: str) -> dg.RepositoryDefinition | None:
+    """Return the definitions of a Python module, found as by ``dagster dev -m``.
+
+    Raises:
+        Exception: Any error of the import, or the module has no definitions.
     """
-    state = partial._state__internal__
-
-    def create(context: dg.InitResourceContext) -> Any:
-        with scope():
-            return state.resource_fn(context)
-
-    partial._state__internal__ = state._replace(resource_fn=create)
-    return partial
+    targets = loadable_targets_from_python_module(module, working_directory=str(Path.cwd()))
+    return repository_def_from_target_def(targets[0].target_definition)

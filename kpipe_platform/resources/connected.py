@@ -56,8 +56,8 @@ class Connected(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
         """Return this resource with a connection, or unchanged if it has one of its own."""
         if connection is None or self.connection is not None:
             return self
-        # As Dagster does when it fills in nested resources: an invalid copy is refused as the original would be.
-        return self._with_updated_values({"connection": connection})  # type: ignore[return-value]  # the same class
+        given = {name: value for name, value in self if name in self.model_fields_set}
+        return type(self)(**{**given, "connection": connection})
 
 
 def connect_parts(owner: type, data: Mapping[str, Any], parts: Mapping[str, type[Connected]]) -> dict[str, Any]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import dagster as dg
 from pydantic import Field
@@ -15,14 +15,11 @@ from pydantic import Field
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.client.properties import Dialect, check_client, is_secret
 from kpipe_platform.kafka.client.settings import ConnectionSettings
-from kpipe_platform.resources._compat import within
 from kpipe_platform.resources.known_names import KnownNames
 
 _SECRETS = ("sasl_password", "ssl_key_password")
 # True while Dagster recreates the resource with the values of its environment variables.
 _resolving: ContextVar[bool] = ContextVar("_resolving", default=False)
-# True while Dagster creates a resource from a run config, in which it has replaced the names of variables by values.
-_launching: ContextVar[bool] = ContextVar("_launching", default=False)
 
 
 class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -34,6 +31,9 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
         ConfigError: A secret is a plain value, or a property in ``librdkafka`` or ``java`` is unknown or set by kpipe.
             The other settings are checked by ``settings``.
     """
+
+    # Whether the values come from a run config, in which Dagster has replaced the names of variables by their values.
+    _is_from_run_config: ClassVar[bool] = False
 
     bootstrap_servers: str = Field(description="host:port, several separated by commas")
     security_protocol: str = Field(default="PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
@@ -64,29 +64,43 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
             ConfigError: A setting is unknown, or a secret is a plain value.
         """
         cls._refuse_plain_secrets(kwargs)
-        return within(_launch, super().configure_at_launch(**kwargs))
+        # Dagster creates a resource that is configured at launch by its class, which therefore says where values come
+        # from. It has the same names, because Dagster shows them.
+        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+        launched: Any = type(cls.__name__, (cls,), {**names, "_is_from_run_config": True})
+        return super(KafkaConnection, launched).configure_at_launch(**kwargs)
 
-    @staticmethod
-    def _refuse_plain_secrets(data: Mapping[str, Any]) -> None:
+    @classmethod
+    def _refuse_plain_secrets(cls, data: Mapping[str, Any]) -> None:
         for name in _SECRETS:
-            if _is_shown(data.get(name)):
+            if cls._is_shown(data.get(name)):
                 msg = f"KafkaConnection({name}=...) is a plain value, which Dagster would show"
                 variable = f"KAFKA_{name.upper()}"
                 fix = f'{name}=dg.EnvVar("{variable}"); in the run config {{"env": "{variable}"}}'
                 raise ConfigError(msg, fix=fix, setting=name)
 
-    @staticmethod
-    def _check_properties(dialect: Dialect, given: Mapping[str, str]) -> None:
+    @classmethod
+    def _check_properties(cls, dialect: Dialect, given: Mapping[str, str]) -> None:
         where = f"KafkaConnection({dialect}=...)"
         check_client(where, dialect, known_values(given))
         for name, value in given.items():
-            if is_secret(name) and _is_shown(value):
+            if is_secret(name) and cls._is_shown(value):
                 msg = f"{where}: {name!r} is a plain value, which Dagster would show"
                 variable = re.sub(r"\W", "_", name.upper())
                 raise ConfigError(msg, fix=f'{{"{name}": dg.EnvVar("KAFKA_{variable}")}}', property=name)
 
+    @classmethod
+    def _is_shown(cls, secret: object) -> bool:
+        """Return whether a secret is a plain value that Dagster shows and stores.
+
+        A value from a run config is not shown if the run config names a variable, whose value it then is.
+        """
+        if not is_plain(secret) or _resolving.get():
+            return False
+        return not (cls._is_from_run_config and secret in os.environ.values())
+
     def _with_updated_values(self, values: Mapping[str, Any] | None) -> Any:
-        with _set(_resolving):
+        with _resolution():
             return super()._with_updated_values(values)
 
     @property
@@ -128,24 +142,10 @@ def _read(setting: str, value: Any) -> Any:
     return found
 
 
-def _is_shown(secret: object) -> bool:
-    """Return whether a secret is a plain value that Dagster shows and stores.
-
-    A value from a run config is not shown if the run config names a variable, whose value it then is.
-    """
-    if not is_plain(secret) or _resolving.get():
-        return False
-    return not (_launching.get() and secret in os.environ.values())
-
-
 @contextmanager
-def _set(variable: ContextVar[bool]) -> Iterator[None]:
-    token = variable.set(True)
+def _resolution() -> Iterator[None]:
+    token = _resolving.set(True)
     try:
         yield
     finally:
-        variable.reset(token)
-
-
-def _launch() -> AbstractContextManager[None]:
-    return _set(_launching)
+        _resolving.reset(token)

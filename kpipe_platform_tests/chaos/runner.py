@@ -61,7 +61,7 @@ def manager_of(servers: str) -> KafkaIOManager:
     return KafkaIOManager(
         source=KafkaSource(connection=connection, group_prefix=PREFIX),
         destination=KafkaDestination(connection=connection, delivery_timeout_s=20),
-        dead_letters=KafkaDeadLetterDestination(connection=connection),
+        dead_letter=KafkaDeadLetterDestination(connection=connection),
         spark=SparkEngine(master="local[2,4]"),
     )
 

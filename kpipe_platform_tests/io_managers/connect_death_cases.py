@@ -57,7 +57,7 @@ def kafka_io_manager(kafka_broker: EmbeddedBroker) -> KafkaIOManager:
     return KafkaIOManager(
         source=KafkaSource(connection=connection, group_prefix=f"test-{uuid.uuid4().hex[:12]}"),
         destination=KafkaDestination(connection=connection),
-        dead_letters=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+        dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
         spark=SparkEngine(),
     )
 

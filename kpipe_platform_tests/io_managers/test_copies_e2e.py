@@ -132,7 +132,7 @@ def test_at_least_once(make_raw: MakeOrders, rows_read: Callable[[], int]) -> No
     manager = KafkaIOManager(
         source=orders.manager.source,
         destination=KafkaDestination(connection=orders.manager.source.connection, delivery="at_least_once"),
-        dead_letters=orders.manager.dead_letters,
+        dead_letter=orders.manager.dead_letter,
         spark=orders.manager.spark,
     )
     asset = orders.asset(copied, partitioned=False, **raw(orders))

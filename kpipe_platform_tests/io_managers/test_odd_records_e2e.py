@@ -83,7 +83,7 @@ def manager(orders: Orders, **how: Any) -> KafkaIOManager:
             correlation_header=None,
             delivery=how.pop("delivery", "exactly_once"),
         ),
-        dead_letters=KafkaDeadLetterDestination(connection=connection, create_topic=True, **how),
+        dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True, **how),
         spark=orders.manager.spark,
     )
 

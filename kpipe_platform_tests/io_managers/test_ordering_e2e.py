@@ -32,7 +32,7 @@ def test_a_partition_keeps_its_order_unless_that_is_relaxed(orders: Orders, mode
     manager = KafkaIOManager(
         source=orders.manager.source,
         destination=KafkaDestination(connection=orders.manager.source.connection, delivery=delivery),
-        dead_letters=orders.manager.dead_letters,
+        dead_letter=orders.manager.dead_letter,
         spark=orders.manager.spark,
     )
     orders.run(orders.asset(scaling=PartitionScaling(execution_mode=mode)), manager=manager)

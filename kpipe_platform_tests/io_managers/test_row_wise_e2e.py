@@ -141,7 +141,7 @@ def test_at_least_once(make_orders: MakeOrders) -> None:
     manager = KafkaIOManager(
         source=orders.manager.source,
         destination=KafkaDestination(connection=connection, delivery="at_least_once"),
-        dead_letters=orders.manager.dead_letters,
+        dead_letter=orders.manager.dead_letter,
         spark=orders.manager.spark,
     )
     found = orders.metadata(orders.run(orders.asset(doubled, partitioned=False), None, manager=manager))
@@ -229,5 +229,5 @@ def test_rows_in_another_order_than_theirs_are_sorted(
     )
     outcome = write_rows(WriterRows(backwards, per_record=True, in_order=True), spec)
     assert (outcome.status, outcome.total.read, outcome.total.written) == ("committed", 100, 100)
-    assert [record.getMessage() for record in caplog.records if "they are sorted" in record.getMessage()]
+    assert [record.getMessage() for record in caplog.records if "sorting them" in record.getMessage()]
     assert [json.loads(record.value or b"") for record in consume(orders.target)] == list(range(100))

@@ -29,7 +29,7 @@ def test_exactly_once_with_dead_letters(orders: Orders, provider: Any) -> None:
     manager = KafkaIOManager(
         connection=given.connection,
         source=KafkaSource(group_prefix=given.source.group_prefix),
-        dead_letters=given.dead_letters,
+        dead_letter=given.dead_letter,
         # There is one session in a process: the suite's, which has the connector.
         spark=provider(spark_config={"spark.sql.shuffle.partitions": "4"}),
     )

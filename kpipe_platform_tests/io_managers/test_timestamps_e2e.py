@@ -120,7 +120,7 @@ class TestBeyondSpark:
         assert orders.committed() is None
         assert orders.outputs(settled=False) == []
         found = orders.metadata(orders.run(orders.asset(on_fault=FaultAction.SKIP)))
-        assert (found["records_written"], found["skipped"]) == (2, 1)
+        assert (found["records_written"], found["records_skipped"]) == (2, 1)
         assert orders.committed() == 3
 
     def test_a_stage_that_overflows_itself_is_isolated_all_the_same(self, any_times: Orders) -> None:
@@ -250,7 +250,7 @@ def test_a_dead_letter_in_raw_form_keeps_a_timestamp_that_its_topic_does_not_tak
     manager = KafkaIOManager(
         source=orders.manager.source,
         destination=orders.manager.destination,
-        dead_letters=KafkaDeadLetterDestination(connection=connection, form="raw", create_topic=True),
+        dead_letter=KafkaDeadLetterDestination(connection=connection, form="raw", create_topic=True),
         spark=orders.manager.spark,
     )
     orders.send(order(0), order(1, timestamp=FAR), order(2))

@@ -66,7 +66,7 @@ def test_values_leave_as_they_came_and_those_that_would_change_are_faults(
     manager = KafkaIOManager(
         source=orders.manager.source,
         destination=KafkaDestination(connection=orders.manager.source.connection, delivery=delivery),
-        dead_letters=orders.manager.dead_letters,
+        dead_letter=orders.manager.dead_letter,
         spark=orders.manager.spark,
     )
     topic = KafkaTopic(orders.target, value_codec=JsonCodec(SCHEMA) if delivery == "exactly_once" else JsonCodec())

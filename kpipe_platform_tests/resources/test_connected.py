@@ -15,12 +15,14 @@ from kpipe_platform import (
     KafkaIOManager,
     KafkaSource,
     OffsetCommittingIOManager,
+    RawCodec,
     SparkEngine,
     kafka_offset_sensor,
+    kafka_topic_asset,
     redrive_job,
 )
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.io_managers.kafka import source_of
+from kpipe_platform.resources.lookup import source_of
 
 ONE, OTHER = "one:9092", "other:9092"
 
@@ -35,7 +37,7 @@ def manager(**how: Any) -> KafkaIOManager:
 
 def servers(found: KafkaIOManager) -> dict[str, str | None]:
     """The brokers that each part of an IO manager uses."""
-    parts = {"source": found.source, "destination": found.destination, "dead_letters": found.dead_letters}
+    parts = {"source": found.source, "destination": found.destination, "dead_letter": found.dead_letter}
     return {n: p.connection_settings.bootstrap_servers if p is not None else None for n, p in parts.items()}
 
 
@@ -70,25 +72,25 @@ class TestInheritance:
             connection=at(),
             source=KafkaSource(group_prefix="shop"),
             destination=KafkaDestination(delivery="at_least_once"),
-            dead_letters=KafkaDeadLetterDestination(create_topic=True),
+            dead_letter=KafkaDeadLetterDestination(create_topic=True),
         )
-        assert servers(made) == dict.fromkeys(("source", "destination", "dead_letters"), ONE)
+        assert servers(made) == dict.fromkeys(("source", "destination", "dead_letter"), ONE)
         assert made.source.group_prefix == "shop"
         assert made.destination.delivery == "at_least_once"
-        assert made.dead_letters.create_topic
+        assert made.dead_letter.create_topic
 
     def test_a_part_keeps_its_own(self) -> None:
         made = manager(
             connection=at(),
             source=KafkaSource(connection=at(OTHER)),
             destination=KafkaDestination(),
-            dead_letters=KafkaDeadLetterDestination(connection=at(OTHER)),
+            dead_letter=KafkaDeadLetterDestination(connection=at(OTHER)),
         )
-        assert servers(made) == {"source": OTHER, "destination": ONE, "dead_letters": OTHER}
+        assert servers(made) == {"source": OTHER, "destination": ONE, "dead_letter": OTHER}
 
     def test_source_and_destination_may_be_left_out(self) -> None:
         made = manager(connection=at())
-        assert servers(made) == {"source": ONE, "destination": ONE, "dead_letters": None}
+        assert servers(made) == {"source": ONE, "destination": ONE, "dead_letter": None}
         assert made.source.group_prefix == "kpipe"
 
     def test_a_destination_of_none_only_reads(self) -> None:
@@ -98,14 +100,14 @@ class TestInheritance:
     def test_a_connection_at_each_part_still_works(self) -> None:
         connection = at()
         only_reads = manager(source=KafkaSource(connection=connection))
-        assert servers(only_reads) == {"source": ONE, "destination": None, "dead_letters": None}
+        assert servers(only_reads) == {"source": ONE, "destination": None, "dead_letter": None}
         assert in_a_run({"kafka_io_manager": only_reads})["destination"] is None
         every = manager(
             source=KafkaSource(connection=connection),
             destination=KafkaDestination(connection=connection),
-            dead_letters=KafkaDeadLetterDestination(connection=connection),
+            dead_letter=KafkaDeadLetterDestination(connection=connection),
         )
-        assert servers(every) == dict.fromkeys(("source", "destination", "dead_letters"), ONE)
+        assert servers(every) == dict.fromkeys(("source", "destination", "dead_letter"), ONE)
 
     def test_the_part_that_was_given_is_not_changed(self) -> None:
         source = KafkaSource()
@@ -121,8 +123,8 @@ class TestWhatIsMissingOrWrong:
             ({"source": KafkaSource()}, "source"),
             ({"source": KafkaSource(connection=at()), "destination": KafkaDestination()}, "destination"),
             (
-                {"source": KafkaSource(connection=at()), "dead_letters": KafkaDeadLetterDestination()},
-                "dead_letters",
+                {"source": KafkaSource(connection=at()), "dead_letter": KafkaDeadLetterDestination()},
+                "dead_letter",
             ),
             ({"source": KafkaSource.configure_at_launch(group_prefix="shop")}, "source"),
         ],
@@ -138,10 +140,10 @@ class TestWhatIsMissingOrWrong:
         [
             ({"connection": ONE}, r"KafkaIOManager\(connection=\.\.\.\) is a str, not a KafkaConnection"),
             ({"connection": at(), "source": KafkaDestination()}, "is a KafkaDestination, not a KafkaSource"),
-            ({"connection": at(), "dead_letters": at()}, "not a KafkaDeadLetterDestination"),
+            ({"connection": at(), "dead_letter": at()}, "not a KafkaDeadLetterDestination"),
             ({"connection": at(), "spark": "local"}, "not a LazyPySparkResource or PySparkResource"),
             ({"connection": KafkaSource.configure_at_launch()}, "is a KafkaSource, not a KafkaConnection"),
-            ({"connection": at(), "dead_letter": KafkaDeadLetterDestination()}, "did you mean 'dead_letters'"),
+            ({"connection": at(), "dead_letters": KafkaDeadLetterDestination()}, "did you mean 'dead_letter'"),
         ],
     )
     def test_another_kind_of_argument(self, how: dict[str, Any], says: str) -> None:
@@ -293,30 +295,45 @@ class TestSecretsAtLaunch:
         assert '{"env": "KAFKA_SASL_PASSWORD"}' in str(cause_of(caught.value))
 
 
+class Holder(dg.InMemoryIOManager):
+    """An IO manager that is not kpipe's and has a source."""
+
+    def __init__(self, source: KafkaSource) -> None:
+        super().__init__()
+        self.source = source
+
+
 class TestUsers:
-    def found(self, resource: Any, user: str) -> KafkaSource:
+    def found(self, resource: Any) -> KafkaSource:
         with dg.build_sensor_context(resources={"kafka": resource}, definitions=dg.Definitions()) as context:
-            return source_of(context.resources, "kafka", user)
+            return source_of(context.resources, "kafka", "a sensor")
 
     def test_a_sensor_or_check_takes_an_io_manager_or_a_source(self) -> None:
         for resource in (manager(connection=at(), source=KafkaSource()), KafkaSource(connection=at())):
-            source = self.found(resource, "sensor")
+            source = self.found(resource)
             assert source.connection_settings.bootstrap_servers == ONE
 
     def test_a_source_without_a_connection(self) -> None:
         with pytest.raises(ConfigError, match="KafkaSource has no connection") as caught:
-            self.found(KafkaSource(), "check")
+            self.found(KafkaSource())
         assert "KafkaSource(connection=KafkaConnection(" in str(caught.value)
 
     def test_another_resource(self) -> None:
-        with pytest.raises(ConfigError, match="a check of a Kafka asset needs a KafkaIOManager"):
-            self.found(SparkEngine(), "check")
+        with pytest.raises(ConfigError, match="a sensor needs a KafkaSource or a KafkaIOManager"):
+            self.found(SparkEngine())
+
+    def test_an_observation_names_what_its_source_lacks(self) -> None:
+        topic = kafka_topic_asset("orders", value_codec=RawCodec(), partitions=1)
+        refused = {"has no connection": Holder(source=KafkaSource()), "needs a KafkaSource": dg.InMemoryIOManager()}
+        for says, resource in refused.items():
+            with pytest.raises(ConfigError, match=says):
+                dg.materialize([topic], selection=[topic], resources={"kafka_io_manager": resource})
 
     def test_a_tick_names_what_its_source_lacks(self) -> None:
         @dg.asset
         def orders() -> None: ...
 
-        sensor = kafka_offset_sensor(orders, io_manager_key="kafka")
+        sensor = kafka_offset_sensor(orders, resource_key="kafka")
         definitions = dg.Definitions([orders])
         with (
             dg.build_sensor_context(resources={"kafka": KafkaSource()}, definitions=definitions) as context,

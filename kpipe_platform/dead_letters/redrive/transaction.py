@@ -24,7 +24,14 @@ from kpipe_platform.errors import (
     OffsetConflictError,
     TransactionTimedOutError,
 )
-from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered, served, translate
+from kpipe_platform.kafka.client.calls import (
+    FENCED_CODES,
+    REFUSED_CODES,
+    kafka_error,
+    not_delivered,
+    serve_reports,
+    translate,
+)
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.records import KafkaRecord
@@ -259,7 +266,7 @@ class RedriveTransaction:
     def _served(self, call: Callable[[], int]) -> int:
         """Serve delivery reports, and record an exception of the client as a failure."""
         try:
-            return served(call)
+            return serve_reports(call)
         except KafkaException as exception:
             self._failures.append(kafka_error(exception))
         return 0

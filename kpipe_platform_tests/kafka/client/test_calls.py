@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kpipe_platform.errors import BrokerUnavailableError, FencedError, TopicNotFoundError, TransientError
-from kpipe_platform.kafka.client.calls import NO_LEADER, Asked, ask_each, beside, served, translate
+from kpipe_platform.kafka.client.calls import NO_LEADER, RequestText, ask_each, run_in_thread, serve_reports, translate
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 
@@ -21,15 +21,15 @@ def test_a_fatal_error_behind_delivery_callbacks_is_told_as_itself() -> None:
         raise SystemError("returned a result with an exception set") from fatal
 
     with pytest.raises(KafkaException) as caught:
-        served(poll)
+        serve_reports(poll)
     assert caught.value is fatal
 
     def other() -> int:
         raise SystemError("something else")
 
     with pytest.raises(SystemError, match="something else"):
-        served(other)
-    assert served(lambda: 3) == 3
+        serve_reports(other)
+    assert serve_reports(lambda: 3) == 3
 
 
 def answered(value: int | KafkaError) -> Future[int]:
@@ -41,8 +41,8 @@ def answered(value: int | KafkaError) -> Future[int]:
     return future
 
 
-def asked_of(key: str) -> Asked:
-    return Asked(f"look at {key}", {"topic": key})
+def asked_of(key: str) -> RequestText:
+    return RequestText(f"look at {key}", {"topic": key})
 
 
 def test_a_client_that_is_past_mending_is_no_reason_for_somebody_to_act() -> None:
@@ -88,10 +88,10 @@ def test_the_request_is_under_way_before_its_answers_are_awaited() -> None:
 
 
 def test_a_call_beside_raises_where_it_is_awaited() -> None:
-    assert beside(lambda: 3).result() == 3
+    assert run_in_thread(lambda: 3).result() == 3
 
     def refuse() -> int:
         raise FencedError("another took over")
 
     with pytest.raises(FencedError, match="another took over"):
-        beside(refuse).result()
+        run_in_thread(refuse).result()

@@ -1,4 +1,4 @@
-"""A process of its own that materialises one partition, to be killed by a test. Arguments: servers, source, target,
+"""A process of its own that materializes one partition, to be killed by a test. Arguments: servers, source, target,
 group prefix, parts of a slice at once. On the engine at KPIPE_SPARK_REMOTE where that is set."""
 
 import os
@@ -59,7 +59,7 @@ dg.materialize(
         "kafka_io_manager": KafkaIOManager(
             source=KafkaSource(connection=connection, group_prefix=prefix),
             destination=KafkaDestination(connection=connection),
-            dead_letters=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+            dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
             spark=SparkEngine(remote=remote) if remote else SparkEngine(master="local[2]", spark_config=QUICK),
         )
     },
