@@ -3,7 +3,7 @@
 # No postponed annotations here: Dagster reads the type of a resource dependency when it creates the class.
 
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import dagster as dg
 from pydantic import Field
@@ -13,8 +13,6 @@ from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.resources._compat import PartialResource
 from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.known_names import KnownNames
-
-_T = TypeVar("_T", bound="Connected")
 
 
 class Connected(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -52,13 +50,6 @@ class Connected(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
             raise ConfigError(msg, fix=f"bind {name}, or the KafkaIOManager that it is part of, as a resource")
         return connection.settings
 
-    def connected_to(self: _T, connection: Any) -> _T:
-        """Return this resource with a connection, or unchanged if it has one of its own."""
-        if connection is None or self.connection is not None:
-            return self
-        given = {name: value for name, value in self if name in self.model_fields_set}
-        return type(self)(**{**given, "connection": connection})
-
 
 def connect_parts(owner: type, data: Mapping[str, Any], parts: Mapping[str, type[Connected]]) -> dict[str, Any]:
     """Return the arguments of a resource, with its connection given to the parts that have none of their own.
@@ -80,13 +71,21 @@ def connect_parts(owner: type, data: Mapping[str, Any], parts: Mapping[str, type
         require_kind(owner, data, name, kind)
         part = data.get(name)
         if isinstance(part, Connected):
-            connected[name] = part.connected_to(connection)
+            connected[name] = _connected_to(connection, part)
         own = part.data.get("connection") if isinstance(part, PartialResource) else getattr(part, "connection", None)
         if isinstance(part, Connected | PartialResource) and connection is None and own is None:
             msg = f"{owner.__name__} has no connection, and neither has its {name}"
             fix = f"{owner.__name__}(connection=KafkaConnection(bootstrap_servers=...), ...)"
             raise ConfigError(msg, fix=f"{fix}: its parts use it unless they have another", setting="connection")
     return connected
+
+
+def _connected_to(connection: Any, part: Connected) -> Connected:
+    """Return a part with a connection, or unchanged if it has one of its own."""
+    if connection is None or part.connection is not None:
+        return part
+    given = {name: value for name, value in part if name in part.model_fields_set}
+    return type(part)(**{**given, "connection": connection})
 
 
 def require_kind(owner: type, data: Mapping[str, Any], name: str, *kinds: type) -> None:

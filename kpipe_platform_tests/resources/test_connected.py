@@ -287,6 +287,14 @@ class TestSecretsAtLaunch:
         assert self.launch({"sasl_password": {"env": "THE_PASSWORD"}}) == "s3cret"
         assert self.launch({"sasl_password": {"env": "THE_PASSWORD"}, "librdkafka": {"client.rack": "a"}}) == "s3cret"
 
+    def test_a_subclass_keeps_its_name(self) -> None:
+        class OurConnection(KafkaConnection):
+            """The connection of one team."""
+
+        made = OurConnection.configure_at_launch().resource_cls
+        assert issubclass(made, OurConnection)
+        assert (made.__name__, made.__module__, made.__doc__) == ("OurConnection", __name__, OurConnection.__doc__)
+
     def test_a_plain_value_is_refused(self) -> None:
         with pytest.raises(ConfigError, match="plain value, which Dagster would show"):
             KafkaConnection.configure_at_launch(sasl_password="s3cret")
