@@ -107,7 +107,7 @@ def kafka_topic_asset(
     ).with_io_manager_key(io_manager_key)
 
     def observe(context: dg.AssetExecutionContext) -> dg.Output[None]:
-        source = source_of(context.resources, io_manager_key, f"the observation of topic {topic!r}")
+        source = source_of(context.resources, io_manager_key, f"topic {topic!r}")
         own = [source.group(dg.AssetKey.from_coercible(reader)) for reader in readers]
         is_partial = context.has_partition_key or context.has_partition_key_range
         found = observe_topic(
