@@ -72,7 +72,10 @@ def test_no_class_takes_a_name_that_it_does_not_know(name: str) -> None:
         (lambda: KafkaConnection(bootstrap_servers="x:1", security_protocl="SASL_SSL"), "security_protocol"),
         (lambda: KafkaConnection.configure_at_launch(bootstrap_server="x:1"), "bootstrap_servers"),
         (lambda: KafkaSource(strat="latest"), "start"),
-        (lambda: KafkaSource(connection={"bootstrap_servers": "x:1"}, scaling={"max_record": 5}), "max_records"),
+        (
+            lambda: KafkaSource(connection=KafkaConnection(bootstrap_servers="x:1"), scaling={"max_record": 5}),
+            "max_records",
+        ),
         (lambda: KafkaDestination(delivry="at_least_once"), "delivery"),
         (lambda: KafkaDeadLetterDestination(max_dead_leter_ratio=0.1), "max_dead_letter_ratio"),
         (lambda: KafkaIOManager(onfault="skip"), "on_fault"),

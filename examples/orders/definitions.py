@@ -18,9 +18,10 @@ defs = dg.Definitions(
     assets=[orders, orders_priced, orders_large],
     resources={
         "kafka_io_manager": KafkaIOManager(
-            source=KafkaSource(connection=connection, group_prefix="shop"),
-            destination=KafkaDestination(connection=connection),
-            dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+            connection=connection,
+            source=KafkaSource(group_prefix="shop"),
+            destination=KafkaDestination(),
+            dead_letter=KafkaDeadLetterDestination(create_topic=True),
             spark=SparkEngine(),
         ),
     },

@@ -12,11 +12,11 @@ from kpipe_platform.assets.observation import last_observations, observe_topic
 from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.io_managers.kafka import KafkaIOManager
 from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown
 from kpipe_platform.metadata_keys import KEY_CODEC, VALUE_CODEC
 from kpipe_platform.partitions import kafka_partitions, partition_number, register_kafka_partitions
 from kpipe_platform.resources._compat import OBSERVATION_IS_LOGGED
+from kpipe_platform.resources.lookup import source_of
 
 
 def kafka_topic_asset(
@@ -107,11 +107,7 @@ def kafka_topic_asset(
     ).with_io_manager_key(io_manager_key)
 
     def observe(context: dg.AssetExecutionContext) -> dg.Output[None]:
-        manager = getattr(context.resources, io_manager_key)
-        if not isinstance(manager, KafkaIOManager):
-            msg = f"resource {io_manager_key!r} is {type(manager).__name__}, and topic {topic!r} needs a KafkaIOManager"
-            raise ConfigError(msg, fix=f'Definitions(resources={{"{io_manager_key}": KafkaIOManager(...)}})')
-        source = manager.source
+        source = source_of(context.resources, io_manager_key, f"topic {topic!r}")
         own = [source.group(dg.AssetKey.from_coercible(reader)) for reader in readers]
         is_partial = context.has_partition_key or context.has_partition_key_range
         found = observe_topic(

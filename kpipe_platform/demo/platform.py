@@ -52,10 +52,11 @@ def resources(
         "tables": tables,
         "charted_tables": ChartedIOManager(inner=tables),
         "kafka_io_manager": KafkaIOManager(
-            source=KafkaSource(connection=connection),
+            connection=connection,
+            source=KafkaSource(),
             spark=spark,
-            destination=KafkaDestination(connection=connection),
-            dead_letter=KafkaDeadLetterDestination(connection=connection),
+            destination=KafkaDestination(),
+            dead_letter=KafkaDeadLetterDestination(),
         ),
     }
 

@@ -16,7 +16,7 @@ from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.metadata_keys import DEAD_LETTER_TABLE
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination
 from kpipe_platform.resources.source import KafkaSource
-from kpipe_platform.resources.spark import SparkEngine
+from kpipe_platform.slices.settings import Engine
 from kpipe_platform.spark.failures import classify, is_sparks
 from kpipe_platform.spark.source.dead_letter_counts import DeadLetterCounts, count_dead_letters
 from kpipe_platform.spark.source.dead_letters import dead_letter_frame, newest_ranges
@@ -58,12 +58,12 @@ class TableReader(NamedTuple):
 
     Args:
         source: Source, for the isolation level and the prefix of Spark's group ids.
-        spark: The engine.
+        engine: The engine.
         dead_letter: Destination whose cluster has the topic; None: the source's cluster.
     """
 
     source: KafkaSource
-    spark: SparkEngine
+    engine: Engine
     dead_letter: KafkaDeadLetterDestination | None
 
 
@@ -112,7 +112,7 @@ def open_table(reader: TableReader, declared: DeadLetterTable, asset_key: dg.Ass
     """
     where = reader.dead_letter or reader.source
     isolation = reader.source.isolation
-    with Clients(where.connection.settings) as clients:
+    with Clients(where.connection_settings) as clients:
         try:
             ranges = newest_ranges(clients, declared.topic, isolation, declared.max_records)
         except TopicNotFoundError as error:
@@ -125,12 +125,12 @@ def open_table(reader: TableReader, declared: DeadLetterTable, asset_key: dg.Ass
                 raise TopicNotFoundError(msg, fix=fix, topic=declared.topic) from error
             ranges = []
         frame = dead_letter_frame(
-            reader.spark.spark_session,
+            reader.engine.spark_session,
             clients,
             ranges,
             isolation=isolation,
             group=reader.source.group(asset_key),
-            parts=reader.spark.tasks_at_once,
+            parts=reader.engine.tasks_at_once,
         )
     return OpenTable(ranges, frame)
 

@@ -1,13 +1,14 @@
 """The IO manager of Kafka assets."""
 
-from __future__ import annotations
+# No postponed annotations here: Dagster reads the type of a resource dependency when it creates the class.
 
 from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import dagster as dg
-from pydantic import Field
+from dagster_pyspark import LazyPySparkResource, PySparkResource
+from pydantic import Field, PrivateAttr
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
@@ -38,19 +39,28 @@ from kpipe_platform.partitions.owners import distribution_of
 from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.resources._compat import io_manager_of_output
+from kpipe_platform.resources.connected import Connected, connect_parts, require_kind
+from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
 from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.resources.source import KafkaSource
-from kpipe_platform.resources.spark import SparkEngine
+from kpipe_platform.resources.spark import engine_of
 from kpipe_platform.slices.plan.planner import partitions_of, plan_next
 from kpipe_platform.slices.read import read_sources
-from kpipe_platform.slices.settings import Parallelism, RunInfo, SliceSettings
+from kpipe_platform.slices.settings import Engine, Parallelism, RunInfo, SliceSettings
 from kpipe_platform.slices.values import DeferredStage
 from kpipe_platform.spark.source.client_reader import is_beyond_spark
 from kpipe_platform.spark.source.latest_by_key import latest_by_key
 from kpipe_platform.spark.source.reader import empty_slice
 from kpipe_platform.spark.source.rows import TopicCodecs
 from kpipe_platform.spark.stage.convert import requested_form, to_form
+
+# The parts of the IO manager that use its connection unless they have their own.
+_PARTS: dict[str, type[Connected]] = {
+    "source": KafkaSource,
+    "destination": KafkaDestination,
+    "dead_letter": KafkaDeadLetterDestination,
+}
 
 
 class StoresOffsets:
@@ -75,24 +85,70 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     once).
 
     Args:
-        source: Plans and reads slices.
-        spark: The engine.
-        destination: Writes outputs. None: this IO manager only reads.
-        dead_letter: Writes failed records whose action is ``FaultAction.DEAD_LETTER``.
+        connection: Connection of the source, the destination and the dead letters that have none of their own. None:
+            each has its own.
+        spark: The engine: a ``SparkEngine``, or a ``LazyPySparkResource`` or ``PySparkResource`` of dagster-pyspark
+            whose session has the Kafka connector.
+        source: Plans and reads slices. Default: ``KafkaSource()``.
+        destination: Writes outputs. Default: ``KafkaDestination()``. None, also the default without ``connection``:
+            this IO manager only reads.
+        dead_letter: Writes failed records whose action is ``FaultAction.DEAD_LETTER``. None: no asset may have that
+            action.
         on_fault: Default action for failed records: stop, dead_letter, skip or rethrow. The asset can override it.
         fault_policies: Default actions and retries by component, ``FaultPolicies(...).to_config()``. The asset can
             override them.
+
+    Raises:
+        ConfigError: A part has no connection, or an argument is unknown or of another kind.
     """
 
-    source: KafkaSource
-    spark: SparkEngine
-    destination: KafkaDestination | None = None
-    dead_letter: KafkaDeadLetterDestination | None = None
+    # The ignored types are those of descriptors, which Dagster replaces by the values.
+    connection: dg.ResourceDependency[KafkaConnection | None] = Field(
+        default=None,  # type: ignore[arg-type]
+        description="connection of the parts that have none of their own",
+    )
+    spark: dg.ResourceDependency[LazyPySparkResource | PySparkResource]
+    # Factories, so that Dagster, which leaves out defaults when it copies a resource, keeps a destination of None.
+    source: dg.ResourceDependency[KafkaSource] = Field(default_factory=KafkaSource)  # type: ignore[arg-type]
+    destination: dg.ResourceDependency[KafkaDestination | None] = Field(
+        default_factory=KafkaDestination  # type: ignore[arg-type]
+    )
+    dead_letter: dg.ResourceDependency[KafkaDeadLetterDestination | None] = Field(
+        default=None  # type: ignore[arg-type]
+    )
     on_fault: str = Field(default="stop", description="stop, dead_letter, skip or rethrow")
     fault_policies: dict[str, Any] = Field(
         default={},
         description='action and retry by part: {"destination": {"action": "skip", "retry": {"max_attempts": 3}}}',
     )
+
+    _engine: Engine | None = PrivateAttr(default=None)
+
+    def __init__(self, **data: Any) -> None:
+        super().__init__(**self._connected(data))
+
+    @classmethod
+    def configure_at_launch(cls, **kwargs: Any) -> Any:
+        """Same as Dagster's, but checks the arguments immediately instead of at launch."""
+        return super().configure_at_launch(**cls._connected(kwargs))
+
+    @classmethod
+    def _connected(cls, data: dict[str, Any]) -> dict[str, Any]:
+        cls._refuse_unknown(data)
+        require_kind(cls, data, "spark", LazyPySparkResource, PySparkResource)
+        connection = data.get("connection")
+        defaults = {
+            "source": KafkaSource(),
+            "destination": None if connection is None else KafkaDestination(),
+        }
+        return connect_parts(cls, {**defaults, **data}, _PARTS)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the resource ``spark``."""
+        if self._engine is None:
+            self._engine = engine_of(self.spark)
+        return self._engine
 
     def teardown_after_execution(self, context: dg.InitResourceContext) -> None:
         """Release the run's tables and the slices that failed steps read."""
@@ -154,7 +210,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
             events.deliver()
             if slice_.is_empty:
                 note_read(step.id, OpenRead(kafka_step, slice_, topic, None, events, watch))
-                good = empty_slice(self.spark.spark_session, TopicCodecs(topic.key_codec, topic.value_codec)).good
+                good = empty_slice(self.engine.spark_session, TopicCodecs(topic.key_codec, topic.value_codec)).good
                 return to_form(good, form, topic.value_codec)
             with self.source.clients() as clients:
                 # The asset is called only once, so check first whether Spark's source would fail on a record.
@@ -170,13 +226,13 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
         topic.require_readable()
         with self.source.clients() as clients:
             table = latest_by_key(
-                self.spark.spark_session,
+                self.engine.spark_session,
                 clients,
                 topic.name,
                 TopicCodecs(topic.key_codec, topic.value_codec),
                 isolation=self.source.isolation,
                 group=self.source.group(context.asset_key),
-                parallelism=self.spark.tasks_at_once,
+                parallelism=self.engine.tasks_at_once,
                 hide_messages=self.dead_letter is not None and self.dead_letter.redact is not None,
             )
         note_table(context.step_context.run_id, table)
@@ -196,7 +252,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
 
     def table_reader(self) -> TableReader:
         """Return the resources that read dead-letter topics as tables."""
-        return TableReader(self.source, self.spark, self.dead_letter)
+        return TableReader(self.source, self.engine, self.dead_letter)
 
     def _policies(self) -> FaultPolicies:
         return FaultPolicies.of(self.fault_policies).over(FaultPolicies.of(self.on_fault))
@@ -220,8 +276,8 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
                 last_materialization=step.earlier,
                 partition_keys=step.known_keys,
             ),
-            engine=self.spark,
-            source=self.source.connection.settings,
+            engine=self.engine,
+            source=self.source.connection_settings,
             policy=self.source.policy(step.group, scaling),
             policies=policies_of(metadata, self._policies()),
             destination=None if self.destination is None else self.destination.settings(is_redacting=is_redacting),

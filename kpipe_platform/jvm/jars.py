@@ -29,6 +29,7 @@ __all__ = [
     "artifact_name",
     "cache_dir",
     "class_path",
+    "connector_coordinate",
     "fetch_jars",
     "kafka_broker_jars",
     "pyspark_jars_dir",
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 KAFKA_VERSION = "4.2.0"
 _SCALA = "2.13"
+_CONNECTOR = f"spark-sql-kafka-0-10_{_SCALA}"
 # The Kafka distribution adds a logging backend that the broker's Maven dependencies do not include. This is the version
 # of log4j-core that kafka_2.13 4.2.0 depends on.
 _KAFKA_LOGGING = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.3"
@@ -55,9 +57,14 @@ def kafka_broker_jars(*, progress: Progress | None = None) -> list[Path]:
     return fetch_jars(f"org.apache.kafka:kafka_{_SCALA}:{KAFKA_VERSION}", _KAFKA_LOGGING, progress=progress)
 
 
+def connector_coordinate(spark_version: str) -> str:
+    """Return the Maven coordinate of the Kafka connector, for ``spark.jars.packages``."""
+    return f"org.apache.spark:{_CONNECTOR}:{spark_version}"
+
+
 def spark_connector_jars(
     spark_version: str,
-    artifacts: Sequence[str] = (f"spark-sql-kafka-0-10_{_SCALA}",),
+    artifacts: Sequence[str] = (_CONNECTOR,),
     *,
     progress: Progress | None = None,
 ) -> list[Path]:

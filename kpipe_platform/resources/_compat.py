@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+from dagster._config.pythonic_config import PartialResource
 from dagster._core.definitions.reconstruct import repository_def_from_target_def
 from dagster._core.definitions.source_asset import SYSTEM_METADATA_KEY_SOURCE_ASSET_OBSERVATION as OBSERVATION_IS_LOGGED
 from dagster._core.definitions.utils import NoValueSentinel
@@ -46,6 +47,7 @@ __all__ = [
     "DbIOManager",
     "InstanceRef",
     "NoValueSentinel",
+    "PartialResource",
     "WorkerStatus",
     "code_server_runs",
     "io_manager_of_output",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, ClassVar
 
 import dagster as dg
 from pydantic import Field
@@ -31,6 +32,9 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
             The other settings are checked by ``settings``.
     """
 
+    # Whether the values come from a run config, in which Dagster has replaced the names of variables by their values.
+    _is_from_run_config: ClassVar[bool] = False
+
     bootstrap_servers: str = Field(description="host:port, several separated by commas")
     security_protocol: str = Field(default="PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
     sasl_mechanism: str | None = Field(default=None, description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
@@ -47,24 +51,53 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
     java: dict[str, str] = Field(default={}, description="further properties of Spark's Kafka client", repr=False)
 
     def __init__(self, **data: Any) -> None:
-        if not _resolving.get():
-            for name in _SECRETS:
-                if is_plain(data.get(name)):
-                    msg = f"KafkaConnection({name}=...) is a plain value, which Dagster would show"
-                    raise ConfigError(msg, fix=f'{name}=dg.EnvVar("KAFKA_{name.upper()}")', setting=name)
+        self._refuse_plain_secrets(data)
         super().__init__(**data)
         self._check_properties("librdkafka", self.librdkafka)
         self._check_properties("java", self.java)
 
-    @staticmethod
-    def _check_properties(dialect: Dialect, given: Mapping[str, str]) -> None:
+    @classmethod
+    def configure_at_launch(cls, **kwargs: Any) -> Any:
+        """Same as Dagster's. The run config gives secrets as ``{"env": "VARIABLE"}``.
+
+        Raises:
+            ConfigError: A setting is unknown, or a secret is a plain value.
+        """
+        cls._refuse_plain_secrets(kwargs)
+        # Dagster creates a resource that is configured at launch by its class, which therefore says where values come
+        # from. It has the same names, because Dagster shows them.
+        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
+        launched: Any = type(cls.__name__, (cls,), {**names, "_is_from_run_config": True})
+        return super(KafkaConnection, launched).configure_at_launch(**kwargs)
+
+    @classmethod
+    def _refuse_plain_secrets(cls, data: Mapping[str, Any]) -> None:
+        for name in _SECRETS:
+            if cls._is_shown(data.get(name)):
+                msg = f"KafkaConnection({name}=...) is a plain value, which Dagster would show"
+                variable = f"KAFKA_{name.upper()}"
+                fix = f'{name}=dg.EnvVar("{variable}"); in the run config {{"env": "{variable}"}}'
+                raise ConfigError(msg, fix=fix, setting=name)
+
+    @classmethod
+    def _check_properties(cls, dialect: Dialect, given: Mapping[str, str]) -> None:
         where = f"KafkaConnection({dialect}=...)"
         check_client(where, dialect, known_values(given))
         for name, value in given.items():
-            if is_secret(name) and is_plain(value) and not _resolving.get():
+            if is_secret(name) and cls._is_shown(value):
                 msg = f"{where}: {name!r} is a plain value, which Dagster would show"
                 variable = re.sub(r"\W", "_", name.upper())
                 raise ConfigError(msg, fix=f'{{"{name}": dg.EnvVar("KAFKA_{variable}")}}', property=name)
+
+    @classmethod
+    def _is_shown(cls, secret: object) -> bool:
+        """Return whether a secret is a plain value that Dagster shows and stores.
+
+        A value from a run config is not shown if the run config names a variable, whose value it then is.
+        """
+        if not is_plain(secret) or _resolving.get():
+            return False
+        return not (cls._is_from_run_config and secret in os.environ.values())
 
     def _with_updated_values(self, values: Mapping[str, Any] | None) -> Any:
         with _resolution():

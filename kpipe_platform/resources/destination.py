@@ -4,28 +4,26 @@ from __future__ import annotations
 
 from typing import Any, Literal, cast, get_args
 
-import dagster as dg
 from pydantic import Field, field_validator
 
 from kpipe_platform.dead_letters.envelope.origin import CORRELATION_HEADER
 from kpipe_platform.dead_letters.write.context import HeaderStyle
 from kpipe_platform.kafka.client.properties import check_producer
 from kpipe_platform.policies.limits import DEFAULT_MINIMUM, DeadLetterLimit
-from kpipe_platform.resources.connection import KafkaConnection, known_values
-from kpipe_platform.resources.known_names import KnownNames
+from kpipe_platform.resources.connected import Connected
+from kpipe_platform.resources.connection import known_values
 from kpipe_platform.slices.settings import DeadLetterSettings, DestinationSettings
 
 _PREVIEW_ROWS = 5
 
 
-class KafkaDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
+class KafkaDestination(Connected):
     """Writes outputs to Kafka. All records are acknowledged before offsets are committed.
 
     Raises:
         ConfigError: A property in ``producer`` is reserved for kpipe, unknown, or not a producer property.
     """
 
-    connection: KafkaConnection
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         default="exactly_once",
         description="exactly_once: outputs, dead letters and offsets in one transaction; at_least_once: parallel "
@@ -79,7 +77,7 @@ class KafkaDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[typ
             is_redacting: Same as for `rows_to_preview`.
         """
         return DestinationSettings(
-            connection=self.connection.settings,
+            connection=self.connection_settings,
             delivery=self.delivery,
             compression=self.compression,
             transaction_timeout_s=self.transaction_timeout_s,
@@ -102,10 +100,9 @@ class KafkaDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[typ
         return 0 if is_redacting else _PREVIEW_ROWS
 
 
-class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
+class KafkaDeadLetterDestination(Connected):
     """Writes failed records with their faults to a dead-letter topic."""
 
-    connection: KafkaConnection
     topic: str = Field(default="{source_topic}.dlq", description="topic name; {source_topic} is replaced")
     form: Literal["envelope", "raw"] = Field(
         default="envelope", description="envelope: documented JSON around the original bytes; raw: the original bytes"
@@ -163,7 +160,7 @@ class KafkaDeadLetterDestination(KnownNames, dg.ConfigurableResource):  # type: 
     def settings(self) -> DeadLetterSettings:
         """The settings for the steps of a slice."""
         return DeadLetterSettings(
-            connection=self.connection.settings,
+            connection=self.connection_settings,
             topic=self.topic,
             form=self.form,
             create_topic=self.create_topic,

@@ -1,4 +1,4 @@
-"""The Kafka source that a sensor or a check uses: a resource of the definitions, or the one of an IO manager."""
+"""The Kafka source of a resource: a KafkaSource, or that of an IO manager. Sensors, checks and observations use it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ def source_of(resources: Any, key: str, who: str) -> KafkaSource:
         who: What needs the source, for the message.
 
     Raises:
-        ConfigError: The resource neither is nor has a KafkaSource.
+        ConfigError: The resource neither is nor has a KafkaSource, or the source has no connection.
     """
     resource = getattr(resources, key)
     source = resource if isinstance(resource, KafkaSource) else getattr(resource, "source", None)
     if not isinstance(source, KafkaSource):
         msg = f"resource {key!r} is {type(resource).__name__}, and {who} needs a KafkaSource or a KafkaIOManager"
-        raise ConfigError(msg, fix=f'Definitions(resources={{"{key}": KafkaSource(...)}}), or resource_key= of one')
+        raise ConfigError(msg, fix=f'Definitions(resources={{"{key}": KafkaIOManager(...)}}), or the key of another')
+    source.connection_settings  # noqa: B018  # refuses a source without a connection before any work
     return source

@@ -14,22 +14,23 @@ from kpipe_platform.kafka.admin.topics import describe_topics
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.offsets import Partition, Watermarks, parse_start, read_watermarks
 from kpipe_platform.kafka.model.slices import Slice
-from kpipe_platform.resources.connection import KafkaConnection
-from kpipe_platform.resources.known_names import KnownNames
+from kpipe_platform.resources.connected import Connected
 from kpipe_platform.resources.ownership import PartitionOwnership
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.slices.plan.planner import plan_next
 from kpipe_platform.slices.plan.ranges import LastMaterialization, PlanPolicy
 
 
-class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
+class KafkaSource(Connected):
     """Plans slices of topics, and reads watermarks, committed offsets and lag.
+
+    As a part of a ``KafkaIOManager`` it uses that one's connection, unless it has its own. Bound as a resource of its
+    own, it needs its own.
 
     Raises:
         ConfigError: ``start`` is neither a start policy nor a time.
     """
 
-    connection: KafkaConnection
     group_prefix: str = Field(default="kpipe", description="the group of an asset is {group_prefix}.{asset key}")
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
         default="read_committed", description="isolation of the plan and of the read"
@@ -78,7 +79,7 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
 
     def clients(self) -> Clients:
         """Return new Kafka clients for this source. The caller closes them."""
-        return Clients(self.connection.settings)
+        return Clients(self.connection_settings)
 
     def plan(
         self,

@@ -1,16 +1,19 @@
-"""The resource that provides a Spark session, created at first use."""
+"""The resources that provide a Spark session: kpipe's own, created at first use, and those of dagster-pyspark."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import dagster as dg
-from dagster_pyspark import LazyPySparkResource
+from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pydantic import Field, PrivateAttr
 
+from kpipe_platform.errors import ConfigError
 from kpipe_platform.resources.known_names import KnownNames
-from kpipe_platform.spark.engine.attach import detach, tasks_of
-from kpipe_platform.spark.engine.session import get_session
+from kpipe_platform.slices.settings import Engine
+from kpipe_platform.spark.engine.attach import detach, remote_of, tasks_of
+from kpipe_platform.spark.engine.connector import require_connector
+from kpipe_platform.spark.engine.session import get_session, use_this_python
 from kpipe_platform.spark.engine.settings import ASSUMED_TASKS, EngineSettings
 
 
@@ -67,6 +70,55 @@ class SparkEngine(KnownNames, LazyPySparkResource):
         # A session on a Connect server is checked each time, because the server may have been restarted.
         if self._spark_session is None or settings.remote:
             self._spark_session = get_session(settings, self._holder)
+
+
+class SessionEngine:
+    """The engine of a session that a resource of dagster-pyspark provides, with that resource's settings.
+
+    Args:
+        resource: The resource.
+    """
+
+    def __init__(self, resource: LazyPySparkResource | PySparkResource) -> None:
+        self._resource = resource
+        self._tasks: int | None = None
+
+    @property
+    def spark_session(self) -> Any:
+        """The session.
+
+        Raises:
+            ConfigError: There is no session outside a run, or it has no Kafka connector.
+        """
+        use_this_python()
+        session = self._resource.spark_session
+        if session is None:
+            msg = f"{type(self._resource).__name__} starts its Spark session within a run, and there is none"
+            raise ConfigError(msg, fix="use SparkEngine or LazyPySparkResource, which start it at first use")
+        require_connector(session)
+        return session
+
+    @property
+    def known_tasks_at_once(self) -> int | None:
+        """Number of tasks that the engine runs at once, as the session reports it; None if it does not."""
+        if self._tasks is None:
+            self._tasks = tasks_of(self.spark_session)
+        return self._tasks
+
+    @property
+    def tasks_at_once(self) -> int:
+        """Number of tasks that the engine runs at once, with a default if it is not known."""
+        return self.known_tasks_at_once or ASSUMED_TASKS
+
+    @property
+    def remote(self) -> str | None:
+        """Address of the Spark Connect server; None for a session in this process."""
+        return remote_of(self.spark_session)
+
+
+def engine_of(resource: LazyPySparkResource | PySparkResource) -> Engine:
+    """Return the engine of a resource that provides a Spark session."""
+    return resource if isinstance(resource, SparkEngine) else SessionEngine(resource)
 
 
 def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:

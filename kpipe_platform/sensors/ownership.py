@@ -98,7 +98,7 @@ class PartitionShare:
             idle_s = max(source.ownership.idle_timeout_s, _INTERVALS * self._interval_s)
             self._needed_until_s = self._clock() + idle_s
         self._member = source.ownership.member(
-            source.connection.settings,
+            source.connection_settings,
             target.group,
             target.topics[0],
             rebalance_mode=rebalance_mode,

@@ -66,7 +66,7 @@ def kafka_partition_sensor(
     deadline = Deadline(deadline_s, f"describe topic {topic}")
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        settings = tick_settings(source_of(context.resources, resource_key, "a sensor").connection.settings, deadline_s)
+        settings = tick_settings(source_of(context.resources, resource_key, "a sensor").connection_settings, deadline_s)
         try:
             count = deadline.run(lambda: _count(settings, topic))
         except ConfigError:

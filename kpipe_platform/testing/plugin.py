@@ -331,8 +331,9 @@ def kafka_io_manager(
 
     connection = KafkaConnection(bootstrap_servers=kafka_broker.bootstrap_servers)
     return KafkaIOManager(
-        source=KafkaSource(connection=connection, group_prefix=f"test-{uuid.uuid4().hex[:12]}"),
-        destination=KafkaDestination(connection=connection),
-        dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+        connection=connection,
+        source=KafkaSource(group_prefix=f"test-{uuid.uuid4().hex[:12]}"),
+        destination=KafkaDestination(),
+        dead_letter=KafkaDeadLetterDestination(create_topic=True),
         spark=SparkEngine(remote=spark_remote),
     )

@@ -100,6 +100,50 @@ def test_an_output_that_says_so_is_no_observation(metadata: dict[str, Any], obse
     assert result.output_for_node("topic", "topic") is None
 
 
+def test_a_resource_that_is_configured_at_launch_keeps_its_class_and_arguments() -> None:
+    """Dagster creates it by this class, which may be a subclass with the same name."""
+
+    class Store(dg.ConfigurableResource):  # type: ignore[type-arg]
+        path: str
+        mode: str = "append"
+
+    made = Store.configure_at_launch(mode="replace")
+    assert isinstance(made, _compat.PartialResource)
+    assert (made.resource_cls, made.data) == (Store, {"mode": "replace"})
+
+    created: list[type] = []
+
+    class Launched(Store):
+        def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+            created.append(type(self))
+
+    @dg.asset(required_resource_keys={"store"})
+    def one() -> None: ...
+
+    config = {"resources": {"store": {"config": {"path": "folder"}}}}
+    dg.materialize([one], resources={"store": Launched.configure_at_launch()}, run_config=config)
+    assert created == [Launched]
+
+
+def test_dagster_reads_the_variables_of_a_resource_where_it_creates_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KafkaConnection overrides this method to accept the values of secrets there, and nowhere else."""
+    monkeypatch.setenv("THE_PATH", "folder")
+    updated: list[dict[str, Any]] = []
+
+    class Store(dg.ConfigurableResource):  # type: ignore[type-arg]
+        path: str
+
+        def _with_updated_values(self, values: Any) -> Any:
+            updated.append(dict(values or {}))
+            return super()._with_updated_values(values)
+
+    @dg.asset(required_resource_keys={"store"})
+    def one() -> None: ...
+
+    assert dg.materialize([one], resources={"store": Store(path=dg.EnvVar("THE_PATH"))}).success
+    assert {"path": "folder"} in updated
+
+
 def test_an_instance_opens_again_from_its_reference() -> None:
     with dg.instance_for_test() as instance:
         reference = instance.get_ref()

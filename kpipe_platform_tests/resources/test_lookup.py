@@ -20,6 +20,11 @@ def test_a_source_is_a_resource_of_its_own_or_that_of_an_io_manager() -> None:
     assert source_of(resources, "kafka_io_manager", "a sensor") is SOURCE
 
 
+def test_a_source_without_a_connection_is_refused() -> None:
+    with pytest.raises(ConfigError, match="KafkaSource has no connection"):
+        source_of(SimpleNamespace(kafka_source=KafkaSource()), "kafka_source", "a sensor")
+
+
 def test_any_other_resource_is_refused() -> None:
     resources = SimpleNamespace(tables=dg.InMemoryIOManager())
     with pytest.raises(ConfigError, match="resource 'tables' is InMemoryIOManager, and a sensor needs a KafkaSource"):

@@ -100,7 +100,7 @@ class OffsetTick:
         # Read the runs before the offsets: a run that ends in between then still counts as in flight. In the other
         # order, its range would be requested again.
         running = runs_in_flight(context.instance, target.key, keys)
-        settings = tick_settings(source.connection.settings, self.deadline_s)
+        settings = tick_settings(source.connection_settings, self.deadline_s)
         is_shared = self.ownership is not None or source.ownership is not None
 
         def ask() -> BrokerView:

@@ -18,12 +18,13 @@ from urllib.parse import urlsplit
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from pyspark.sql.utils import is_remote
 
 from kpipe_platform.errors import ConfigError, EngineUnavailableError
 from kpipe_platform.spark.connect.token import TOKEN_VARIABLE, USUAL_PORT, token_for, without_token
 from kpipe_platform.spark.engine.settings import EngineSettings, local_tasks
 
-__all__ = ["attach", "detach", "is_reachable", "tasks_of"]
+__all__ = ["attach", "detach", "is_reachable", "remote_of", "tasks_of"]
 
 logger = logging.getLogger(__name__)
 
@@ -103,6 +104,11 @@ def tasks_of(session: SparkSession) -> int | None:
     if found is not None:
         found.tasks = tasks
     return tasks
+
+
+def remote_of(session: Any) -> str | None:
+    """Address of the session's Spark Connect server, without its port; None if Spark runs in this process."""
+    return f"sc://{session.client.host}" if is_remote() else None
 
 
 def is_reachable(session: SparkSession) -> bool:

@@ -14,6 +14,7 @@ from kpipe_platform.jvm.jars import spark_connector_jars
 from kpipe_platform.jvm.java import find_java
 from kpipe_platform.spark.causes import is_of_lost_java
 from kpipe_platform.spark.engine.attach import attach
+from kpipe_platform.spark.engine.connector import require_connector
 from kpipe_platform.spark.engine.settings import EngineSettings, local_tasks
 from kpipe_platform.spark.failures import java_lost
 
@@ -58,18 +59,26 @@ def get_session(settings: EngineSettings, holder: object = None) -> SparkSession
         holder: Owner that keeps a session on a Connect server open until `kpipe_platform.spark.engine.attach.detach`.
 
     Raises:
-        ConfigError: This process already uses another kind of engine (its own Spark or a Connect server).
+        ConfigError: This process already uses another kind of engine (its own Spark or a Connect server), or a session
+            that lacks the Kafka connector.
         EnvironmentSetupError: Java or the connector jars are missing.
         EngineUnavailableError: The Connect server does not respond, or this process's Java process is gone.
     """
-    # By default Spark starts its workers with the first python3 on PATH, which often lacks the required packages.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    use_this_python()
     if settings.remote:
         config = {**_DEFAULTS, **settings.config}
         of_a_session = {name: value for name, value in config.items() if not name.startswith(_CLASSIC_ONLY)}
         return attach(settings, of_a_session, holder)
     return _classic(settings)
+
+
+def use_this_python() -> None:
+    """Let a Spark that starts later start its workers with this Python, unless a variable names another.
+
+    By default they are the first python3 on PATH, which often lacks the required packages.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def _classic(settings: EngineSettings) -> SparkSession:
@@ -80,6 +89,8 @@ def _classic(settings: EngineSettings) -> SparkSession:
             raise java_lost("") from error
         raise
     if active is not None:
+        # Something else may have started it, without the connector.
+        require_connector(active)
         return active
     if "SPARK_CONNECT_MODE_ENABLED" in os.environ:
         msg = "this process is attached to a Spark Connect server, so it cannot start its own Spark session"

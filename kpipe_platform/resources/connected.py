@@ -1,0 +1,105 @@
+"""Resources that need a connection to Kafka: one of their own, or that of the IO manager they are part of."""
+
+# No postponed annotations here: Dagster reads the type of a resource dependency when it creates the class.
+
+from collections.abc import Mapping
+from typing import Any
+
+import dagster as dg
+from pydantic import Field
+
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.resources._compat import PartialResource
+from kpipe_platform.resources.connection import KafkaConnection
+from kpipe_platform.resources.known_names import KnownNames
+
+
+class Connected(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
+    """Base class of the resources that need a connection.
+
+    Args:
+        connection: Connection to the brokers; None: that of the ``KafkaIOManager`` that the resource is part of.
+
+    Raises:
+        ConfigError: ``connection`` is something else.
+    """
+
+    connection: dg.ResourceDependency[KafkaConnection | None] = Field(
+        default=None,  # type: ignore[arg-type]  # Dagster replaces the descriptor by the value
+        description="its own connection; None: that of the KafkaIOManager that it is part of",
+    )
+
+    def __init__(self, **data: Any) -> None:
+        require_kind(type(self), data, "connection", KafkaConnection)
+        super().__init__(**data)
+
+    @property
+    def connection_settings(self) -> ConnectionSettings:
+        """The checked settings of the connection, with environment variables read.
+
+        Raises:
+            ConfigError: The resource has no connection, or its connection is invalid.
+        """
+        name, connection = type(self).__name__, self.connection
+        if connection is None:
+            msg = f"{name} has no connection, and it is not part of a KafkaIOManager that has one"
+            raise ConfigError(msg, fix=f"{name}(connection=KafkaConnection(bootstrap_servers=...), ...)")
+        if not isinstance(connection, KafkaConnection):
+            msg = f"the connection of {name} is configured at launch, so it is known only within a run or a tick"
+            raise ConfigError(msg, fix=f"bind {name}, or the KafkaIOManager that it is part of, as a resource")
+        return connection.settings
+
+
+def connect_parts(owner: type, data: Mapping[str, Any], parts: Mapping[str, type[Connected]]) -> dict[str, Any]:
+    """Return the arguments of a resource, with its connection given to the parts that have none of their own.
+
+    Called both when the resource is defined and when Dagster has resolved its nested resources. A part that is
+    configured at launch is not known before.
+
+    Args:
+        owner: Class of the resource.
+        data: Its arguments.
+        parts: Its parts by name, with their classes.
+
+    Raises:
+        ConfigError: A part has no connection, or is something else.
+    """
+    require_kind(owner, data, "connection", KafkaConnection)
+    connection, connected = data.get("connection"), dict(data)
+    for name, kind in parts.items():
+        require_kind(owner, data, name, kind)
+        part = data.get(name)
+        if isinstance(part, Connected):
+            connected[name] = _connected_to(connection, part)
+        own = part.data.get("connection") if isinstance(part, PartialResource) else getattr(part, "connection", None)
+        if isinstance(part, Connected | PartialResource) and connection is None and own is None:
+            msg = f"{owner.__name__} has no connection, and neither has its {name}"
+            fix = f"{owner.__name__}(connection=KafkaConnection(bootstrap_servers=...), ...)"
+            raise ConfigError(msg, fix=f"{fix}: its parts use it unless they have another", setting="connection")
+    return connected
+
+
+def _connected_to(connection: Any, part: Connected) -> Connected:
+    """Return a part with a connection, or unchanged if it has one of its own."""
+    if connection is None or part.connection is not None:
+        return part
+    given = {name: value for name, value in part if name in part.model_fields_set}
+    return type(part)(**{**given, "connection": connection})
+
+
+def require_kind(owner: type, data: Mapping[str, Any], name: str, *kinds: type) -> None:
+    """Refuse a nested resource of another kind. Dagster accepts any value there and would fail at its first use.
+
+    Resources that are configured at launch are judged by their class. The value of a resource that is defined by a
+    function is known only within a run; it is checked there.
+
+    Raises:
+        ConfigError: The value is not a resource of these kinds.
+    """
+    value = data.get(name)
+    given = value.resource_cls if isinstance(value, PartialResource) else type(value)
+    if value is not None and not issubclass(given, (*kinds, dg.ResourceDefinition)):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        msg = f"{owner.__name__}({name}=...) is a {given.__name__}, not a {wanted}"
+        raise ConfigError(msg, fix=f"{name}={kinds[0].__name__}(...)", setting=name)
