@@ -32,11 +32,14 @@ from .kafka.ownership.owner import ConsumerGroupOwnership as ConsumerGroupOwners
 from .kafka.model.records import KafkaRecord as KafkaRecord
 from .kafka.admin.topics import TopicSpec as TopicSpec
 from .observability import PartitionEvent as PartitionEvent, PartitionEventKind as PartitionEventKind
-from .partitions import kafka_partitions as kafka_partitions, register_kafka_partitions as register_kafka_partitions
+from .partitions.definition import (
+    kafka_partitions as kafka_partitions,
+    register_kafka_partitions as register_kafka_partitions,
+)
 from .partitions.coordinator import KafkaRunCoordinator as KafkaRunCoordinator
 from .partitions.pools import kafka_pool as kafka_pool
 from .partitions.state import PartitionState as PartitionState, partition_states as partition_states
-from .policies.components import FaultPolicies as FaultPolicies, FaultPolicy as FaultPolicy
+from .policies.actions import FaultPolicies as FaultPolicies, FaultPolicy as FaultPolicy
 from .policies.faults import FaultAction as FaultAction
 from .policies.retry import RecordRetryPolicy as RecordRetryPolicy
 from .resources.connection import KafkaConnection as KafkaConnection

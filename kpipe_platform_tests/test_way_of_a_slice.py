@@ -20,6 +20,9 @@ from typing import Any
 import pytest
 
 import kpipe_platform
+from kpipe_platform.spark.sink import job
+from kpipe_platform.spark.sink.spec import WriterSpec
+from kpipe_platform.spark.sink.task.writer import run_writer
 from kpipe_platform_tests.io_managers.conftest import Orders, instance, make_orders, order, orders
 
 __all__ = ["instance", "make_orders", "orders"]
@@ -33,6 +36,8 @@ _ROOMS = ("io_managers/", "slices/")
 _ENDS = ("io_managers/deferred", "io_managers/metadata")
 _NO_STEP = {"slices/run/workers"}
 """Entered again for each piece of work that the run gives to its threads."""
+_WRITER = ("spark/sink/task/", "kafka/transactions/")
+"""The rooms that are drawn of what runs in the Spark task that writes the slice."""
 
 
 class Way:
@@ -98,15 +103,44 @@ def followed() -> Iterator[Way]:
         threading.setprofile(None)  # type: ignore[arg-type]
 
 
-def shown(modules: list[str]) -> str:
-    """The way as the page has it: a picture and a list."""
+def follow_writer(monkeypatch: pytest.MonkeyPatch, file: Path) -> None:
+    """Write the modules that the writer's Spark task enters to a file, because it runs in a process of its own."""
+
+    def writer(spec: WriterSpec) -> Any:
+        def write(batches: Iterator[Any]) -> Iterator[Any]:
+            with followed() as way:
+                yield from list(run_writer(spec, batches))
+            file.write_text("\n".join(way.modules), encoding="utf-8")
+
+        return write
+
+    monkeypatch.setattr(job, "_writer", writer)
+
+
+def shown(modules: list[str], writer: list[str]) -> str:
+    """The way as the page has it: a picture and a list.
+
+    Args:
+        modules: What the run enters.
+        writer: What the writer's Spark task enters.
+    """
     steps = [name for name in modules if name.startswith(_ROOMS)]
     drawn = [name for name in steps if name.startswith("slices/") or name in _ENDS]
     nodes = [f's{number}["{name}"]' for number, name in enumerate(drawn, 1)]
-    lines = ["```mermaid", "flowchart TD", *(f"  {a} --> {b}" for a, b in pairwise(nodes)), "```", ""]
+    tasks = [name for name in writer if name.startswith(_WRITER)]
+    inside = [f'w{number}["{name}"]' for number, name in enumerate(tasks, 1)]
+    before, after = (f"s{drawn.index(name) + 1}" for name in ("slices/write/spec", "slices/write/commit"))
+    lines = ["```mermaid", "flowchart TD", *(f"  {a} --> {b}" for a, b in pairwise(nodes))]
+    lines += [
+        "  subgraph task[the Spark task that writes the slice]",
+        *(f"    {a} --> {b}" for a, b in pairwise(inside)),
+    ]
+    lines += ["  end", f"  {before} -. Spark job .-> w1", f"  w{len(tasks)} -. outcome .-> {after}", "```", ""]
     lines += [f"{number}. `{name}`: {_first_line(name)}" for number, name in enumerate(steps, 1)]
+    lines += ["", "In the Spark task that writes the slice, between `slices/write/spec` and `slices/write/commit`:", ""]
+    lines += [f"{number}. `{name}`: {_first_line(name)}" for number, name in enumerate(tasks, 1)]
     below: defaultdict[str, list[str]] = defaultdict(list)
-    for name in modules:
+    for name in dict.fromkeys([*modules, *(name for name in writer if name not in tasks)]):
         if not name.startswith(_ROOMS):
             room, _, module = name.partition("/")
             below[room].append(module)
@@ -120,7 +154,9 @@ def _first_line(name: str) -> str:
     return text.splitlines()[0].replace("``", "`")
 
 
-def test_the_page_shows_the_way_of_a_slice(orders: Orders) -> None:
+def test_the_page_shows_the_way_of_a_slice(orders: Orders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    writer = tmp_path / "writer.txt"
+    follow_writer(monkeypatch, writer)
     asset = orders.asset()
     for _ in range(2):
         orders.send(*(order(number) for number in range(20)))
@@ -132,7 +168,7 @@ def test_the_page_shows_the_way_of_a_slice(orders: Orders) -> None:
     now, end, after = rest.partition(_END)
     assert begin, f"{_PAGE.name} lacks the marker {_BEGIN}"
     assert end, f"{_PAGE.name} lacks the marker {_END}"
-    made = shown(way.modules)
+    made = shown(way.modules, writer.read_text(encoding="utf-8").splitlines())
     if os.environ.get("KPIPE_WRITE_ARCHITECTURE"):
         _PAGE.write_text(f"{before}{begin}{made}{end}{after}", encoding="utf-8")
     elif now != made:

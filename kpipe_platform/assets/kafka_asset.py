@@ -25,10 +25,10 @@ from kpipe_platform.io_managers.step import (
 from kpipe_platform.kafka.admin.groups import group_name
 from kpipe_platform.kafka.admin.topics import unequal_partitions
 from kpipe_platform.metadata_keys import FORM, LIMIT, ON_FAULT, READ, SCALING, TOPIC
-from kpipe_platform.partitions import kafka_partitions
+from kpipe_platform.partitions.definition import kafka_partitions
 from kpipe_platform.partitions.pools import kafka_pool
+from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.bounds import is_count, is_positive
-from kpipe_platform.policies.components import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling

@@ -14,7 +14,7 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown
 from kpipe_platform.metadata_keys import KEY_CODEC, VALUE_CODEC
-from kpipe_platform.partitions import kafka_partitions, partition_number, register_kafka_partitions
+from kpipe_platform.partitions.definition import kafka_partitions, partition_number, register_kafka_partitions
 from kpipe_platform.resources._compat import OBSERVATION_IS_LOGGED
 from kpipe_platform.resources.lookup import source_of
 

@@ -15,7 +15,7 @@ from kpipe_platform.io_managers.dead_letters import DeadLetterTable
 from kpipe_platform.io_managers.step import READ_FEED, READ_TABLE, topic_of
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.metadata_keys import READ, TOPIC
-from kpipe_platform.partitions import partition_number
+from kpipe_platform.partitions.definition import partition_number
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations, topics_of
 from kpipe_platform.resources.lookup import source_of
 from kpipe_platform.resources.source import KafkaSource

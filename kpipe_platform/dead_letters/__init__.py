@@ -11,8 +11,8 @@ from kpipe_platform.dead_letters.envelope.parts import (
     Retry,
     Segment,
 )
-from kpipe_platform.dead_letters.read.families import HeaderFamily, header_families
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
+from kpipe_platform.dead_letters.read.header_families import HeaderFamily, header_families
 from kpipe_platform.dead_letters.write.build import build_dead_letter, correlation_id
 from kpipe_platform.dead_letters.write.context import DeadLetterContext
 from kpipe_platform.dead_letters.write.fit import DeadLetter

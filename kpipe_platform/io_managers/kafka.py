@@ -36,7 +36,7 @@ from kpipe_platform.io_managers.step import (
 from kpipe_platform.metadata_keys import FORM, READ
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.partitions.owners import distribution_of
-from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.resources._compat import io_manager_of_output
 from kpipe_platform.resources.connected import Connected, connect_parts, require_kind

@@ -24,9 +24,9 @@ from kpipe_platform.metadata_keys import (
     TOPIC_SETTINGS,
     stored_metadata,
 )
-from kpipe_platform.partitions import partition_number
+from kpipe_platform.partitions.definition import partition_number
 from kpipe_platform.partitions.materializations import last_materialization, ranges_of
-from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.slices.plan.ranges import LastMaterialization

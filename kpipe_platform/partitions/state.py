@@ -14,7 +14,7 @@ from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.group_owners import Owners, owners_of
 from kpipe_platform.kafka.ownership.status import OwnershipState
 from kpipe_platform.kafka.read.samples import OldestRecord, oldest_records
-from kpipe_platform.partitions import dynamic_name
+from kpipe_platform.partitions.definition import dynamic_name
 from kpipe_platform.partitions.pauses import Pause, paused, take_over
 from kpipe_platform.partitions.runs import asked_for, runs_in_flight
 from kpipe_platform.resources.source import KafkaSource

@@ -13,8 +13,8 @@ from kpipe_platform.kafka.client.deadline import Deadline
 from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.policies.bounds import is_positive
 from kpipe_platform.sensors.ownership import PartitionShare
-from kpipe_platform.sensors.tick.admission import Rules
 from kpipe_platform.sensors.tick.backpressure import Backpressure
+from kpipe_platform.sensors.tick.decision import Rules
 from kpipe_platform.sensors.tick.evaluate import OffsetTick, Ownership
 
 

@@ -12,7 +12,7 @@ from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.deadline import Deadline
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.metadata_keys import TOPIC
-from kpipe_platform.partitions import kafka_partitions
+from kpipe_platform.partitions.definition import kafka_partitions
 from kpipe_platform.policies.bounds import is_positive
 from kpipe_platform.resources.lookup import source_of
 from kpipe_platform.sensors.tick.brokers import tick_settings

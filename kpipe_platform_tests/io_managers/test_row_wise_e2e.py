@@ -16,7 +16,7 @@ from kpipe_platform.errors import DeadLetterLimitError, RecordFaultError, StageF
 from kpipe_platform.kafka.admin.topics import TopicLimits
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.slices import PlannedRange, Slice
-from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.spark.sink.job import write_rows
 from kpipe_platform.spark.sink.rows import WriterRows
 from kpipe_platform.spark.sink.spec import WriterSpec

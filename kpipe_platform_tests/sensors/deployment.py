@@ -16,7 +16,7 @@ from typing import Any
 import dagster as dg
 
 from kpipe_platform import KafkaConnection, KafkaDestination, KafkaIOManager, KafkaSource, SparkEngine
-from kpipe_platform.partitions import register_kafka_partitions
+from kpipe_platform.partitions.definition import register_kafka_partitions
 from kpipe_platform.resources.ownership import PartitionOwnership
 from kpipe_platform.resources.scaling import ExecutionMode, PartitionScaling, RebalanceMode
 from kpipe_platform_tests.sensors.conftest import Sensing

@@ -25,7 +25,7 @@ import kpipe_platform
 from kpipe_platform.kafka.ownership import registry
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.kafka.ownership.status import OwnershipState
-from kpipe_platform.partitions import register_kafka_partitions
+from kpipe_platform.partitions.definition import register_kafka_partitions
 from kpipe_platform.resources.scaling import RebalanceMode
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory

@@ -63,7 +63,7 @@ class ActiveRuns:
 
     def _read(self) -> tuple[str, ...]:
         # Imported here: the import of Dagster takes a second, and nothing else in this process needs it.
-        from kpipe_platform.partitions.unfinished import unfinished_runs
+        from kpipe_platform.partitions.instance import unfinished_runs
 
         try:
             unfinished = unfinished_runs(self._home)

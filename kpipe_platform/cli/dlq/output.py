@@ -133,7 +133,7 @@ def print_dead_letter(dead_letter: FoundDeadLetter, is_complete: bool) -> None:
 
 def hint_unknown(topic: str, families: Iterable[str]) -> None:
     """Explain how to add a header family if the family of every shown dead letter is unknown."""
-    from kpipe_platform.dead_letters.read.families import ADD_A_FAMILY
+    from kpipe_platform.dead_letters.read.header_families import ADD_A_FAMILY
 
     if set(families) == {"unknown"}:
         print_hint(

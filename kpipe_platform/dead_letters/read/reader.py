@@ -8,9 +8,9 @@ from kpipe_platform.codecs.base import DecodeFault
 from kpipe_platform.dead_letters.envelope.decode import decode_envelope, is_envelope
 from kpipe_platform.dead_letters.envelope.model import OMITTED_MESSAGE_HEADERS
 from kpipe_platform.dead_letters.envelope.origin import REDACTED_MARK, Origin
-from kpipe_platform.dead_letters.read.families import own_headers
+from kpipe_platform.dead_letters.read.error_headers import Hops, attempts_of, find_hops
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
-from kpipe_platform.dead_letters.read.hops import Hops, attempts_of, find_hops
+from kpipe_platform.dead_letters.read.header_families import own_headers
 from kpipe_platform.kafka.model.records import KafkaRecord
 
 # In kpipe's raw form, `__connect.errors.class.name` is this prefix and the component.

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from kpipe_platform.dead_letters.envelope.origin import ATTEMPTS_HEADER
-from kpipe_platform.dead_letters.read.families import ADD_A_FAMILY
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
+from kpipe_platform.dead_letters.read.header_families import ADD_A_FAMILY
 from kpipe_platform.dead_letters.redrive.options import RedriveOptions
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.kafka.admin.topics import TopicLimits, is_topic_name

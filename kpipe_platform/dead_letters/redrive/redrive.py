@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 
-from kpipe_platform.dead_letters.read.families import ADD_A_FAMILY
+from kpipe_platform.dead_letters.read.header_families import ADD_A_FAMILY
 from kpipe_platform.dead_letters.read.reader import read_dead_letter
 from kpipe_platform.dead_letters.redrive.decide import Decision
 from kpipe_platform.dead_letters.redrive.options import RedriveOptions

@@ -8,7 +8,7 @@ The guarantee depends on the order of the steps:
 4. Add the offsets (`CommitStep.ADD_OFFSETS`).
 5. Commit (`CommitStep.COMMIT`), or abort.
 
-Source: KIP-98 and KIP-447; seeds/001 on transactions.
+Source: KIP-98 and KIP-447.
 """
 
 from __future__ import annotations

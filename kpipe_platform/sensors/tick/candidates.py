@@ -11,11 +11,11 @@ from kpipe_platform.errors import KpipeError
 from kpipe_platform.io_managers.step import Step
 from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.model.slices import PlannedRange
-from kpipe_platform.partitions import partition_number
+from kpipe_platform.partitions.definition import partition_number
 from kpipe_platform.partitions.pauses import paused, take_over
-from kpipe_platform.sensors.tick.admission import Candidate
 from kpipe_platform.sensors.tick.brokers import BrokerView
 from kpipe_platform.sensors.tick.cursor import Cursor
+from kpipe_platform.sensors.tick.decision import Candidate
 from kpipe_platform.sensors.tick.growth import Growth, shrunk
 from kpipe_platform.sensors.tick.in_flight import RunInFlight, failed_runs, failures_at, last_success_s
 from kpipe_platform.slices.plan.ranges import PartitionFacts, PlanPolicy, plan_range

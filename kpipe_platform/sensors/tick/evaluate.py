@@ -21,11 +21,11 @@ from kpipe_platform.resources.lookup import source_of
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.sensors.ownership import PartitionShare
-from kpipe_platform.sensors.tick.admission import Candidate, Decision, Rules, decide
 from kpipe_platform.sensors.tick.backpressure import Backpressure
 from kpipe_platform.sensors.tick.brokers import BrokerView, Downstream, read_brokers, refuse_unequal, tick_settings
 from kpipe_platform.sensors.tick.candidates import WHOLE, Target, make_candidates, place_of
 from kpipe_platform.sensors.tick.cursor import Cursor, Seen
+from kpipe_platform.sensors.tick.decision import Candidate, Decision, Rules, decide
 from kpipe_platform.sensors.tick.events import log_saturated, ownership_listener
 from kpipe_platform.sensors.tick.growth import Growth, compare, is_foreign, known_keys
 from kpipe_platform.sensors.tick.in_flight import RunInFlight, runs_in_flight

@@ -12,9 +12,9 @@ import dagster as dg
 
 from kpipe_platform.kafka.ownership.events import Listener, OwnershipEvent
 from kpipe_platform.observability.events import PartitionEvent, PartitionEventKind, log_events
-from kpipe_platform.sensors.tick.admission import Candidate, Decision, State
 from kpipe_platform.sensors.tick.candidates import WHOLE, Target
 from kpipe_platform.sensors.tick.cursor import REMEMBERED
+from kpipe_platform.sensors.tick.decision import Candidate, Decision, State
 
 
 def ownership_listener(asset_key: dg.AssetKey) -> Listener:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from kpipe_platform.errors import TopicRecreatedError
-from kpipe_platform.partitions import dynamic_name, partition_number
+from kpipe_platform.partitions.definition import dynamic_name, partition_number
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import dagster as dg
 from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.partitions.materializations import own_materializations
 from kpipe_platform.partitions.runs import RunInFlight, runs_in_flight
-from kpipe_platform.sensors.tick.admission import Failures
+from kpipe_platform.sensors.tick.decision import Failures
 from kpipe_platform.sensors.tick.tags import ATTEMPT, GROUP, RANGE_KEY, AskedFor
 
 __all__ = [

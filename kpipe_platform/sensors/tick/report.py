@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kpipe_platform.partitions.lost import LostRun
-from kpipe_platform.sensors.tick.admission import Candidate, Decision, State
 from kpipe_platform.sensors.tick.candidates import WHOLE, Target, place_of
 from kpipe_platform.sensors.tick.cursor import Cursor
+from kpipe_platform.sensors.tick.decision import Candidate, Decision, State
 from kpipe_platform.sensors.tick.growth import Growth
 from kpipe_platform.sensors.tick.in_flight import RunInFlight
 

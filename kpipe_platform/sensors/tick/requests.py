@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import dagster as dg
 
 from kpipe_platform.resources._compat import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
-from kpipe_platform.sensors.tick.admission import Candidate
 from kpipe_platform.sensors.tick.candidates import Target
+from kpipe_platform.sensors.tick.decision import Candidate
 from kpipe_platform.sensors.tick.in_flight import next_attempt
 from kpipe_platform.sensors.tick.tags import ATTEMPT, GROUP, PARTITIONS, RANGE_KEY, range_key, tags_of_ranges
 

@@ -20,7 +20,7 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.kafka.client.calls import run_in_thread
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.read.samples import TimestampReader
-from kpipe_platform.policies.components import stops
+from kpipe_platform.policies.actions import stops
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.slices.plan.log_ends import POLL_INTERVAL_S, LogEndPoller, LogEnds
 from kpipe_platform.slices.plan.planner import SlicePlanner

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from kpipe_platform.errors import DestinationRejectedError, KpipeError
 from kpipe_platform.kafka.model.commit_metadata import SliceCounts
 from kpipe_platform.kafka.model.slices import Slice
-from kpipe_platform.policies.components import stops
+from kpipe_platform.policies.actions import stops
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.spark.failures import classify
 from kpipe_platform.spark.sink.errors import over_limit, reasons_of, rejected_records, stopped_by_faults

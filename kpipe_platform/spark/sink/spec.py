@@ -12,7 +12,7 @@ from kpipe_platform.kafka.admin.topics import TopicLimits
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.commit_metadata import SliceCounts
 from kpipe_platform.kafka.model.slices import Slice
-from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.faults import Fault, FaultAction
 from kpipe_platform.policies.limits import NO_LIMIT, DeadLetterLimit
 from kpipe_platform.spark.stage.notes import RuleCount

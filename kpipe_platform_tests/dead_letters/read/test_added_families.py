@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kpipe_platform.dead_letters import HeaderFamily, header_families
-from kpipe_platform.dead_letters.read import families
+from kpipe_platform.dead_letters.read.header_families import _known
 from kpipe_platform.dead_letters.read.reader import read_dead_letter
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.model.records import Headers, KafkaRecord
@@ -38,10 +38,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         text = f"[kpipe_platform.dead_letter_families]\nshare_group = {value}\n"
         (info / "entry_points.txt").write_text(text, encoding="utf-8")
         monkeypatch.syspath_prepend(str(tmp_path))
-        families._known.cache_clear()
+        _known.cache_clear()
 
     yield add
-    families._known.cache_clear()
+    _known.cache_clear()
 
 
 @pytest.fixture

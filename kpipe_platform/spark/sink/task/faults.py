@@ -15,7 +15,7 @@ from kpipe_platform.errors import DeadLetterError
 from kpipe_platform.kafka.client.clients import Closable
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.kafka.read.fetch import RecordFetcher
-from kpipe_platform.policies.components import stops
+from kpipe_platform.policies.actions import stops
 from kpipe_platform.policies.faults import Component, Fault, FaultAction
 from kpipe_platform.spark.sink.spec import FaultSample, Rejected, WriterSpec
 from kpipe_platform.spark.sink.task.outputs import Row

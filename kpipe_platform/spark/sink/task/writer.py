@@ -24,7 +24,7 @@ from kpipe_platform.kafka.client.clients import new_client
 from kpipe_platform.kafka.client.producer import AckedProducer, GiveUpError
 from kpipe_platform.kafka.model.commit_metadata import SliceCounts
 from kpipe_platform.kafka.transactions.slice import SliceTransaction
-from kpipe_platform.policies.components import stops
+from kpipe_platform.policies.actions import stops
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.sink.outcome_json import outcome_to_json
 from kpipe_platform.spark.sink.spec import (

@@ -13,7 +13,7 @@ from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.kafka.model.slices import PlannedRange, Slice
-from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.faults import Component, Fault, FaultAction
 from kpipe_platform.spark.sink.errors import stopped_by_faults
 from kpipe_platform.spark.sink.spec import Outcome, WriterSpec

@@ -15,7 +15,7 @@ from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.kafka.model.sizes import record_size
 from kpipe_platform.kafka.model.slices import PlannedRange, Slice
-from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.spark.sink.spec import WriterSpec
 from kpipe_platform.spark.sink.task.outputs import OutputChecks, OutputRows
 

@@ -29,7 +29,7 @@ from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.kafka.transactions.lanes import split
 from kpipe_platform.kafka.transactions.slice import SliceTransaction
-from kpipe_platform.policies.components import FaultPolicies
+from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.spark.sink.outcome_json import outcome_of_json
 from kpipe_platform.spark.sink.spec import KIND_FAULT, NO_OUTPUT, WriterSpec

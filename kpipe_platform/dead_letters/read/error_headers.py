@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kpipe_platform.dead_letters.envelope.origin import ATTEMPTS_HEADER
-from kpipe_platform.dead_letters.read.families import HeaderFamily, header_families
+from kpipe_platform.dead_letters.read.header_families import HeaderFamily, header_families
 from kpipe_platform.dead_letters.read.values import read_number, read_text
 from kpipe_platform.kafka.model.records import Headers
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.policies.components import FaultPolicies, FaultPolicy
+from kpipe_platform.policies.actions import FaultPolicies, FaultPolicy
 from kpipe_platform.policies.faults import Component, FaultAction
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.policies.retry import RecordRetryPolicy

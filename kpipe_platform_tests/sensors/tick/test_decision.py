@@ -10,7 +10,7 @@ import pytest
 from kpipe_platform.errors import ConfigError, LostRangeError
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.slices import PlannedRange
-from kpipe_platform.sensors.tick.admission import Candidate, Failures, Rules, State, decide, state_of
+from kpipe_platform.sensors.tick.decision import Candidate, Failures, Rules, State, decide, state_of
 
 NOW = 10_000.0
 

@@ -18,8 +18,8 @@ from kpipe_platform.dead_letters import (
     encode_envelope,
 )
 from kpipe_platform.dead_letters.envelope.origin import Origin
-from kpipe_platform.dead_letters.read.families import header_families, is_error_header
 from kpipe_platform.dead_letters.read.found import FoundDeadLetter
+from kpipe_platform.dead_letters.read.header_families import header_families, is_error_header
 from kpipe_platform.dead_letters.read.reader import read_dead_letter, with_source
 from kpipe_platform.dead_letters.read.values import read_number
 from kpipe_platform.kafka.model.records import Headers, KafkaRecord
