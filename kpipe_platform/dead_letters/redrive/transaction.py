@@ -24,7 +24,8 @@ from kpipe_platform.errors import (
     OffsetConflictError,
     TransactionTimedOutError,
 )
-from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered, served, translate
+from kpipe_platform.kafka.client._compat import MAX_PURGED, PURGED_CODES, served
+from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered, translate
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.records import KafkaRecord
@@ -33,10 +34,6 @@ from kpipe_platform.kafka.transactions.slice import COMMIT_DEADLINE_S, abort_beg
 
 logger = logging.getLogger(__name__)
 
-_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-# After a failure and an abort, librdkafka purges records that are produced while it resets its sequence numbers. More
-# consecutive purges than this have another cause.
-_MAX_PURGED = 5
 # Seconds to wait for the acknowledgements of a batch.
 _DELIVERY_S = 60.0
 _BATCH_BYTES = 1_000_000
@@ -140,11 +137,11 @@ class RedriveTransaction:
             self._batch_bytes = batch_bytes
             self._reopen()
         self._compare()
-        for purged in range(_MAX_PURGED + 1):
+        for purged in range(MAX_PURGED + 1):
             try:
                 self._send_once(records, offset, text)
             except _PurgedError:
-                if purged < _MAX_PURGED:
+                if purged < MAX_PURGED:
                     continue
                 raise not_delivered(self._settings, f"dead letters of {self._topic}", len(records)) from None
             except CommitUnknownError as error:
@@ -279,7 +276,7 @@ class RedriveTransaction:
             return RefusedError(f"{error.str()} ({error.name()})")
         # After a fatal error the queued records fail too, with a less specific code than the first.
         error = next((e for e in self._failures if e.code() in FENCED_CODES), self._failures[0])
-        if error.code() in _PURGED:
+        if error.code() in PURGED_CODES:
             return _PurgedError()
         return self._typed(error, "write records")
 

@@ -27,6 +27,7 @@ from kpipe_platform.errors import (
     TransactionTimedOutError,
 )
 from kpipe_platform.kafka.admin.groups import fetch_offsets
+from kpipe_platform.kafka.client._compat import producer_fatal_cause
 from kpipe_platform.kafka.client.calls import FENCED_CODES, kafka_error, translate
 from kpipe_platform.kafka.client.clients import Clients, new_client
 from kpipe_platform.kafka.client.settings import ConnectionSettings
@@ -38,9 +39,6 @@ logger = logging.getLogger(__name__)
 # A commit waits for the transaction log and for markers in every participating partition, which takes seconds on a
 # busy cluster. After this deadline, the next run determines the outcome by comparing the group's offset.
 COMMIT_DEADLINE_S = 60.0
-
-# Timeout of the call that returns a fatal error's cause, seconds. A client with a fatal error sends no request for it.
-_ANSWERED_S = 1.0
 
 _TIMED_OUT_CODES = FENCED_CODES | {
     KafkaError.INVALID_TXN_STATE,
@@ -241,7 +239,7 @@ class SliceTransaction:
         if isinstance(error, KafkaException):
             error = kafka_error(error)
         if error.code() == KafkaError._FATAL:
-            error = self._why_fatal(error)
+            error = producer_fatal_cause(self.producer, error)
         open_for_s = None if self._began_at is None else self._clock() - self._began_at
         if error.code() in _TIMED_OUT_CODES and open_for_s is not None and open_for_s >= self._timeout_s:
             msg = (
@@ -261,14 +259,6 @@ class SliceTransaction:
                 msg, fix="nothing: this run wrote nothing that a reader can see", group=self._slice.group
             )
         return found
-
-    def _why_fatal(self, error: KafkaError) -> KafkaError:
-        """Return the cause of a client's fatal error; librdkafka reports it when the client tries to abort."""
-        try:
-            self.producer.abort_transaction(_ANSWERED_S)
-        except KafkaException as exception:
-            return kafka_error(exception)
-        return error
 
     def _guard(self, what: str, call: Callable[[], Any]) -> None:
         guarded(call, lambda error: self.error(error, what), self._clock)

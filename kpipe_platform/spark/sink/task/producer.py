@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Report
 
-from kpipe_platform.kafka.client.calls import kafka_error, served
+from kpipe_platform.kafka.client._compat import served
+from kpipe_platform.kafka.client.calls import kafka_error
 from kpipe_platform.spark.sink.task.outputs import Message
 
 # How long the writer waits for space in librdkafka's queue before it checks for failures again, seconds.

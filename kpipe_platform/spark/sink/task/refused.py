@@ -12,6 +12,7 @@ from collections.abc import Collection
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from kpipe_platform.kafka.client._compat import MAX_PURGED, PURGED_CODES
 from kpipe_platform.kafka.client.calls import kafka_error, not_delivered, translate
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.sink.spec import WriterSpec
@@ -20,9 +21,6 @@ from kpipe_platform.spark.sink.task.producer import GiveUpError, Sink
 
 # Number of records per probe: small enough that halving is cheap, large enough that a clean slice needs few probes.
 _PROBE_RECORDS = 1_000
-_PURGED = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-# After this many consecutive purges, the brokers are the reason and not the reset of sequence numbers.
-_MAX_PURGED = 5
 
 
 def find_refused(
@@ -50,7 +48,7 @@ def find_refused(
         error = _probe(producer, spec, part, refusals)
         if error is None:
             continue
-        if error.code() in _PURGED and purged < _MAX_PURGED:
+        if error.code() in PURGED_CODES and purged < MAX_PURGED:
             # After a failure and an abort, librdkafka purges records produced while it resets its sequence numbers.
             purged += 1
             pending.append(part)
