@@ -1,4 +1,4 @@
-"""Benchmarks of kpipe beside what a user would pick instead, on one broker and one Spark session.
+"""Benchmarks of kpipe and its alternatives, on one broker and one Spark session.
 
 Run ``python -m benchmarks`` (``make bench``). A case is one file in ``benchmarks/cases``; every figure is a ratio of
 interleaved runs, and counts only where the topics hold every record once.

@@ -1,4 +1,4 @@
-"""The regression guard: the ratios of a new quick run beside those of the committed one."""
+"""Compare the ratios of a new quick run with the committed baseline."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 NOISE = 0.8
 """A figure has dropped when its best turn is worse than this share of the baseline's worst turn."""
 
-Verdict = Literal["as before", "better", "worse", "missing", "new"]
+Verdict = Literal["unchanged", "better", "worse", "missing", "new"]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def compare(baseline: Mapping[str, Any], report: Mapping[str, Any], keys: Sequen
 
     A figure is worse when all of its turns are past the noise: where bigger is better, its largest is below 0.8 times
     the baseline's smallest; where smaller is better, its smallest is above the baseline's largest divided by 0.8. It
-    is better in the mirrored case, and as before otherwise.
+    is better in the mirrored case, and unchanged otherwise.
 
     Args:
         baseline: Content of baseline.json.
@@ -60,7 +60,7 @@ def compare(baseline: Mapping[str, Any], report: Mapping[str, Any], keys: Sequen
     """
     before, now = baseline["settings"], report["settings"]
     if before != now:
-        msg = f"the baseline was measured with {_told(before)}, and this run with {_told(now)}"
+        msg = f"the baseline was measured with {_settings_text(before)}, but this run with {_settings_text(now)}"
         raise BaselineError(msg)
     old, new = baseline["ratios"], report["ratios"]
     wanted = [key for key in old if keys is None or key in keys]
@@ -75,7 +75,7 @@ def _compared(key: str, before: Mapping[str, Any], now: Mapping[str, Any] | None
         return Comparison(key, "missing", before, None)
     dropped, risen = now["max"] < NOISE * before["min"], now["min"] > before["max"] / NOISE
     worse, better = (dropped, risen) if before["better"] == "bigger" else (risen, dropped)
-    return Comparison(key, "worse" if worse else "better" if better else "as before", before, now)
+    return Comparison(key, "worse" if worse else "better" if better else "unchanged", before, now)
 
 
 def write_baseline(report: Mapping[str, Any], path: Path) -> None:
@@ -92,30 +92,30 @@ def read_baseline(path: Path) -> dict[str, Any]:
     """
     if not path.exists():
         msg = (
-            f"there is no baseline at {path}; write one on a quiet machine, and commit it: "
+            f"there is no baseline at {path}; on an idle machine, write one and commit it: "
             "make bench QUICK=1 BENCH_ARGS=--write-baseline"
         )
         raise BaselineError(msg)
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    baseline: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return baseline
 
 
 def show_comparison(comparisons: Sequence[Comparison], console: Console) -> None:
-    """Print the figures before and now, and what became of them."""
-    table = Table("figure", "baseline", "now", "better", "verdict", title="Ratios beside the baseline, min to max")
+    """Print the figures of the baseline and of this run, with a verdict on each."""
+    table = Table("figure", "baseline", "now", "better", "verdict", title="Ratios and baseline, min to max")
     for each in comparisons:
         better = (each.before or each.now or {})["better"]
-        colour = "red" if each.fails else "green"
-        table.add_row(each.key, _span(each.before), _span(each.now), better, f"[{colour}]{each.verdict}[/{colour}]")
+        color = "red" if each.fails else "green"
+        table.add_row(each.key, _span(each.before), _span(each.now), better, f"[{color}]{each.verdict}[/{color}]")
     console.print(table)
     failed = [each.key for each in comparisons if each.fails]
     if failed:
-        console.print(f"[red]Past noise, or missing: {', '.join(failed)}[/red]")
+        console.print(f"[red]Worse by more than noise, or missing: {', '.join(failed)}[/red]")
 
 
 def _span(ratio: Mapping[str, Any] | None) -> str:
     return "-" if ratio is None else f"{ratio['min']:.2f} to {ratio['max']:.2f}"
 
 
-def _told(settings: Mapping[str, Any]) -> str:
+def _settings_text(settings: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in settings.items())

@@ -54,6 +54,6 @@ def bars(ratios: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _ends(ratios: Mapping[str, Mapping[str, Any]]) -> tuple[float, float]:
-    """Powers of two at the ends of the scale; 1 is between them, whatever was measured."""
+    """Return the powers of two at the ends of the scale. 1 is always between them."""
     values = [math.log2(ratio[name]) for ratio in ratios.values() for name in ("min", "max")]
     return min([-1.0, *values]) - 0.1, max([1.0, *values]) + 0.1

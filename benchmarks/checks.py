@@ -32,7 +32,7 @@ def enriched_problems(bootstrap_servers: str, topic: str, orders: Orders, partit
         partitions: Partitions of the source; the order holds within each.
     """
 
-    def look(message: Message) -> Found:
+    def check(message: Message) -> Found:
         data = message.value() or b""
         number = number_of(data)
         number = -1 if number is None else number
@@ -40,15 +40,15 @@ def enriched_problems(bootstrap_servers: str, topic: str, orders: Orders, partit
         is_right = data == orders.enriched_json(number)
         if not is_right:
             value = _object(data)
-            told = value.get("order_id")
-            number = told if isinstance(told, int) else -1
+            order_id = value.get("order_id")
+            number = order_id if isinstance(order_id, int) else -1
             is_right = value == orders.enriched(number)
         if not 0 <= number < orders.count or orders.is_bad(number):
             return None
         return number, is_right and message.key() == orders.key(number)
 
     expected = orders.count - orders.bad
-    return _problems(topic, read(bootstrap_servers, topic), orders.count, expected, partitions, look)
+    return _problems(topic, read(bootstrap_servers, topic), orders.count, expected, partitions, check)
 
 
 def copied_problems(
@@ -64,7 +64,7 @@ def copied_problems(
         headers: Whether the orders had the headers of ``Orders.headers``, or none.
     """
 
-    def look(message: Message) -> Found:
+    def check(message: Message) -> Found:
         number = number_of(message.value())
         if number is None or number >= orders.count:
             return None
@@ -74,7 +74,7 @@ def copied_problems(
             and (message.headers() or []) == (orders.headers(number) if headers else [])
         )
 
-    return _problems(topic, read(bootstrap_servers, topic), orders.count, orders.count, partitions, look)
+    return _problems(topic, read(bootstrap_servers, topic), orders.count, orders.count, partitions, check)
 
 
 def _problems(
@@ -83,7 +83,7 @@ def _problems(
     count: int,
     expected: int,
     partitions: int,
-    look: Callable[[Message], Found],
+    check: Callable[[Message], Found],
 ) -> Problems:
     seen = bytearray(count)
     wrong: dict[str, int] = {}
@@ -93,17 +93,17 @@ def _problems(
         wrong[what] = wrong.get(what, 0) + 1
 
     for message in messages:
-        found = look(message)
-        if found is None:
-            note("are no order that should be there")
+        result = check(message)
+        if result is None:
+            note("are not expected orders")
             continue
-        number, is_right = found
+        number, is_right = result
         if not is_right:
-            note("have another key, value or headers than they should")
+            note("have a wrong key, value or header")
         # What came from one partition and went to one partition has kept its order.
         lane = (message.partition(), number % partitions)
         if seen[number]:
-            note("are there again")
+            note("are duplicates")
         elif number < last.get(lane, -1):
             note("are out of order")
         seen[number] = 1
@@ -127,9 +127,9 @@ def drawn_problems(bootstrap_servers: str, topic: str, values: Collection[bytes]
     for message in read(bootstrap_servers, topic):
         is_right = message.value() in values and message.key() is None
         right, wrong = right + is_right, wrong + (not is_right)
-    problems = [f"{topic}: {wrong:,} records were not drawn from what was given"] if wrong else []
+    problems = [f"{topic}: {wrong:,} records do not have one of the given values"] if wrong else []
     if right != expected:
-        problems.append(f"{topic}: {right:,} records were drawn from what was given, where {expected:,} are right")
+        problems.append(f"{topic}: {right:,} records have one of the given values, expected {expected:,}")
     return problems
 
 
@@ -166,5 +166,6 @@ def dead_letter_problems(bootstrap_servers: str, topic: str, orders: Orders, par
     if sorted(found) == expected:
         return []
     return [
-        f"{topic}: {len(found):,} dead letters of {len(set(found)):,} records, where {len(expected):,} orders are bad"
+        f"{topic}: {len(found):,} dead letters of {len(set(found)):,} records, expected one for each of "
+        f"{len(expected):,} bad orders"
     ]

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.cold``: one materialisation in a process of its own, for the case ``warm_cold``."""
+"""``python -m benchmarks.cold``: one materialization in a new process, for the case ``warm_cold``."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import sys
 import time
 
 import kpipe_platform as kp
-from benchmarks.kpipe import Kpipe, Topics, told_by
+from benchmarks.kpipe import Kpipe, Topics, counts_of
 from benchmarks.orders import Orders
 from benchmarks.work import JsonEnrich
 
 
 def main() -> None:
-    """Materialise, and print when it was done and what was told of it."""
-    servers, source, count, tag, out, letters = sys.argv[1:]
+    """Materialize, and print the end time and the counts in the metadata."""
+    servers, source, count, tag, out, dead_letters = sys.argv[1:]
     work = JsonEnrich(servers, source, Orders(int(count)))
-    found = Kpipe("cold", work, kp.SparkEngine()).materialise(Topics(tag, out, letters))
-    print(json.dumps({"finished": time.time(), "told": told_by(found)}))
+    materializations = Kpipe("cold", work, kp.SparkEngine()).materialize(Topics(tag, out, dead_letters))
+    print(json.dumps({"finished": time.time(), "counts": counts_of(materializations)}))
 
 
 if __name__ == "__main__":

@@ -78,13 +78,13 @@ class Worker:
         return producer
 
     def transaction(self) -> None:
-        """One more transaction by the same producer."""
+        """Run another transaction with the same producer."""
         if self._producer is None:
             self._producer = self.open()
         self._commit(self._producer)
 
     def slice(self) -> None:
-        """One more transaction by a producer of its own."""
+        """Run another transaction with a new producer."""
         self._commit(self.open())
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ def measure(servers: str, producers: int, touched: int, seconds: float, act: Cal
         worker.close()
     found, sent = len(consume(servers, topic)), touched * sum(worker.sent for worker in workers)
     if found != sent:
-        raise RuntimeError(f"{sent} records were committed, and {found} are there")
+        raise RuntimeError(f"{sent} records were committed, but {found} can be read")
     ordered = statistics.quantiles(times, n=20)
     return Figure(producers, len(times) / took_s, ordered[9] * 1000, ordered[18] * 1000)
 
@@ -146,11 +146,17 @@ def measure(servers: str, producers: int, touched: int, seconds: float, act: Cal
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.coordinator", description=__doc__)
-    parser.add_argument("--brokers", type=int, default=1, choices=(1, 3), help="1, or 3 with three replicas of all")
-    parser.add_argument("--producers", type=int, nargs="+", default=[1, 4, 16, 64], help="how many at once")
-    parser.add_argument("--seconds", type=float, default=10.0, help="how long for each")
     parser.add_argument(
-        "--touched", type=int, nargs="+", default=[1, 16], help="partitions that a transaction writes to"
+        "--brokers",
+        type=int,
+        default=1,
+        choices=(1, 3),
+        help="brokers, and replicas of all topics",
+    )
+    parser.add_argument("--producers", type=int, nargs="+", default=[1, 4, 16, 64], help="concurrent producers")
+    parser.add_argument("--seconds", type=float, default=10.0, help="duration of each measurement")
+    parser.add_argument(
+        "--touched", type=int, nargs="+", default=[1, 16], help="numbers of partitions that a transaction writes to"
     )
     chosen = parser.parse_args()
     replicated = {"default.replication.factor": "3", "min.insync.replicas": "2"} if chosen.brokers == 3 else {}

@@ -1,4 +1,4 @@
-"""``python -m benchmarks.dagster_events``: what a materialisation leaves in Dagster's storage, in rows and in bytes.
+"""``python -m benchmarks.dagster_events``: what a materialization leaves in Dagster's storage, in rows and in bytes.
 
 A real instance (SQLite, as `dagster dev` has it), a real broker, a local Spark; runs of slices of different sizes.
 """
@@ -33,7 +33,7 @@ class Volume:
 
     Args:
         rows: Rows of all event tables: the run's own, and the index over all runs.
-        event_bytes: Serialised events of them.
+        event_bytes: Serialized events of them.
         disk_bytes: All files of the storage.
     """
 
@@ -127,7 +127,7 @@ def run(
         run_config=_QUIET,
     )
     (event,) = result.asset_materializations_for_node("copied")
-    read = int(str(event.metadata["records_read"].value))
+    read = int(str(event.metadata["kpipe/records_read"].value))
     if read != records * slices:
         raise RuntimeError(f"the run read {read} records, not {records * slices}")
 

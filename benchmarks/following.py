@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 import kpipe_platform as kp
 from benchmarks.checks import number_of
-from benchmarks.kpipe import Kpipe, steps_of, told_by
+from benchmarks.kpipe import Kpipe, counts_of, steps_of
 from benchmarks.measure import Problems, Run
 from benchmarks.orders import Orders
 from benchmarks.topics import TOPIC, run_tag
@@ -55,7 +55,7 @@ class Following:
         kpipe = Kpipe(self.name, work, self._engine, linger_s=_LINGER_S)
         topics = kpipe.make_topics(turn)
         with _reading(self._servers, topics.out) as seen, ThreadPoolExecutor(1) as pool:
-            running = pool.submit(kpipe.materialise, topics)
+            running = pool.submit(kpipe.materialize, topics)
             sent = self._send(source, seen, lambda: running.done() and running.result())
             found = running.result(_DEADLINE_S)
             _await(lambda: len(seen) == self._orders.count - self._orders.bad, time.monotonic() + _LINGER_S)
@@ -65,15 +65,15 @@ class Following:
         figures = {
             "p50_s": _percentile(waited, 50),
             "p95_s": _percentile(waited, 95),
-            "commit_p50_s": metadata["latency_p50_ms"].value / 1000,
-            "commit_p95_s": metadata["latency_p95_ms"].value / 1000,
-            "slices": float(metadata["slices_taken"].value),
+            "commit_p50_s": metadata["kpipe/latency_p50_ms"].value / 1000,
+            "commit_p95_s": metadata["kpipe/latency_p95_ms"].value / 1000,
+            "slices": float(metadata["kpipe/slice_count"].value),
         }
-        told = told_by(found)
+        counts = counts_of(found)
         return Run(
             max(sent.values()) - min(sent.values()),
             self._orders.count,
-            lambda: self._problems(source, lambda: kpipe.problems(topics, told)),
+            lambda: self._problems(source, lambda: kpipe.problems(topics, counts)),
             _a_slice(metadata),
             figures=figures,
         )
@@ -149,5 +149,5 @@ def _percentile(ordered: list[float], percent: int) -> float:
 
 
 def _a_slice(metadata: Mapping[str, Any]) -> dict[str, float]:
-    slices = metadata["slices_taken"].value
+    slices = metadata["kpipe/slice_count"].value
     return {step: seconds / slices for step, seconds in steps_of(metadata).items()}

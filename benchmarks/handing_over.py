@@ -49,7 +49,7 @@ class HandingOver:
         expected = count, count * len(Orders.headers(0)) if self._work.headers else 0
         if found == expected:
             return []
-        return [f"{self._work.source}: {found} records and headers came, of {expected}"]
+        return [f"{self._work.source}: {found} records and headers arrived, expected {expected}"]
 
 
 def _counted(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

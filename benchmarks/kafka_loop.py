@@ -33,14 +33,14 @@ class KafkaLoop:
 
     def run(self, turn: int) -> Run:
         tag = run_tag(self._work.source, self.name, turn)
-        out, letters = f"{tag}.out", f"{tag}.dlq"
-        for topic in (out, letters):
+        out, dead_letters = f"{tag}.out", f"{tag}.dlq"
+        for topic in (out, dead_letters):
             create_topic(self._work.bootstrap_servers, topic, config=TOPIC)
         elapsed = stopwatch()
-        self._loop(tag, out, letters)
-        return Run(elapsed(), self._work.orders.count, lambda: self._problems(out, letters))
+        self._loop(tag, out, dead_letters)
+        return Run(elapsed(), self._work.orders.count, lambda: self._problems(out, dead_letters))
 
-    def _loop(self, group: str, out: str, letters: str) -> None:
+    def _loop(self, group: str, out: str, dead_letters: str) -> None:
         servers, source = self._work.bootstrap_servers, self._work.source
         producer = Producer(
             {
@@ -76,21 +76,21 @@ class KafkaLoop:
                     for message in messages:
                         if message.error() is not None:
                             raise KafkaException(message.error())
-                        _produce(producer, message, out, letters)
+                        _produce(producer, message, out, dead_letters)
                         position += 1
                 producer.send_offsets_to_transaction(
                     [TopicPartition(source, 0, position)], consumer.consumer_group_metadata(), _TIMEOUT_S
                 )
                 producer.commit_transaction(_TIMEOUT_S)
 
-    def _problems(self, out: str, letters: str) -> Problems:
-        problems = self._work.output_problems(out) + self._work.letter_problems(letters)
-        for topic in (out, letters):
+    def _problems(self, out: str, dead_letters: str) -> Problems:
+        problems = self._work.output_problems(out) + self._work.dead_letter_problems(dead_letters)
+        for topic in (out, dead_letters):
             delete_topic(self._work.bootstrap_servers, topic)
         return problems
 
 
-def _produce(producer: Producer, message: Message, out: str, letters: str) -> None:
+def _produce(producer: Producer, message: Message, out: str, dead_letters: str) -> None:
     try:
         order = json.loads(message.value() or b"")
         enriched = {
@@ -102,7 +102,7 @@ def _produce(producer: Producer, message: Message, out: str, letters: str) -> No
     except (ValueError, KeyError):
         where = {ERROR_PARTITION: message.partition(), ERROR_OFFSET: message.offset()}
         headers: list[tuple[str, str | bytes | None]] = [(name, str(value)) for name, value in where.items()]
-        producer.produce(letters, message.value(), message.key(), headers=headers)
+        producer.produce(dead_letters, message.value(), message.key(), headers=headers)
         return
     producer.produce(out, json.dumps(enriched), enriched["customer"])
     producer.poll(0)

@@ -1,4 +1,4 @@
-"""kpipe as a contestant: a ``@kafka_asset``, materialised in-process over a whole topic."""
+"""kpipe as a contestant: a ``@kafka_asset``, materialized in-process over a whole topic."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kpipe_platform.testing.topics import create_topic, delete_topic
 
 _STEPS = ("plan", "spark", "open", "write", "commit")
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
-_COUNTS = ("records_read", "records_written", "dead_letters", "skipped")
+_COUNTS = ("kpipe/records_read", "kpipe/records_written", "kpipe/dead_letters", "kpipe/records_skipped")
 
 
 @dataclass(frozen=True)
@@ -30,12 +30,12 @@ class Topics:
     Args:
         tag: What names the run; its consumer group begins with it.
         out: Topic of the outputs.
-        letters: Topic of the dead letters.
+        dead_letters: Topic of the dead letters.
     """
 
     tag: str
     out: str
-    letters: str
+    dead_letters: str
 
 
 class Kpipe:
@@ -79,27 +79,27 @@ class Kpipe:
         topics = self.make_topics(turn)
         with PeakMemory() if self._memory else nullcontext() as memory:
             elapsed = stopwatch()
-            found = self.materialise(topics)
+            found = self.materialize(topics)
             seconds = elapsed()
         steps: dict[str, float] = {}
         if len(found) == 1:
             # Partitions that are taken at the same time have steps at the same time.
             steps = steps_of(found[0])
             steps["dagster"] = max(seconds - sum(steps.values()), 0.0)
-        told = told_by(found)
-        beside = {} if memory is None else memory.found
-        return Run(seconds, self._work.orders.count, lambda: self.problems(topics, told), steps, beside)
+        counts = counts_of(found)
+        extra = {} if memory is None else memory.peaks
+        return Run(seconds, self._work.orders.count, lambda: self.problems(topics, counts), steps, extra)
 
     def make_topics(self, turn: int) -> Topics:
         """New topics for a turn, outside of its time."""
         work, tag = self._work, run_tag(self._work.source, self.name, turn)
         made = Topics(tag, f"{tag}.out", f"{tag}.dlq")
         create_topic(work.bootstrap_servers, made.out, partitions=work.partitions, config=TOPIC)
-        create_topic(work.bootstrap_servers, made.letters, config=TOPIC)
+        create_topic(work.bootstrap_servers, made.dead_letters, config=TOPIC)
         return made
 
-    def materialise(self, topics: Topics) -> list[Mapping[str, Any]]:
-        """The run, or the runs; returns the metadata of each materialisation."""
+    def materialize(self, topics: Topics) -> list[Mapping[str, Any]]:
+        """Execute the run or the runs, and return the metadata of each materialization."""
         source, asset = self._assets(topics.out)
         found: list[Mapping[str, Any]] = []
         with dg.DagsterInstance.ephemeral() as instance:
@@ -125,7 +125,7 @@ class Kpipe:
             return [(str(number), {}) for number in range(last + 1)]
         return [(None, {})]
 
-    def _assets(self, out: str) -> tuple[dg.SourceAsset, dg.AssetsDefinition]:
+    def _assets(self, out: str) -> tuple[dg.AssetsDefinition, dg.AssetsDefinition]:
         work = self._work
         orders = kp.kafka_topic_asset(work.source, name="orders", value_codec=work.codec, partitions=work.partitions)
         scaling = kp.PartitionScaling(max_records=self._max_records)
@@ -153,29 +153,29 @@ class Kpipe:
         return kp.KafkaIOManager(
             source=kp.KafkaSource(connection=connection, group_prefix=topics.tag, start="earliest"),
             destination=kp.KafkaDestination(connection=connection, delivery=self._delivery),
-            dead_letter=kp.KafkaDeadLetterDestination(connection=connection, topic=topics.letters),
+            dead_letter=kp.KafkaDeadLetterDestination(connection=connection, topic=topics.dead_letters),
             spark=self._engine,
         )
 
-    def problems(self, topics: Topics, told: Mapping[str, int]) -> Problems:
-        """What is wrong with the topics, or with what was told of them; deletes them."""
+    def problems(self, topics: Topics, counts: Mapping[str, int]) -> Problems:
+        """Return problems of the topics and of the counts in the metadata, and delete the topics."""
         work = self._work
         count, bad = work.orders.count, work.bad
         expected = dict(zip(_COUNTS, (count, count - bad, bad, 0), strict=True))
-        problems = [f"the metadata says {dict(told)}, where {expected} is right"] if told != expected else []
+        problems = [f"the metadata contains {dict(counts)}, expected {expected}"] if counts != expected else []
         problems += work.output_problems(topics.out)
-        problems += work.letter_problems(topics.letters)
-        for topic in (topics.out, topics.letters):
+        problems += work.dead_letter_problems(topics.dead_letters)
+        for topic in (topics.out, topics.dead_letters):
             delete_topic(work.bootstrap_servers, topic)
         return problems
 
 
-def told_by(materialisations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """The counts of the materialisations, together."""
-    return {name: sum(int(each[name].value) for each in materialisations) for name in _COUNTS}
+def counts_of(materializations: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Return the sums of the counts in the metadata of materializations."""
+    return {name: sum(int(each[name].value) for each in materializations) for name in _COUNTS}
 
 
 def steps_of(metadata: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds by step of one materialisation, all its slices together."""
-    rows = {record.data["step"]: record.data["seconds"] for record in metadata["steps"].records}
+    """Seconds by step of one materialization, all its slices together."""
+    rows = {record.data["step"]: record.data["seconds"] for record in metadata["kpipe/steps"].records}
     return {step: float(rows[step]) for step in _STEPS}

@@ -13,7 +13,7 @@ import kpipe_platform as kp
 from benchmarks.topics import Sources
 
 Problems = list[str]
-Tell = Callable[[str], None]
+Log = Callable[[str], None]
 Better = Literal["bigger", "smaller"]
 
 
@@ -26,15 +26,15 @@ class Run:
         records: Source records that it took.
         problems: Looks at what the run wrote, outside of the timing; what is wrong with it, one text each.
         steps: Seconds by step, where the contestant knows them.
-        beside: Further figures of the run by name, for example MiB of memory.
-        figures: What the contestant measures by itself beside its time, by name with the unit, for example ``p50_s``.
+        extra: Further figures of the run by name, for example MiB of memory.
+        figures: What the contestant measures by itself besides its time, by name with the unit, for example ``p50_s``.
     """
 
     seconds: float
     records: int
     problems: Callable[[], Problems]
     steps: Mapping[str, float] = field(default_factory=dict)
-    beside: Mapping[str, float] = field(default_factory=dict)
+    extra: Mapping[str, float] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @property
@@ -105,7 +105,7 @@ class Case(Protocol):
     Attributes:
         name: Its name, for ``--case``.
         title: What it measures.
-        full_only: Whether a quick run leaves it out, unless it is asked for.
+        full_only: Whether a quick run omits it, unless it is named.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Bench:
         records: Source records of a full-size case.
         turns: Repetitions that are measured.
         warm_up_turns: Repetitions before them, in the first case.
-        quick: Leave out what a quick look does not need.
+        quick: Omit what a quick run does not need.
         first: Whether no case was measured before in this process.
         remote: Address of the Spark Connect server to measure on; None: Spark runs in this process.
     """
@@ -176,7 +176,7 @@ class Result:
         better: Which of their values are the good ones, by figure.
         rates: Records a second of each turn by contestant.
         steps: Median seconds by step and contestant.
-        beside: Further figures by name and contestant, of the first measured turn: later ones find processes that
+        extra: Further figures by name and contestant, of the first measured turn: later ones find processes that
             keep the memory of the runs before.
         figures: Absolute figures of all measured turns, by contestant and name.
         took_s: Seconds of the whole case, checks and all.
@@ -189,29 +189,29 @@ class Result:
     better: dict[str, Better] = field(default_factory=dict)
     rates: dict[str, list[float]] = field(default_factory=dict)
     steps: dict[str, dict[str, float]] = field(default_factory=dict)
-    beside: dict[str, dict[str, float]] = field(default_factory=dict)
+    extra: dict[str, dict[str, float]] = field(default_factory=dict)
     figures: dict[str, dict[str, Spread]] = field(default_factory=dict)
     took_s: float = 0.0
     problems: dict[str, Problems] = field(default_factory=dict)
 
 
 def shown(rate: float) -> str:
-    """A rate as people read it: whole numbers, or two decimals of a small one."""
+    """Format a rate for people: whole numbers, or two decimals if it is small."""
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:,.2f}"
 
 
 def stopwatch() -> Callable[[], float]:
-    """Start; each call of the result tells the seconds since."""
+    """Return a function that returns the seconds since this call."""
     began = time.perf_counter()
     return lambda: time.perf_counter() - began
 
 
-def measure(contest: Contest, tell: Tell) -> Result:
+def measure(contest: Contest, log: Log) -> Result:
     """Let the contestants take turns, the order reversed each time, and take the ratios turn by turn.
 
     Args:
         contest: What to measure.
-        tell: Called with a line for each run.
+        log: Called with a line for each run.
     """
     result = Result(contest.name, contest.unit)
     steps: dict[str, list[Mapping[str, float]]] = {}
@@ -222,21 +222,21 @@ def measure(contest: Contest, tell: Tell) -> Result:
             order.reverse()
         for contestant in order:
             run = contestant.run(turn)
-            found = run.problems()
-            result.problems.setdefault(contestant.name, []).extend(f"turn {turn}: {text}" for text in found)
+            problems = run.problems()
+            result.problems.setdefault(contestant.name, []).extend(f"turn {turn}: {text}" for text in problems)
             measured = turn - contest.warm_up_turns + 1
             what = f"turn {measured}/{contest.turns}" if measured > 0 else "warm-up"
-            verdict = f"WRONG: {found[0]}" if found else "right"
-            rate = f"{shown(run.records_per_s)} {contest.unit} a second"
-            tell(f"{contest.name} {what}: {contestant.name} {rate}, {verdict}")
+            verdict = f"INVALID: {problems[0]}" if problems else "valid"
+            rate = f"{shown(run.records_per_s)} {contest.unit}/s"
+            log(f"{contest.name} {what}: {contestant.name} {rate}, {verdict}")
             if measured > 0:
                 result.rates.setdefault(contestant.name, []).append(run.records_per_s)
                 steps.setdefault(contestant.name, []).append(run.steps)
                 derived = {name: figure(run.records_per_s) for name, figure in contest.figures.items()}
                 figures.setdefault(contestant.name, []).append({**derived, **run.figures})
             if measured == 1:
-                for name, value in run.beside.items():
-                    result.beside.setdefault(name, {})[contestant.name] = value
+                for name, value in run.extra.items():
+                    result.extra.setdefault(name, {})[contestant.name] = value
     result.problems = {name: problems for name, problems in result.problems.items() if problems}
     result.steps = {name: _medians(runs) for name, runs in steps.items() if runs[0]}
     # As the ratios, they count only where the records are right.

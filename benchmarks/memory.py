@@ -15,12 +15,12 @@ class PeakMemory:
     """Watches this process and Spark's below it, from entry to exit.
 
     Attributes:
-        found: MiB by name: ``driver_rss_mib``, this process, in which Dagster and the plan run; ``worker_rss_mib``,
+        peaks: MiB by name: ``driver_rss_mib``, this process, in which Dagster and the plan run; ``worker_rss_mib``,
             the largest of Spark's Python workers; ``jvm_rss_mib``, Spark's JVM. Empty where there is no /proc.
     """
 
     def __init__(self) -> None:
-        self.found: dict[str, float] = {}
+        self.peaks: dict[str, float] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="peak-memory", daemon=True)
 
@@ -37,13 +37,13 @@ class PeakMemory:
     def _watch(self) -> None:
         while True:
             for name, mib in memory_of(os.getpid()).items():
-                self.found[name] = max(self.found.get(name, 0.0), mib)
+                self.peaks[name] = max(self.peaks.get(name, 0.0), mib)
             if self._over.wait(_EVERY_S):
                 return
 
 
 def memory_of(pid: int) -> dict[str, float]:
-    """MiB that a driver, its JVM and the largest Python worker below that hold now; see ``PeakMemory.found``."""
+    """MiB that a driver, its JVM and the largest Python worker below that hold now; see ``PeakMemory.peaks``."""
     found: dict[str, float] = {}
 
     def note(name: str, of: int) -> None:

@@ -128,7 +128,7 @@ class LargeOrders(Orders):
         """Value of one record."""
         head, tail = f'{{"order_id":{number},"note":"'.encode(), b'"}'
         noise, length = _noise(), self.value_bytes - len(head) - len(tail)
-        # Neighbours are further apart than what a compressor looks back.
+        # Neighbors are further apart than what a compressor looks back.
         start = number * _NOISE_STRIDE % (len(noise) - length)
         return head + noise[start : start + length] + tail
 

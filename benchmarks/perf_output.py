@@ -1,4 +1,4 @@
-"""What Kafka's own performance tools tell, read from what they print."""
+"""Parse the output of Kafka's performance tools."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ _HEADER = "start.time, end.time, "
 
 
 class ToolError(RuntimeError):
-    """A tool failed, or what it told is not what this version of it tells."""
+    """A tool failed, or its output does not have the format of this version."""
 
     def __init__(self, what: str, text: str) -> None:
         quoted = text.strip()
         if len(quoted) > 2 * _QUOTED_CHARACTERS:
             # One of the tools explains its options before it says what it did not like about them, the other after.
             quoted = f"{quoted[:_QUOTED_CHARACTERS]}\n...\n{quoted[-_QUOTED_CHARACTERS:]}"
-        super().__init__(f"{what}, Kafka {KAFKA_VERSION}. It said:\n{quoted or 'nothing'}")
+        super().__init__(f"{what}, Kafka {KAFKA_VERSION}. Its output:\n{quoted or 'nothing'}")
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What the producer's tool tells.
+    """Output of the producer tool.
 
     Args:
         records: Records that the brokers acknowledged, those of the warm-up too.
@@ -42,7 +42,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class Fetched:
-    """What the consumer's tool tells.
+    """Output of the consumer tool.
 
     Args:
         records: Records that it read.
@@ -63,7 +63,7 @@ def parse_sent(text: str) -> Sent:
     """
     totals = {bool(match[2]): (int(match[1]), float(match[3])) for match in _TOTAL.finditer(text)}
     if set(totals) != {False, True} or not totals[True][1]:
-        what = "ProducerPerformance told no totals of all records and of those after the warm-up"
+        what = "ProducerPerformance printed no totals of all records and of those after the warm-up"
         raise ToolError(what, text)
     measured, rate = totals[True]
     return Sent(totals[False][0], measured, measured / rate)
@@ -80,14 +80,14 @@ def parse_fetched(text: str) -> Fetched:
     names = lines[start].split(", ") if start < len(lines) else []
     rows = [values for line in lines[start + 1 :] if len(values := line.split(", ")) == len(names)]
     try:
-        # Between the two it may warn that fewer records came than were asked for.
-        found = dict(zip(names, rows[0], strict=True))
-        records, milliseconds = int(found["data.consumed.in.nMsg"]), int(found["fetch.time.ms"])
-        fetched = Fetched(records, float(found["data.consumed.in.MB"]), milliseconds / 1_000)
+        # Between the two, it may warn that fewer records arrived than requested.
+        row = dict(zip(names, rows[0], strict=True))
+        records, milliseconds = int(row["data.consumed.in.nMsg"]), int(row["fetch.time.ms"])
+        fetched = Fetched(records, float(row["data.consumed.in.MB"]), milliseconds / 1_000)
     except (IndexError, KeyError, ValueError) as error:
-        what = "ConsumerPerformance told no table of records, MB and milliseconds of fetching"
+        what = "ConsumerPerformance printed no table of records, MB and milliseconds of fetching"
         raise ToolError(what, text) from error
     if fetched.seconds <= 0:
-        what = f"ConsumerPerformance told of {milliseconds} ms of fetching"
+        what = f"ConsumerPerformance printed a fetch time of {milliseconds} ms"
         raise ToolError(what, text)
     return fetched

@@ -66,7 +66,7 @@ class ProducerTool:
         tag = run_tag("limit", self.name, turn)
         topic = f"{tag}.out"
         create_topic(self._bootstrap_servers, topic, config=TOPIC)
-        told = run_tool(
+        output = run_tool(
             "ProducerPerformance",
             *("--bootstrap-server", self._bootstrap_servers, "--topic", topic),
             *("--num-records", str(2 * self._count), "--warmup-records", str(self._count), "--throughput", "-1"),
@@ -75,15 +75,15 @@ class ProducerTool:
             *("--command-property", *(f"{name}={value}" for name, value in PRODUCER.items())),
             f"transaction.timeout.ms={_TRANSACTION_MS}",
         )
-        sent = parse_sent(told)
+        sent = parse_sent(output)
         return Run(sent.seconds, self._count, lambda: self._problems(topic, sent))
 
     def _problems(self, topic: str, sent: Sent) -> Problems:
         everything = 2 * self._count
         problems = []
         if (sent.records, sent.measured) != (everything, self._count):
-            told = f"{sent.records:,} records and {sent.measured:,} after the warm-up"
-            problems = [f"the tool says {told}, where {everything:,} and {self._count:,} are right"]
+            counted = f"{sent.records:,} records and {sent.measured:,} after the warm-up"
+            problems = [f"the tool reports {counted}, expected {everything:,} and {self._count:,}"]
         problems += drawn_problems(self._bootstrap_servers, topic, self._values, everything)
         delete_topic(self._bootstrap_servers, topic)
         return problems
@@ -109,14 +109,14 @@ class ConsumerTool:
         self._orders = orders
 
     def run(self, turn: int) -> Run:
-        told = run_tool(
+        output = run_tool(
             "ConsumerPerformance",
             *("--bootstrap-server", self._bootstrap_servers, "--topic", self._source),
             *("--num-records", str(self._orders.count)),
             *("--group", run_tag(self._source, self.name, turn)),
             *("--command-property", "isolation.level=read_committed"),
         )
-        fetched = parse_fetched(told)
+        fetched = parse_fetched(output)
         return Run(fetched.seconds, self._orders.count, lambda: self._problems(fetched))
 
     def _problems(self, fetched: Fetched) -> Problems:
@@ -125,8 +125,8 @@ class ConsumerTool:
         mib = orders.count * (len(orders.key(0)) + len(orders.value(0))) / 2**20
         if fetched.records == orders.count and abs(fetched.mib - mib) < 0.001:
             return []
-        told = f"{fetched.records:,} records of {fetched.mib:.4f} MiB"
-        return [f"the tool says {told}, where {orders.count:,} of {mib:.4f} MiB are in {self._source}"]
+        counted = f"{fetched.records:,} records of {fetched.mib:.4f} MiB"
+        return [f"the tool reports {counted}, expected {orders.count:,} of {mib:.4f} MiB from {self._source}"]
 
 
 def run_tool(name: str, *arguments: str) -> str:

@@ -25,7 +25,7 @@ def as_json(machine: Mapping[str, Any], settings: Mapping[str, Any], results: Se
     """The content of bench.json.
 
     Returns:
-        ``ratios`` (by figure: min, median, max, ``better``: bigger or smaller, and what stands beside it by
+        ``ratios`` (by figure: min, median, max, ``better``: bigger or smaller, and further figures by
         contestant, for example ``worker_rss_mib``), ``absolute`` (records a second of each turn, by case and
         contestant), ``units`` (what is counted instead of records, by case), ``steps`` (median seconds, by case and
         contestant), ``figures`` (min, median and max of absolute figures, by case, contestant and name with the
@@ -59,8 +59,8 @@ def as_json(machine: Mapping[str, Any], settings: Mapping[str, Any], results: Se
 
 
 def _ratio(result: Result, key: str) -> dict[str, Any]:
-    beside = {name: _rounded(by_contestant, 1) for name, by_contestant in result.beside.items()}
-    return {**_rounded(asdict(result.ratios[key]), 3), "better": result.better[key], **beside}
+    extra = {name: _rounded(by_contestant, 1) for name, by_contestant in result.extra.items()}
+    return {**_rounded(asdict(result.ratios[key]), 3), "better": result.better[key], **extra}
 
 
 def write_json(report: Mapping[str, Any], path: Path) -> None:
@@ -74,27 +74,27 @@ def show(report: Mapping[str, Any], console: Console) -> None:
     figures = Table("figure", *SPREAD, "better", title="Ratios")
     for key, ratio in report["ratios"].items():
         figures.add_row(key, *(f"{ratio[name]:.2f}" for name in SPREAD), ratio["better"])
-    rates = Table("case", "contestant", "a second, each turn", "median", "of", title="Absolute")
+    rates = Table("case", "contestant", "per second, each turn", "median", "unit", title="Absolute")
     for case, name, each, unit in _rates(report):
         rates.add_row(case, name, " ".join(map(shown, each)), shown(statistics.median(each)), unit)
     steps = Table("case", "contestant", "median seconds by step", title="Where the time goes")
     for case, name, each in _by_contestant(report["steps"]):
         steps.add_row(case, name, "  ".join(f"{step} {seconds:.2f}" for step, seconds in each.items()))
-    beside = Table("figure", "beside", "by contestant", title="Beside the ratios")
-    for key, name, each in _beside(report):
-        beside.add_row(key, name, "  ".join(f"{contestant}: {value:,.0f}" for contestant, value in each.items()))
+    extra = Table("ratio", "figure", "by contestant", title="Further figures")
+    for key, name, each in _extra(report):
+        extra.add_row(key, name, "  ".join(f"{contestant}: {value:,.0f}" for contestant, value in each.items()))
     absolute = Table("case", "contestant", "figure", *SPREAD, title="Absolute figures")
     for case, name, figure, spread in _figures(report):
         absolute.add_row(case, name, figure, *(_figure(spread[each]) for each in SPREAD))
-    for table in (figures, rates, absolute, steps, beside):
+    for table in (figures, rates, absolute, steps, extra):
         if table.row_count:
             console.print(table)
     for case, name, problems in _by_contestant(report["problems"]):
-        console.print(f"[red]{case}: the figures of {name} do not count: {problems[0]}[/red]")
+        console.print(f"[red]{case}: the figures of {name} are invalid: {problems[0]}[/red]")
 
 
 def refresh_page(report: Mapping[str, Any], page: Path) -> None:
-    """Put the figures between the markers of docs/reference/benchmarks.md, and their picture beside it.
+    """Put the figures between the markers of docs/reference/benchmarks.md, and their chart in a file next to it.
 
     Raises:
         ValueError: The page has no markers.
@@ -103,7 +103,7 @@ def refresh_page(report: Mapping[str, Any], page: Path) -> None:
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        msg = f"{page} lacks the markers {BEGIN} and {END}"
+        msg = f"{page} does not contain the markers {BEGIN} and {END}"
         raise ValueError(msg)
     picture = page.with_suffix(".svg")
     picture.write_text(bars(report["ratios"]), encoding="utf-8")
@@ -126,7 +126,7 @@ def _markdown(report: Mapping[str, Any], picture: str) -> str:
             for key, ratio in report["ratios"].items()
         ),
         "",
-        "| case | contestant | a second, median | of the turns | of |",
+        "| case | contestant | per second, median | range of the turns | unit |",
         "|---|---|---:|---|---|",
         *(
             f"| `{case}` | {name} | {middle} | {shown(min(each))} to {shown(max(each))} | {unit} |"
@@ -135,12 +135,12 @@ def _markdown(report: Mapping[str, Any], picture: str) -> str:
         ),
         "",
     ]
-    beside = [
+    extra = [
         f"| `{key}` | {name} | {', '.join(f'{contestant}: {value:,.0f}' for contestant, value in each.items())} |"
-        for key, name, each in _beside(report)
+        for key, name, each in _extra(report)
     ]
-    if beside:
-        lines += ["| figure | beside it | by contestant |", "|---|---|---|", *beside, ""]
+    if extra:
+        lines += ["| ratio | figure | by contestant |", "|---|---|---|", *extra, ""]
     absolute = [
         f"| `{case}` | {name} | {figure} | {' | '.join(_figure(spread[each]) for each in SPREAD)} |"
         for case, name, figure, spread in _figures(report)
@@ -173,11 +173,11 @@ def _figures(report: Mapping[str, Any]) -> list[tuple[str, str, str, Mapping[str
 
 
 def _figure(value: float) -> str:
-    """Three digits that say something, whatever the unit."""
+    """Format a figure with three significant digits."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def _beside(report: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, float]]]:
+def _extra(report: Mapping[str, Any]) -> list[tuple[str, str, Mapping[str, float]]]:
     return [
         (key, name, value)
         for key, ratio in report["ratios"].items()

@@ -1,4 +1,4 @@
-"""Spark by itself as contestants: a streaming query and a batch job, from its Kafka source to its Kafka sink."""
+"""Plain Spark as contestants: a streaming query and a batch job, from its Kafka source to its Kafka sink."""
 
 from __future__ import annotations
 

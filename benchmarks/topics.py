@@ -62,7 +62,7 @@ def run_tag(source: str, contestant: str, turn: int) -> str:
 
 
 class Sources:
-    """Source topics that several cases have in common: filled when first asked for, deleted at the end.
+    """Source topics that several cases have in common: filled at the first use, deleted at the end.
 
     Args:
         bootstrap_servers: The broker.
@@ -153,7 +153,7 @@ def await_groups(bootstrap_servers: str) -> None:
     waiting = [f"benchmarks-{number}" for number in range(200)]
     while waiting:
         if time.monotonic() > deadline:
-            msg = f"the broker at {bootstrap_servers} does not coordinate consumer groups"
+            msg = f"the broker at {bootstrap_servers} has no consumer group coordinator yet"
             raise RuntimeError(msg)
         answers = admin.describe_consumer_groups(waiting, request_timeout=_GROUPS_DEADLINE_S)
         # Brokers of today say of a group without members that there is none; a partition that loads says so.

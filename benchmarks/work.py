@@ -1,4 +1,4 @@
-"""What the contestants of a case have to do, said once: for kpipe, for Spark by itself, and for the check."""
+"""The work of a case, defined once for kpipe, for plain Spark, and for the checks."""
 
 from __future__ import annotations
 
@@ -64,10 +64,10 @@ class Work(ABC):
     def output_problems(self, out: str) -> Problems:
         """What is wrong with the outputs."""
 
-    def letter_problems(self, letters: str) -> Problems:
+    def dead_letter_problems(self, dead_letters: str) -> Problems:
         """What is wrong with the dead letters."""
         orders = self.orders if self.bad else Orders(0)
-        return dead_letter_problems(self.bootstrap_servers, letters, orders, self.partitions)
+        return dead_letter_problems(self.bootstrap_servers, dead_letters, orders, self.partitions)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if _GUARANTEES in markdown:
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         links = _for_the_site(_section(readme, "What is guaranteed, and what is not"))
-        # The page is in a folder of its own below docs/.
+        # The page is in a subfolder of docs/.
         markdown = markdown.replace(_GUARANTEES, re.sub(r"\]\((?=[a-z])", "](../", links))
     if _COMMANDS in markdown:
         markdown = markdown.replace(_COMMANDS, command_reference())
@@ -62,7 +62,7 @@ def command_reference() -> str:
     """Every command of `kpipe`, with its arguments and options."""
     command = typer.main.get_command(app)
     text = get_docs_for_click(obj=command, ctx=typer.Context(command, info_name="kpipe"), name="kpipe")
-    # The page has a title and a table of contents of its own.
+    # The page has its own title and table of contents.
     return _COMMAND_LIST.sub("", text.removeprefix("# `kpipe`\n"))
 
 

@@ -19,7 +19,7 @@ from benchmarks.cases.warm_cold import WarmCold
 from benchmarks.measure import Case
 from benchmarks.work import JoinOrders, MapOrders, PandasOrders, UdfOrders
 
-# Cases that look at memory come after some that leave Spark's Python workers alone for a minute, which ends them.
+# Cases that measure memory follow cases in which Spark's Python workers are idle for a minute and therefore exit.
 CASES: tuple[Case, ...] = (
     Json1p(),
     Json4p(),

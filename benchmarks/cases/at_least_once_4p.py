@@ -1,4 +1,4 @@
-"""Four partitions of JSON at least once, beside a Spark batch job with Spark's own Kafka sink."""
+"""Four partitions of JSON at least once, compared with a Spark batch job with Spark's own Kafka sink."""
 
 from __future__ import annotations
 

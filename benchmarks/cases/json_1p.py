@@ -1,4 +1,4 @@
-"""One hot partition of JSON: decode, enrich, encode; exactly once with dead letters beside Structured Streaming.
+"""One hot partition of JSON: decode, enrich, encode; exactly once with dead letters, and Structured Streaming.
 
 Both sides read the same topic and write the same keys and values of every good record. Structured Streaming leaves
 out what does not decode; kpipe dead-letters it, in the transaction of the outputs and the offsets. So does a plain
@@ -20,7 +20,7 @@ from benchmarks.work import JsonEnrich
 
 
 class Json1p:
-    """The figures ``json_1p`` and ``json_1p_loop``, and in full size two beside them.
+    """The figures ``json_1p`` and ``json_1p_loop``, and in full size two more.
 
     ``json_1p_with_source`` keeps ``_kafka``, so that each output says its source. ``json_1p_over_lz4`` is over
     Structured Streaming whose sink is set to compress and batch as kpipe's destination does.

@@ -1,4 +1,4 @@
-"""Four partitions of JSON beside Structured Streaming, which has a task for each."""
+"""Four partitions of JSON, compared with Structured Streaming, which has a task for each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PARTITIONS = 4
 class Json4p:
     """The figure ``json_4p``: an unpartitioned asset, whose slice is of all partitions and goes in one transaction.
 
-    In full size ``json_4p_range`` beside it: a partition-range run, each partition with its own Spark job and
+    In full size also ``json_4p_range``: a partition-range run, each partition with its own Spark job and
     transaction, several at a time.
     """
 

@@ -1,4 +1,4 @@
-"""What the brokers take, and what they give: a raw copy beside Kafka's own performance tools."""
+"""The limit of the brokers: a raw copy, compared with Kafka's own performance tools."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Load:
     """The figure ``load_1000``: seconds of a process that loads assets of kpipe, over one with Dagster's alone.
 
     Args:
-        assets: How many, beside a topic for every ten.
+        assets: Number of assets; there is one topic for every ten.
     """
 
     full_only = True
@@ -70,7 +70,7 @@ class Location:
             "topics": sorted(f"orders_{number}/orders" for number in range(topics_of(self._assets))),
         }
         return [
-            f"{name}: {len(found[name]):,} were loaded, which are not the {len(keys):,} that it has"
+            f"{name}: the {len(found[name]):,} loaded ones are not the {len(keys):,} expected ones"
             for name, keys in expected.items()
             if found[name] != keys
         ]
@@ -104,7 +104,7 @@ class ImportKpipe:
 class Import:
     """A new Python process that imports the package, and then asks for each of its public names.
 
-    Names load when they are first used, so both are told: ``import_s`` of the statement, and ``all_names_s`` with
+    Names load when they are first used, so both are measured: ``import_s`` of the statement, and ``all_names_s`` with
     every name, Spark's Python packages and all.
     """
 
@@ -121,4 +121,4 @@ class Import:
         import kpipe_platform
 
         expected = len(kpipe_platform.__all__)
-        return [] if names == expected else [f"{names} names were found of {expected}"]
+        return [] if names == expected else [f"{names} names can be imported, expected {expected}"]

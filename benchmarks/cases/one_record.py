@@ -1,4 +1,4 @@
-"""The smallest slice: a whole materialisation of one record, beside one record through Structured Streaming."""
+"""The smallest slice: a materialization of one record, compared with one record through Structured Streaming."""
 
 from __future__ import annotations
 

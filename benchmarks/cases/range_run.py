@@ -1,4 +1,4 @@
-"""One run of a range of partitions, beside a run for each of them."""
+"""One run of a range of partitions, compared with one run for each partition."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from benchmarks.work import RawCopy
 
 
 class Raw:
-    """The figures ``raw_1p`` and ``raw_4p``; and, of one partition, ``headers``, and in full size two beside it.
+    """The figures ``raw_1p`` and ``raw_4p``; for one partition also ``headers``, and in full size two more.
 
     ``headers`` is kpipe's copy of records with two headers, which are copied too, over that of records without;
     ``headers_handed_over`` the same of Spark alone, which hands the records to Python, where nothing becomes of them.

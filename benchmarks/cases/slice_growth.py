@@ -15,8 +15,8 @@ from benchmarks.work import JsonEnrich
 class SliceGrowth:
     """The figure ``slice_growth``: time a record of the largest slice over that of the next smaller one.
 
-    In full size that is ten times and once the records of the other cases, beside a tenth and a hundredth of them; a
-    quick run has once and a quarter.
+    In full size, the slices have ten times, once, a tenth and a hundredth of the records of the other cases; in a quick
+    run, once and a quarter.
     """
 
     name = "slice_growth"

@@ -56,7 +56,7 @@ class Tick1000:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """No line on the terminal for each tick; Dagster makes a logger of its own for each, which no level reaches."""
+    """Suppress the log line of each tick: Dagster creates a new logger for each tick, so no level applies to it."""
     before = logging.root.manager.disable
     logging.disable(logging.INFO)
     try:
@@ -125,10 +125,10 @@ class Ticks:
             return list(self._sensor.evaluate_tick(context).run_requests or [])
 
     def _problems(self, requests: list[dg.RunRequest]) -> Problems:
-        asked: dict[Partition, AskedRange] = {}
+        requested: dict[Partition, AskedRange] = {}
         for request in requests:
-            asked |= asked_ranges(request.tags)
+            requested |= asked_ranges(request.tags)
         expected = {(self._source, number): AskedRange(0, 1, 0) for number in range(self._partitions)}
-        if asked == expected:
+        if requested == expected:
             return []
-        return [f"{self._source}: a tick asked for {len(asked):,} partitions of {self._partitions:,}"]
+        return [f"{self._source}: a tick requested {len(requested):,} of {self._partitions:,} partitions"]

@@ -1,4 +1,4 @@
-"""What a warm session saves: one record in a new process that starts Spark, beside one on the session that runs."""
+"""The gain of a warm session: one record in a new process that starts Spark, and one on the running session."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class WarmCold:
 
 
 class Cold:
-    """A new Python process, which imports, starts Spark and materialises.
+    """A new Python process, which imports, starts Spark and materializes.
 
     The time is from before its start to when it has its result; ending Spark is not in it.
 
@@ -61,5 +61,7 @@ class Cold:
         topics, work = self._kpipe.make_topics(turn), self._work
         source = [work.bootstrap_servers, work.source, str(work.orders.count)]
         began = time.time()
-        answer = answer_of("-m", "benchmarks.cold", *source, topics.tag, topics.out, topics.letters)
-        return Run(answer["finished"] - began, work.orders.count, lambda: self._kpipe.problems(topics, answer["told"]))
+        answer = answer_of("-m", "benchmarks.cold", *source, topics.tag, topics.out, topics.dead_letters)
+        return Run(
+            answer["finished"] - began, work.orders.count, lambda: self._kpipe.problems(topics, answer["counts"])
+        )

@@ -24,13 +24,13 @@ def definitions(assets: int) -> dg.Definitions:
     return dg.Definitions(assets=[*topics, *copies], resources={"kafka_io_manager": manager})
 
 
-def _topic(number: int) -> dg.SourceAsset:
+def _topic(number: int) -> dg.AssetsDefinition:
     topic = f"orders_{number}"
     value = kp.JsonCodec(FIELDS)
     return kp.kafka_topic_asset(topic, key_prefix=topic, name="orders", value_codec=value, partitions=PARTITIONS)
 
 
-def _copy(topic: dg.SourceAsset, name: str) -> dg.AssetsDefinition:
+def _copy(topic: dg.AssetsDefinition, name: str) -> dg.AssetsDefinition:
     @kp.kafka_asset(source=topic, topic=kp.KafkaTopic(name, key_column="customer"), name=name)
     def copied(orders: DataFrame) -> DataFrame:
         return orders

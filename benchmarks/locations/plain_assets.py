@@ -18,20 +18,18 @@ def definitions(assets: int) -> dg.Definitions:
     return dg.Definitions(assets=[*topics, *copies], resources={"kafka_io_manager": manager})
 
 
-def _topic(number: int) -> dg.SourceAsset:
-    @dg.observable_source_asset(
-        name="orders",
-        key_prefix=f"orders_{number}",
-        partitions_def=_PARTITIONS,
-        io_manager_key="kafka_io_manager",
+def _topic(number: int) -> dg.AssetsDefinition:
+    spec = dg.AssetSpec([f"orders_{number}", "orders"], partitions_def=_PARTITIONS)
+
+    @dg.multi_observable_source_asset(
+        specs=[spec.with_io_manager_key("kafka_io_manager")], name=spec.key.to_python_identifier()
     )
-    def observed() -> dg.DataVersionsByPartition:
-        return dg.DataVersionsByPartition({})
+    def observed() -> None: ...
 
     return observed
 
 
-def _copy(topic: dg.SourceAsset, name: str) -> dg.AssetsDefinition:
+def _copy(topic: dg.AssetsDefinition, name: str) -> dg.AssetsDefinition:
     @dg.asset(
         name=name,
         ins={"orders": dg.AssetIn(topic.key)},

@@ -1,4 +1,4 @@
-"""Spark for the time of one job of this process."""
+"""A Spark session for one job in this process."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _STOP_DEADLINE_S = 15.0
 
 
 def spark_config(folder: Path) -> dict[str, str]:
-    """Settings of a local Spark for a job of a minute or two, with all its files in one folder."""
+    """Return settings of a local Spark for a job of a minute or two, with all its files in one folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    # The second compiler would take more time from two cores than its code wins back within such a job: it doubles the
-    # time of the first slices. A job that works for longer is better off with it.
+    # In such a short job, the optimizing compiler costs more time on two cores than its code saves: it doubles the time
+    # of the first slices. Longer jobs benefit from it.
     java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -Djava.io.tmpdir={folder}"
     return {
         "spark.driver.extraJavaOptions": java,
@@ -33,7 +33,7 @@ def spark_config(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def spark_running(steps: Steps, engine: SparkEngine) -> Iterator[None]:
-    """Start Spark, and stop it in the end; a session that was there before stays."""
+    """Start Spark, and stop it at the end; an existing session keeps running."""
     ours = SparkSession.getActiveSession() is None
     with steps.step("Starting Spark"), handlers_kept():
         session = engine.spark_session
@@ -45,23 +45,23 @@ def spark_running(steps: Steps, engine: SparkEngine) -> Iterator[None]:
 
 
 def stop_spark(session: Any) -> None:
-    """Stop a session and its JVM, and wait until they are gone."""
+    """Stop a session and its JVM, and wait until both have ended."""
     gateway = getattr(SparkContext, "_gateway", None)
-    # After an interrupt the connection to the JVM may wait for an answer that was given to nobody.
+    # After an interrupt, the connection to the JVM may wait forever for a response that was already consumed.
     stopping = threading.Thread(target=_stop_quietly, args=(session,), daemon=True)
     stopping.start()
     stopping.join(_STOP_DEADLINE_S)
     process = getattr(gateway, "proc", None)
     if process is None:
         return
-    # Spark ends the JVM when this pipe closes, which Python would only do at its own end.
+    # The JVM exits when this pipe closes. Python would close it only at its own exit.
     with suppress(OSError):
         process.stdin.close()
     try:
         process.wait(_STOP_DEADLINE_S)
-    except Exception:  # noqa: BLE001  # subprocess.TimeoutExpired, or whatever another launcher's process raises
+    except Exception:  # noqa: BLE001  # subprocess.TimeoutExpired, or the error of another launcher
         process.kill()
-    # A later session of this process starts a JVM of its own.
+    # A later session of this process starts a new JVM.
     SparkContext._gateway = SparkContext._jvm = None
 
 

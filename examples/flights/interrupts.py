@@ -1,4 +1,4 @@
-"""Signals that end a run: they unwind it, so that everything it started is stopped."""
+"""Stop signals: they unwind a run, so that everything that it started is stopped."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(KeyboardInterrupt):
-    """Somebody asked for the end.
+    """A stop signal was received.
 
-    A class of its own, because Python ends itself by a signal, whatever the exit code says, once a plain
-    KeyboardInterrupt passed through ``exec`` or ``eval`` of a text, as many imports do.
+    A separate class, because once a plain KeyboardInterrupt has passed through ``exec`` or ``eval`` of a text, which
+    many imports use, Python exits with a signal, regardless of the exit code.
     """
 
 
 def unwind_on_signals() -> None:
-    """From now on the first of the signals raises Interrupted; later ones are ignored."""
+    """Raise Interrupted on the first stop signal from now on, and ignore later ones."""
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         ignore_signals()
@@ -30,14 +30,14 @@ def unwind_on_signals() -> None:
 
 
 def ignore_signals() -> None:
-    """Whoever presses Ctrl-C twice shall not interrupt the stopping of services."""
+    """Ignore stop signals, so that a second Ctrl-C does not interrupt the shutdown of services."""
     for each in STOPPING_SIGNALS:
         signal.signal(each, signal.SIG_IGN)
 
 
 @contextmanager
 def handlers_kept() -> Iterator[None]:
-    """Put back the handlers that a library replaces by its own."""
+    """Restore the signal handlers that a library replaces."""
     before = {each: signal.getsignal(each) for each in STOPPING_SIGNALS}
     yield
     for each, handler in before.items():

@@ -1,4 +1,4 @@
-"""What a person sees while the job runs: steps, a bar on long work, a line for each step that is done."""
+"""Progress of the job on the console: a bar for a long step, and a line for each finished step."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-# Where no terminal can show a bar, long work says this often how far it is.
-_TELL_EVERY_S = 10.0
+# Without a terminal, a long step prints its progress at this interval instead of a bar.
+_REPORT_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True)
 class StepDone:
-    """A step that is done.
+    """A finished step.
 
     Args:
-        name: What was done.
-        seconds: How long it took.
-        records: How many records it worked on; None where it is not about records.
+        name: Name of the step.
+        seconds: Duration.
+        records: Number of processed records; None if the step processes no records.
     """
 
     name: str
@@ -31,15 +31,15 @@ class StepDone:
 
     @property
     def rate(self) -> float | None:
-        """Records a second."""
+        """Records per second."""
         return None if self.records is None or not self.seconds else self.records / self.seconds
 
 
 class Step:
-    """A step that goes on.
+    """A step in progress.
 
     Attributes:
-        records: How many records were worked on; None until somebody tells.
+        records: Number of records processed so far; None if unknown.
     """
 
     def __init__(self, name: str, total: int | None, console: Console, show: Callable[[str, int | None], None]) -> None:
@@ -48,34 +48,36 @@ class Step:
         self._total = total
         self._console = console
         self._show = show
-        self._told_at = time.monotonic()
+        self._reported_at = time.monotonic()
 
     def at(self, records: int) -> None:
-        """Tell how many records are done."""
+        """Set the number of processed records."""
         self.records = records
         self._update(self.name)
 
     def add(self, records: int) -> None:
-        """Tell that more records are done."""
+        """Add to the number of processed records."""
         self.at((self.records or 0) + records)
 
     def say(self, text: str) -> None:
-        """Show what is happening now."""
+        """Show what the step is doing now."""
         self._update(f"{self.name}: {text}")
 
     def _update(self, text: str) -> None:
         self._show(text, self.records)
-        if not self._console.is_terminal and time.monotonic() - self._told_at >= _TELL_EVERY_S:
-            self._told_at = time.monotonic()
-            far = "" if self.records is None else f" {self.records:,}" + (f" of {self._total:,}" if self._total else "")
-            self._console.print(f"  ... {escape(text)}{far}", soft_wrap=True)
+        if not self._console.is_terminal and time.monotonic() - self._reported_at >= _REPORT_INTERVAL_S:
+            self._reported_at = time.monotonic()
+            progress = (
+                "" if self.records is None else f" {self.records:,}" + (f" of {self._total:,}" if self._total else "")
+            )
+            self._console.print(f"  ... {escape(text)}{progress}", soft_wrap=True)
 
 
 class Steps:
     """Shows steps on a console and remembers them for the summary.
 
     Args:
-        console: Where to show them.
+        console: Console to print to.
     """
 
     def __init__(self, console: Console) -> None:
@@ -84,11 +86,11 @@ class Steps:
 
     @contextmanager
     def step(self, name: str, *, total: int | None = None) -> Iterator[Step]:
-        """One step, from its begin to its end; nothing is printed at the end of one that fails.
+        """Show a step for the duration of the ``with`` block. If it fails, no final line is printed.
 
         Args:
-            name: What is done, as a phrase.
-            total: Records to work on, for a bar.
+            name: Name of the step, as a phrase.
+            total: Number of records to process, for a bar.
         """
         began = time.monotonic()
         with self._bar(bar=total is not None) as bar:

@@ -1,4 +1,4 @@
-"""Reading a topic from its start to its present end with plain clients."""
+"""Read a topic from its log start to its current end with plain Kafka clients."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from kpipe_platform.kafka.client.calls import NO_LEADER, kafka_error, translate
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 _BATCH = 5_000
-# A local broker answers in milliseconds; after this long without a record or an end something is wrong.
+# A local broker responds within milliseconds. After this time without a record or an end of a partition, give up.
 _SILENCE_S = 30.0
 _POLL_S = 0.2
-# Markers follow a commit within milliseconds; a busy machine may take seconds.
+# Transaction markers are written within milliseconds of a commit, or within seconds on a busy machine.
 _SETTLE_DEADLINE_S = 60.0
 _SETTLE_POLL_S = 0.05
 
 
 def await_settled(settings: ConnectionSettings, topics: Iterable[str]) -> None:
-    """Wait until readers of committed records see all of some topics.
+    """Wait until read_committed consumers can read these topics to their ends.
 
-    A commit is answered before its markers are in every partition, and until they are, such readers stop before them.
+    A commit is acknowledged before its markers are in every partition. Until then, such consumers stop before them.
 
     Raises:
         BrokerUnavailableError: A transaction is still open at the deadline.
@@ -37,15 +37,15 @@ def await_settled(settings: ConnectionSettings, topics: Iterable[str]) -> None:
             if committed == written:
                 break
             if time.monotonic() > deadline:
-                msg = f"a transaction is open in topic {topic!r} after {_SETTLE_DEADLINE_S:.0f} s"
-                raise BrokerUnavailableError(msg, fix="stop its writer, or wait for its timeout", topic=topic)
+                msg = f"topic {topic!r} still has an open transaction after {_SETTLE_DEADLINE_S:.0f} s"
+                raise BrokerUnavailableError(msg, fix="stop its producer, or wait for its timeout", topic=topic)
             time.sleep(_SETTLE_POLL_S)
 
 
 def committed_records(settings: ConnectionSettings, topic: str) -> Iterator[Message]:
-    """The committed records of a topic, up to where each partition's committed records end at the call.
+    """Yield the committed records of a topic, up to the last stable offsets at the time of the call.
 
-    No group is joined and no offset is stored.
+    Joins no group and commits no offset.
 
     Raises:
         KpipeError: The topic does not exist, or the brokers do not answer.
@@ -57,7 +57,7 @@ def committed_records(settings: ConnectionSettings, topic: str) -> Iterator[Mess
             "isolation.level": "read_committed",
             "enable.auto.commit": False,
             "auto.offset.reset": "error",
-            # Transaction markers fill offsets too: only this event tells that nothing but them is left.
+            # Transaction markers have offsets too. Only this event shows that nothing else is left.
             "enable.partition.eof": True,
             "fetch.wait.max.ms": 20,
             "queued.max.messages.kbytes": 65_536,
@@ -74,7 +74,7 @@ def committed_records(settings: ConnectionSettings, topic: str) -> Iterator[Mess
 
 
 def group_lags(settings: ConnectionSettings, group: str, topic: str) -> dict[int, int]:
-    """Committed offsets that wait for a group, by partition, as lag tools count them.
+    """Return the lag of a consumer group by partition.
 
     Raises:
         KpipeError: The topic does not exist, or the brokers do not answer.
@@ -83,7 +83,7 @@ def group_lags(settings: ConnectionSettings, group: str, topic: str) -> dict[int
     try:
         ends = _ends(consumer, topic, settings.request_timeout_s)
         stored = consumer.committed([TopicPartition(topic, number) for number in ends], settings.request_timeout_s)
-        # A negative offset is the protocol's way to say that there is none.
+        # In the protocol, a negative offset means that there is none.
         return {tp.partition: ends[tp.partition][1] - max(tp.offset, ends[tp.partition][0]) for tp in stored}
     except KafkaException as error:
         raise translate(error, settings, f"read the offsets of group {group}", topic=topic) from error
@@ -96,13 +96,13 @@ def _ends_at(settings: ConnectionSettings, topic: str, isolation: str) -> dict[i
     try:
         return _ends(consumer, topic, settings.request_timeout_s)
     except KafkaException as error:
-        raise translate(error, settings, f"look for the end of topic {topic}", topic=topic) from error
+        raise translate(error, settings, f"read the log end of topic {topic}", topic=topic) from error
     finally:
         consumer.close()
 
 
 def _ends(consumer: Consumer, topic: str, timeout_s: float) -> dict[int, tuple[int, int]]:
-    """First offset and last stable offset of each partition, once every partition has a leader."""
+    """Return the log start and the last stable offset of each partition, once every partition has a leader."""
     retrying = Retrying(
         retry=retry_if_exception(_waits_for_a_leader),
         wait=wait_fixed(_SETTLE_POLL_S),
@@ -117,12 +117,12 @@ def _waits_for_a_leader(error: BaseException) -> bool:
 
 
 def _ends_now(consumer: Consumer, topic: str, timeout_s: float) -> dict[int, tuple[int, int]]:
-    found = consumer.list_topics(topic, timeout_s).topics[topic]
-    if found.error is not None:
-        raise KafkaException(found.error)
+    metadata = consumer.list_topics(topic, timeout_s).topics[topic]
+    if metadata.error is not None:
+        raise KafkaException(metadata.error)
     return {
         number: consumer.get_watermark_offsets(TopicPartition(topic, number), timeout_s)
-        for number in sorted(found.partitions)
+        for number in sorted(metadata.partitions)
     }
 
 
@@ -134,8 +134,8 @@ def _until(consumer: Consumer, topic: str, ends: dict[int, int]) -> Iterator[Mes
         silent_s = 0.0 if messages else silent_s + _POLL_S
         if silent_s >= _SILENCE_S:
             waiting = sorted(open_ends)
-            msg = f"topic {topic!r}: no record for {_SILENCE_S:.0f} s, and partitions {waiting} not at their end"
-            raise BrokerUnavailableError(msg, fix="see the broker's log, then run again", topic=topic)
+            msg = f"topic {topic!r}: no record for {_SILENCE_S:.0f} s, but partitions {waiting} are not at their end"
+            raise BrokerUnavailableError(msg, fix="check the broker's log, then run the command again", topic=topic)
         for message in messages:
             number, offset, error = message.partition(), message.offset(), message.error()
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
@@ -145,5 +145,5 @@ def _until(consumer: Consumer, topic: str, ends: dict[int, int]) -> Iterator[Mes
             if error is None and offset < ends[number]:
                 yield message
             else:
-                # What was written after the call does not count.
+                # Ignore records that were written after the call.
                 open_ends.pop(number, None)

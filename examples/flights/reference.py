@@ -1,4 +1,4 @@
-"""The reference tables in Dagster's own instance, so that the first click on a partition finds them."""
+"""Materialize the reference tables in the Dagster instance, so that any partition can be launched."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from kpipe_platform.demo.platform import SPARK_REMOTE, resources
 DAGSTER_HOME = "DAGSTER_HOME"
 
 
-def materialise_reference(steps: Steps, folder: Path, environment: Mapping[str, str] = os.environ) -> bool:
-    """Materialise planes and airlines where their tables are missing.
+def materialize_reference(steps: Steps, folder: Path, environment: Mapping[str, str] = os.environ) -> bool:
+    """Materialize planes and airlines if their tables are missing.
 
     Args:
-        steps: Shows what is happening.
-        folder: For Spark's files.
-        environment: Names Dagster's home, and the platform's settings.
+        steps: Shows the progress.
+        folder: Folder for Spark's files.
+        environment: Environment variables: DAGSTER_HOME and the platform's settings.
 
     Returns:
-        Whether there was something to do.
+        Whether a table was missing.
 
     Raises:
-        KpipeError: What went wrong.
+        KpipeError: A materialization failed.
     """
     remote = environment.get(SPARK_REMOTE)
     platform = resources(environment, spark_config=None if remote else spark_config(folder / "spark"))
@@ -36,7 +36,7 @@ def materialise_reference(steps: Steps, folder: Path, environment: Mapping[str, 
     with (
         dagster_instance(Path(environment[DAGSTER_HOME])) as instance,
         spark_running(steps, platform["spark"]),
-        steps.step("Materialising planes and airlines"),
+        steps.step("Materializing planes and airlines"),
     ):
-        Work(platform, instance).materialise(planes, airlines)
+        Work(platform, instance).materialize(planes, airlines)
     return True

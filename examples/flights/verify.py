@@ -1,4 +1,4 @@
-"""What became of every flight, counted by reading the topics."""
+"""Verify that every flight was processed exactly once, by reading the topics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from kpipe_platform.kafka.client.settings import ConnectionSettings
 SOURCE_HEADER = "kpipe.source"
 
 Progress = Callable[[int], None]
-_TELL_EVERY = 10_000
+_REPORT_EVERY = 10_000
 _EXPECTED_REASON = ("missing_field", "dep_time")
 
 Coordinates = tuple[int, int]
@@ -27,17 +27,17 @@ Coordinates = tuple[int, int]
 
 @dataclass(frozen=True)
 class Figures:
-    """The counted figures.
+    """Counts of records.
 
     Args:
         records: Records in the topic of flights.
         enriched: Records in the topic of enriched flights.
         dead_letters: Records in the dead-letter topic.
         lost: Flights that are neither enriched nor a dead letter.
-        duplicated: Flights that are there more than once, in either topic or in both.
-        strays: Outputs and dead letters of no flight.
+        duplicated: Flights that occur more than once, in one topic or in both.
+        strays: Outputs and dead letters that do not belong to a flight.
         reasons: Dead letters by kind of fault and field.
-        lag: Offsets that wait for either group.
+        lag: Total lag of the consumer groups.
         table_rows: Rows of the table of delays.
     """
 
@@ -52,50 +52,52 @@ class Figures:
     table_rows: int = 0
 
     def problems(self, *, records: int, dead_letters: int) -> list[str]:
-        """What is not as it must be; empty when all is well.
+        """Return the differences from the expected counts; empty if there are none.
 
         Args:
-            records: Flights that there are.
-            dead_letters: Flights that never departed.
+            records: Number of flights.
+            dead_letters: Number of flights that never departed.
         """
-        wanted = {
+        counts = {
             f"records in {FLIGHTS}": (self.records, records),
             f"records in {ENRICHED}": (self.enriched, records - dead_letters),
             f"records in {DEAD_LETTERS}": (self.dead_letters, dead_letters),
             "lost flights": (self.lost, 0),
             "duplicated flights": (self.duplicated, 0),
-            "records of no flight": (self.strays, 0),
-            "offsets that wait for a group": (self.lag, 0),
+            "records without a flight": (self.strays, 0),
+            "lag of the consumer groups": (self.lag, 0),
             "rows in the table of delays": (self.table_rows, records - dead_letters),
-            "dead letters for want of dep_time": (self.reasons.get(_EXPECTED_REASON, 0), dead_letters),
+            "dead letters for a missing dep_time": (self.reasons.get(_EXPECTED_REASON, 0), dead_letters),
         }
-        return [f"{what}: {found:,}, not {right:,}" for what, (found, right) in wanted.items() if found != right]
+        return [
+            f"{what}: {actual:,}, expected {right:,}" for what, (actual, right) in counts.items() if actual != right
+        ]
 
 
 def count(
     settings: ConnectionSettings, *, groups: dict[str, str], table: Path, progress: Progress = lambda _: None
 ) -> Figures:
-    """Read all topics, committed records only, and account for every flight.
+    """Read the committed records of all topics, and count what happened to every flight.
 
     Args:
-        settings: The connection.
-        groups: Consumer groups with the topic that each reads.
+        settings: Connection settings.
+        groups: Topic by consumer group that reads it.
         table: Folder of the table of delays.
-        progress: Told how many records are read.
+        progress: Called with the number of records read so far.
 
     Raises:
-        KpipeError: A topic is missing, or the brokers do not answer.
+        KpipeError: A topic is missing, or the brokers do not respond.
     """
-    told = _Told(progress)
-    flights = {(m.partition(), m.offset()) for m in told.each(committed_records(settings, FLIGHTS))}
+    counter = _Counter(progress)
+    flights = {(m.partition(), m.offset()) for m in counter.each(committed_records(settings, FLIGHTS))}
     ends: Counter[Coordinates | None] = Counter()
-    for message in told.each(committed_records(settings, ENRICHED)):
+    for message in counter.each(committed_records(settings, ENRICHED)):
         ends[_source(message.headers())] += 1
     enriched = ends.total()
     reasons: Counter[tuple[str, str | None]] = Counter()
-    for message in told.each(committed_records(settings, DEAD_LETTERS)):
-        letter = json.loads(message.value() or b"{}")
-        original, fault = letter["original"], letter["fault"]
+    for message in counter.each(committed_records(settings, DEAD_LETTERS)):
+        envelope = json.loads(message.value() or b"{}")
+        original, fault = envelope["original"], envelope["fault"]
         ends[(original["partition"], original["offset"]) if original["topic"] == FLIGHTS else None] += 1
         reasons[(fault["kind"], fault["field"])] += 1
     lags = [group_lags(settings, group, topic) for group, topic in groups.items()]
@@ -113,7 +115,7 @@ def count(
 
 
 def _source(headers: object) -> Coordinates | None:
-    """Coordinates in the last source header: ``topic/partition/offset``."""
+    """Return the coordinates in the last source header, ``topic/partition/offset``, if it names the flights."""
     for name, value in reversed(headers if isinstance(headers, list) else []):
         if name == SOURCE_HEADER:
             topic, partition, offset = value.decode().rsplit("/", 2)
@@ -121,8 +123,8 @@ def _source(headers: object) -> Coordinates | None:
     return None
 
 
-class _Told:
-    """Passes things on and tells how many."""
+class _Counter:
+    """Counts messages, and reports the count to the progress function."""
 
     def __init__(self, progress: Progress) -> None:
         self._progress = progress
@@ -131,7 +133,7 @@ class _Told:
     def each(self, messages: Iterator[Message]) -> Iterator[Message]:
         for message in messages:
             self._count += 1
-            if self._count % _TELL_EVERY == 0:
+            if self._count % _REPORT_EVERY == 0:
                 self._progress(self._count)
             yield message
         self._progress(self._count)

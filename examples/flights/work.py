@@ -1,4 +1,4 @@
-"""Materialising the platform's assets in this process, slice after slice."""
+"""Materialize the platform's assets in this process, one slice after another."""
 
 from __future__ import annotations
 
@@ -15,42 +15,42 @@ from kpipe_platform.demo.assets import ALL, carrier_delays, flights_enriched
 from kpipe_platform.demo.topics import FLIGHTS, PARTITIONS
 from kpipe_platform.resources._compat import InstanceRef
 
-# Dagster's own account of each event is for its UI; on a console it would bury ours.
+# Dagster's event log on the console would hide the progress of the job.
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
 
 
 def dagster_instance(home: Path) -> dg.DagsterInstance:
-    """The Dagster instance of a folder; made when it does not exist. It tells its makers nothing."""
+    """Return the Dagster instance of a folder, without telemetry. Create it if it does not exist."""
     home.mkdir(parents=True, exist_ok=True)
     ref = InstanceRef.from_dir(str(home), overrides={"telemetry": {"enabled": False}})
     return dg.DagsterInstance.from_ref(ref)
 
 
 class Work:
-    """Materialises assets.
+    """Materializes assets.
 
     Args:
         resources: The platform's resources.
-        instance: Where Dagster keeps its records.
+        instance: The Dagster instance.
 
     Attributes:
-        materialisations: How many there were.
+        materializations: Number of materializations so far.
     """
 
     def __init__(self, resources: Mapping[str, Any], instance: dg.DagsterInstance) -> None:
         self._resources = dict(resources)
         self._instance = instance
-        self.materialisations = 0
+        self.materializations = 0
 
-    def materialise(self, *assets: dg.AssetsDefinition, partition: str | None = None) -> dict[str, Any]:
-        """Materialise assets in one run.
+    def materialize(self, *assets: dg.AssetsDefinition, partition: str | None = None) -> dict[str, Any]:
+        """Materialize assets in one run.
 
         Returns:
-            The metadata of the last of them.
+            The metadata of the last one.
 
         Raises:
-            KpipeError: What went wrong; offsets are unmoved.
-            Interrupted: A signal came meanwhile.
+            KpipeError: The run failed; offsets did not move.
+            Interrupted: A stop signal was received.
         """
         try:
             result = dg.materialize(
@@ -70,31 +70,31 @@ class Work:
                 raise
             raise known from error
         events = result.get_asset_materialization_events()
-        self.materialisations += len(events)
+        self.materializations += len(events)
         return {name: value.value for name, value in events[-1].materialization.metadata.items()}
 
     def enrich(self, step: Step) -> None:
-        """Take slices of each partition of the flights in turn until all are caught up."""
+        """Materialize slices of each flights partition in turn until the lag is zero."""
         behind = list(kafka_partitions(FLIGHTS, PARTITIONS).get_partition_keys())
         while behind:
             for partition in list(behind):
                 step.say(f"partition {partition}")
-                metadata = self.materialise(flights_enriched, partition=partition)
-                step.add(metadata["records_read"])
-                if metadata["lag"] == 0:
+                metadata = self.materialize(flights_enriched, partition=partition)
+                step.add(metadata["kpipe/records_read"])
+                if metadata["kpipe/lag"] == 0:
                     behind.remove(partition)
 
-    def summarise_delays(self, step: Step) -> None:
-        """Take slices of the enriched flights until caught up; their topic must have settled before."""
+    def summarize_delays(self, step: Step) -> None:
+        """Materialize slices of the enriched flights until the lag is zero. Needs a topic without open transactions."""
         while True:
-            metadata = self.materialise(carrier_delays)
-            step.add(metadata["records_read"])
-            if metadata["lag"] == 0:
+            metadata = self.materialize(carrier_delays)
+            step.add(metadata["kpipe/records_read"])
+            if metadata["kpipe/lag"] == 0:
                 return
 
 
 def kpipe_error(error: BaseException | None) -> KpipeError | None:
-    """The error of ours inside an exception of Dagster's; None where there is none."""
+    """Return the kpipe error that an exception of Dagster wraps; None if there is none."""
     while error is not None:
         if isinstance(error, KpipeError):
             return error

@@ -1,4 +1,4 @@
-"""The folder of one run, and a console that stays readable."""
+"""The working folder of a run, and a console without the output of other programs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ _LOCK = ".lock"
 
 @contextmanager
 def working_folder(kept: Path | None) -> Iterator[Path]:
-    """A folder that nobody else uses, for everything that a run writes.
+    """Lock a folder for everything that a run writes.
 
     Args:
-        kept: A folder to keep; None: a temporary one, deleted at the end. What killed runs left is deleted first.
+        kept: A folder to keep; None for a temporary one, which is deleted at the end. First deletes the folders
+            of killed runs.
 
     Raises:
-        EnvironmentSetupError: The folder is in use, or cannot be made.
+        EnvironmentSetupError: The folder is in use, or cannot be created.
     """
     try:
         if kept is None:
@@ -39,10 +40,10 @@ def working_folder(kept: Path | None) -> Iterator[Path]:
         lock = FileLock(folder / _LOCK)
         lock.acquire(timeout=0)
     except Timeout as error:
-        msg = f"another run works in {kept}"
-        raise EnvironmentSetupError(msg, fix="wait for its end, or choose another folder: --data-dir") from error
+        msg = f"another run uses the folder {kept}"
+        raise EnvironmentSetupError(msg, fix="wait until it ends, or choose another folder: --data-dir") from error
     except OSError as error:
-        msg = f"the folder for the run cannot be made: {error}"
+        msg = f"the folder for the run cannot be created: {error}"
         raise EnvironmentSetupError(msg, fix="free some space, or set TMPDIR to a folder on another disk") from error
     try:
         yield folder
@@ -54,7 +55,7 @@ def working_folder(kept: Path | None) -> Iterator[Path]:
 
 def _sweep(parent: Path) -> None:
     for folder in parent.glob(f"{_PREFIX}*"):
-        # A lock that can be had belongs to nobody who lives; a folder without one is just being made.
+        # If the lock is free, its run has ended. A folder without a lock file is still being created.
         if not (folder / _LOCK).exists():
             continue
         with suppress(Timeout, OSError), FileLock(folder / _LOCK, timeout=0):
@@ -63,15 +64,15 @@ def _sweep(parent: Path) -> None:
 
 @contextmanager
 def quiet_stderr(log: Path) -> Iterator[Console]:
-    """Send what this process and its children write to stderr into a file.
+    """Redirect the standard error of this process and its children to a file.
 
-    Spark's JVM and its workers write their own lines there, and would tear the progress bar apart.
+    Otherwise the output of Spark's JVM and workers would break the progress bar.
 
     Args:
         log: The file.
 
     Yields:
-        A console on the real stderr.
+        A console on the original standard error.
     """
     sys.stderr.flush()
     real = os.dup(2)

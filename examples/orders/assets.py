@@ -1,4 +1,4 @@
-"""Orders from a Kafka topic: priced, the broken ones set aside, the large ones picked out."""
+"""Orders from a Kafka topic: add prices, dead-letter invalid orders, and select large ones."""
 
 import dagster as dg
 from pyspark.sql import DataFrame

@@ -1,4 +1,4 @@
-"""What Dagster loads: `dagster dev -m examples.orders.definitions`, with KAFKA_BOOTSTRAP_SERVERS set."""
+"""Definitions to load with `dagster dev -m examples.orders.definitions`; needs KAFKA_BOOTSTRAP_SERVERS."""
 
 import dagster as dg
 
@@ -24,6 +24,6 @@ defs = dg.Definitions(
             spark=SparkEngine(),
         ),
     },
-    # A step in a process of its own would start Spark anew.
+    # With another executor, each step would start its own Spark.
     executor=dg.in_process_executor,
 )

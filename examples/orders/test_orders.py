@@ -15,7 +15,7 @@ def topics(kafka_broker):
         delete_topic(kafka_broker.bootstrap_servers, name)
 
 
-def test_orders_are_priced_and_broken_ones_set_aside(produce, consume, kafka_io_manager):
+def test_orders_are_priced_and_invalid_ones_are_dead_letters(produce, consume, kafka_io_manager):
     good = {"order_id": "o-1", "customer": "ann", "quantity": 3, "unit_price": 9.5}
     produce("orders", [{"value": good, "partition": 0}, {"value": b"not JSON", "partition": 0}])
     dg.materialize([orders, orders_priced], partition_key="0", resources={"kafka_io_manager": kafka_io_manager})

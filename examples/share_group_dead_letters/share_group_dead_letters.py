@@ -1,7 +1,7 @@
-"""A header family that kpipe does not bring: the dead letters of Kafka's share groups (KIP-1191).
+"""A header family that kpipe does not include: dead letters of Kafka's share groups (KIP-1191).
 
-Brokers write them with ``__dlq.errors.*`` headers. They copy no headers of the record, and key and value only where the
-group is configured so: the rest has to be read from the source topic, as long as that retains it.
+Brokers write them with ``__dlq.errors.*`` headers. They do not copy the headers of the record, and copy key and value
+only if the group is configured to do so. The rest is read from the source topic, as long as it retains the record.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from kpipe_platform.dead_letters import FoundDeadLetter, HeaderFamily
 
 
 def refine(found: FoundDeadLetter) -> FoundDeadLetter:
-    """Say what only the source topic has."""
+    """Mark the parts of the record that must be read from the source topic."""
     original, message = found.original, found.letter
     if None in (original.topic, original.partition, original.offset):
         return found

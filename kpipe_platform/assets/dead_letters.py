@@ -6,7 +6,9 @@ from typing import Any
 
 import dagster as dg
 
+from kpipe_platform import metadata_keys as keys
 from kpipe_platform.assets.bars import bar_chart
+from kpipe_platform.assets.source import Source, declared_metadata, require_source
 from kpipe_platform.dead_letters.envelope.times import to_iso
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable, OpenTable, open_table
@@ -14,8 +16,6 @@ from kpipe_platform.io_managers.kafka import KafkaIOManager
 from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown, topic_of
 from kpipe_platform.spark.sink.output_schema import columns_of
 from kpipe_platform.spark.source.dead_letter_counts import DeadLetterCounts, ReasonCount
-
-Source = dg.SourceAsset | dg.AssetsDefinition
 
 # Maximum number of rows of a metadata table. Dagster stores the complete table with every event.
 _TABLE_ROWS = 100
@@ -44,7 +44,8 @@ def dead_letter_asset(
     Table. `kpipe_platform.spark.source.dead_letters.dead_letter_columns` lists the columns.
 
     Args:
-        source: The asset of the topic whose records failed, from ``kafka_topic_asset``; or a Kafka asset.
+        source: The asset of the topic whose records failed, from ``kafka_topic_asset``; its ``dagster.AssetSpec``; or
+            a Kafka asset.
         topic: The dead-letter topic, as in ``KafkaDeadLetterDestination``.
         name: Asset name; None: the source's name with the suffix ``_dead_letters``.
         key_prefix: Prefix of the asset key; None: the source's.
@@ -65,8 +66,9 @@ def dead_letter_asset(
     if max_records is not None and max_records < 1:
         msg = f"dead_letter_asset(max_records={max_records})"
         raise ConfigError(msg, fix="set it to 1 or more; None reads every dead letter")
+    require_source(source, "dead_letter_asset(source=...)")
     refuse_unknown(metadata, ASSET_METADATA, "dead_letter_asset(...)")
-    source_topic = topic_of(_metadata_of(source), source.key).name
+    source_topic = topic_of(declared_metadata(source), source.key).name
     declared = DeadLetterTable(source_topic, topic.replace("{source_topic}", source_topic), max_records)
     prefix, own = source.key.path[:-1], source.key.path[-1]
     if key_prefix is not None:
@@ -98,10 +100,6 @@ def dead_letter_asset(
     return made
 
 
-def _metadata_of(source: Source) -> Mapping[str, Any]:
-    return source.metadata if isinstance(source, dg.SourceAsset) else source.metadata_by_key.get(source.key, {})
-
-
 def _places(table: OpenTable) -> str:
     return ", ".join(map(str, table.ranges)) or "no partition, for it does not exist yet"
 
@@ -110,30 +108,29 @@ def metadata_of(table: OpenTable, counts: DeadLetterCounts) -> dict[str, Any]:
     """Return the metadata of one materialization.
 
     Returns:
-        By name: dead_letters and dagster/row_count; oldest, newest, reasons (a table), reasons_chart, by_partition,
-        by_asset and by_hour if there are dead letters; offsets (the ranges that were read of the dead-letter topic) if
-        the topic exists; dagster/column_schema.
+        By key: the number of dead letters; if there are any, their times, and tables by reason, source partition,
+        asset and hour; if the topic exists, the ranges that were read of it; row count and column schema.
     """
-    found: dict[str, Any] = {"dead_letters": dg.MetadataValue.int(counts.records)}
+    found: dict[str, Any] = {keys.DEAD_LETTERS: dg.MetadataValue.int(counts.records)}
     if counts.oldest_ms is not None and counts.newest_ms is not None:
         found |= {
-            "oldest": dg.MetadataValue.timestamp(counts.oldest_ms / 1000),
-            "newest": dg.MetadataValue.timestamp(counts.newest_ms / 1000),
-            "reasons": _table([{**reason._asdict(), "share": _share(reason, counts)} for reason in counts.reasons]),
-            "reasons_chart": dg.MetadataValue.md(
+            keys.OLDEST: dg.MetadataValue.timestamp(counts.oldest_ms / 1000),
+            keys.NEWEST: dg.MetadataValue.timestamp(counts.newest_ms / 1000),
+            keys.REASONS: _table([{**reason._asdict(), "share": _share(reason, counts)} for reason in counts.reasons]),
+            keys.REASONS_CHART: dg.MetadataValue.md(
                 bar_chart(
                     [(_title(reason), reason.records) for reason in counts.reasons],
                     title=f"Reasons of {counts.records:,} dead letters",
                 )
             ),
-            "by_partition": _table(
+            keys.BY_PARTITION: _table(
                 [{"topic": topic, "partition": number, "records": n} for topic, number, n in counts.partitions]
             ),
-            "by_asset": _table([{"asset": asset, "records": n} for asset, n in counts.assets]),
-            "by_hour": _table([{"hour": _hour(ms), "records": n} for ms, n in counts.hours[-_HOURS:]]),
+            keys.BY_ASSET: _table([{"asset": asset, "records": n} for asset, n in counts.assets]),
+            keys.BY_HOUR: _table([{"hour": _hour(ms), "records": n} for ms, n in counts.hours[-_HOURS:]]),
         }
     if table.ranges:
-        found["offsets"] = _table([{"partition": r.partition, "start": r.start, "end": r.end} for r in table.ranges])
+        found[keys.OFFSETS] = _table([{"partition": r.partition, "start": r.start, "end": r.end} for r in table.ranges])
     columns = [dg.TableColumn(column, kind) for column, kind in columns_of(table.frame)]
     return {
         **found,

@@ -11,23 +11,20 @@ from typing import Any
 
 import dagster as dg
 
+from kpipe_platform.assets.source import Source, declared_metadata, sources_of
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
 from kpipe_platform.io_managers.kafka import StoresOffsets
 from kpipe_platform.io_managers.step import (
     ASSET_METADATA,
-    FORM,
-    LIMIT,
-    ON_FAULT,
-    READ,
     READ_FEED,
-    SCALING,
     read_of,
     refuse_unknown,
     topic_of,
 )
 from kpipe_platform.kafka.admin.groups import group_name
 from kpipe_platform.kafka.admin.topics import unequal_partitions
+from kpipe_platform.metadata_keys import FORM, LIMIT, ON_FAULT, READ, SCALING, TOPIC
 from kpipe_platform.partitions import kafka_partitions
 from kpipe_platform.partitions.pools import kafka_pool
 from kpipe_platform.policies.bounds import is_count, is_positive
@@ -39,7 +36,6 @@ from kpipe_platform.slices.settings import RunLimits
 from kpipe_platform.slices.values import DeferredStage, TopicInput
 from kpipe_platform.spark.stage.convert import requested_form
 
-Source = dg.SourceAsset | dg.AssetsDefinition
 _CONTEXTS = ("context", "_context", "_", "__")
 
 
@@ -70,11 +66,12 @@ def kafka_asset(
     The stage is called once for each slice, so that each slice commits separately. The stage must be pure.
 
     Args:
-        source: The topic asset(s) to read: from ``kafka_topic_asset``, or Kafka assets. The function has one parameter
-            per source, named after the last part of the asset key, or after all parts joined by ``_`` if two keys end
-            with the same part. The annotation selects the input type (Spark, pandas, pyarrow, polars,
-            list[KafkaRecord]). The asset has the partitions of the first source's topic. Several sources must have the
-            same number of partitions; their offsets are committed together.
+        source: The topic asset(s) to read: from ``kafka_topic_asset``, a ``dagster.AssetSpec`` with the metadata of a
+            KafkaTopic, or Kafka assets. The function has one parameter per source, named after the last part of the
+            asset key, or after all parts joined by ``_`` if two keys end with the same part. The annotation selects
+            the input type (Spark, pandas, pyarrow, polars, list[KafkaRecord]). The asset has the partitions of the
+            first source's topic. Several sources must have the same number of partitions; their offsets are committed
+            together.
         topic: Destination topic. None: ``io_manager_key`` or ``io_manager_def`` stores the output.
         on_fault: Fault action for failed records, or ``FaultPolicies`` with an action and retries per component. None:
             the setting of the IO manager, STOP by default.
@@ -109,7 +106,7 @@ def kafka_asset(
         OffsetsNotStoredError: No IO manager would store the offsets.
         ConfigError: The function has no parameter for a source, or an argument is invalid.
     """
-    sources = [source] if isinstance(source, dg.SourceAsset | dg.AssetsDefinition) else list(source)
+    sources = sources_of(source, "@kafka_asset(source=...)")
     _check(sources, topic, io_manager_key, io_manager_def)
     feeds = _parameters(sources)
     _check_ins(ins or {}, feeds)
@@ -230,6 +227,12 @@ def _check(
     if not sources:
         msg = "@kafka_asset has no source"
         raise ConfigError(msg, fix="source=kafka_topic_asset(...)")
+    for source in sources:
+        metadata = declared_metadata(source)
+        if TOPIC not in metadata:
+            msg = f"@kafka_asset(source=...): asset {source.key.to_user_string()} declares no topic"
+            raise ConfigError(msg, fix="source=kafka_topic_asset(...), or metadata=KafkaTopic(...).as_metadata()")
+        topic_of(metadata, source.key).require_readable()
     if topic is None and io_manager_key is None and io_manager_def is None:
         msg = "@kafka_asset has neither a topic nor an IO manager: nothing would store its output and its offsets"
         raise OffsetsNotStoredError(
@@ -262,9 +265,7 @@ def _partitions(sources: Sequence[Source]) -> dg.PartitionsDefinition[str] | Non
 def _partitions_of(source: Source) -> dg.PartitionsDefinition[str] | None:
     """Return the partitions of a source's topic. A Kafka asset itself has the partitions of the topic that it reads."""
     own: dg.PartitionsDefinition[str] | None = source.partitions_def
-    if isinstance(source, dg.SourceAsset):
-        return own
-    topic = topic_of(source.metadata_by_key.get(source.key), source.key)
+    topic = topic_of(declared_metadata(source), source.key)
     if isinstance(own, dg.DynamicPartitionsDefinition):
         return kafka_partitions(topic.name)
     if isinstance(own, dg.StaticPartitionsDefinition) and topic.create is not None:
@@ -274,7 +275,8 @@ def _partitions_of(source: Source) -> dg.PartitionsDefinition[str] | None:
 
 def _mapping(source: Source, own: dg.PartitionsDefinition[str] | None) -> dg.PartitionMapping | None:
     """Return the partition mapping from a source to the asset; None: Dagster's default, one to one."""
-    if own is None or isinstance(source, dg.SourceAsset) or own == source.partitions_def:
+    is_topic = isinstance(source, dg.AssetSpec) or not source.is_materializable
+    if own is None or is_topic or own == source.partitions_def:
         return None
     # The outputs of one partition of a Kafka asset may be in any partition of its destination topic.
     return dg.AllPartitionMapping()

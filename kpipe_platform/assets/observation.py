@@ -9,11 +9,12 @@ from typing import Any
 
 import dagster as dg
 
+from kpipe_platform import metadata_keys as keys
 from kpipe_platform.kafka.admin.groups import CommittedOffset, committed_offsets
 from kpipe_platform.kafka.admin.retention import TimeToLoss, TopicRetention, time_to_loss, topic_retention
 from kpipe_platform.kafka.admin.topics import describe_topics
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, Watermarks, read_watermarks
 from kpipe_platform.kafka.read.samples import SAMPLE_RECORDS, OldestRecord, oldest_records
 from kpipe_platform.resources.source import KafkaSource
 
@@ -59,7 +60,7 @@ class PartitionObservation:
     """The observed state of one partition of a topic.
 
     Args:
-        marks: Log start and log end at the source's isolation.
+        watermarks: Log start and log end at the source's isolation.
         topic_id: Id of the topic.
         retention: The topic's retention settings.
         per_s: Offsets per second since the last observation; None if there is none, or if it is of a topic that was
@@ -68,7 +69,7 @@ class PartitionObservation:
         groups: The known groups that read the topic.
     """
 
-    marks: Watermarks
+    watermarks: Watermarks
     topic_id: str
     retention: TopicRetention
     per_s: float | None
@@ -77,30 +78,35 @@ class PartitionObservation:
 
     def tags(self) -> dict[str, str]:
         """Return the data version tag: the log end. Downstream assets of the partition become stale when it moves."""
-        return {DATA_VERSION: str(self.marks.end)}
+        return {DATA_VERSION: str(self.watermarks.end)}
 
     def metadata(self) -> dict[str, Any]:
         """Return the metadata of the observation.
 
         Returns:
-            By name: log_start, end, span; offsets_per_s and since_s (null in the first observation of a partition);
-            timestamp_type and retention from the topic's settings; if groups are known, groups (a table with committed
-            offset, lag and seconds to loss) and time_to_loss_s, the minimum over the groups: seconds, "never", or null
-            if it is not known; topic_id.
+            By key: the watermarks and the number of offsets between them; the growth since the partition's last
+            observation, null in the first one; if groups are known, a table with committed offset, lag and seconds to
+            loss of each, and the minimum of these over the groups: seconds, "never", or null if it is not known; the
+            topic's settings and id.
         """
         found: dict[str, Any] = {
-            "log_start": dg.MetadataValue.int(self.marks.log_start),
-            "end": dg.MetadataValue.int(self.marks.end),
-            "span": dg.MetadataValue.int(self.marks.end - self.marks.log_start),
-            "offsets_per_s": _number(self.per_s),
-            "since_s": _number(self.since_s),
-            "timestamp_type": self.retention.timestamp_type,
-            "retention": str(self.retention),
+            keys.LOG_START: dg.MetadataValue.int(self.watermarks.log_start),
+            keys.LOG_END: dg.MetadataValue.int(self.watermarks.end),
+            keys.OFFSET_COUNT: dg.MetadataValue.int(self.watermarks.end - self.watermarks.log_start),
+            keys.OFFSETS_PER_S: _number(self.per_s),
+            keys.SINCE_S: _number(self.since_s),
         }
         if self.groups:
-            found["time_to_loss_s"] = _value(soonest(self.groups))
-            found["groups"] = dg.MetadataValue.table([dg.TableRecord(_row(standing)) for standing in self.groups])
-        return {**found, "topic_id": self.topic_id}
+            found[keys.TIME_TO_LOSS_S] = _value(soonest(self.groups))
+            found[keys.CONSUMER_GROUPS] = dg.MetadataValue.table(
+                [dg.TableRecord(_row(standing)) for standing in self.groups]
+            )
+        return {
+            **found,
+            keys.TIMESTAMP_TYPE: self.retention.timestamp_type,
+            keys.RETENTION: str(self.retention),
+            keys.TOPIC_ID: self.topic_id,
+        }
 
 
 def _number(value: float | None) -> dg.MetadataValue[Any]:
@@ -172,16 +178,16 @@ def observe_topic(
         retention = topic_retention(clients, topic)
         # Offsets are read before the log ends, so that a lag is never negative.
         committed = {group: committed_offsets(clients, group, wanted) for group in groups}
-        marks = watermarks(clients, wanted, source.isolation)
+        watermarks = read_watermarks(clients, wanted, source.isolation)
         now_s = clock()
         oldest = {
-            group: _oldest(clients, source.isolation, group, retention, marks, offsets)
+            group: _oldest(clients, source.isolation, group, retention, watermarks, offsets)
             for group, offsets in committed.items()
         }
     before = earlier()
     found = {}
     for partition in wanted:
-        mark = marks[partition]
+        mark = watermarks[partition]
         last = before.get(partition[1])
         since_s, per_s = _growth(last, mark.end, described.topic_id, now_s)
         standings = tuple(
@@ -205,15 +211,15 @@ def _oldest(
     isolation: str,
     group: str,
     retention: TopicRetention,
-    marks: Mapping[Partition, Watermarks],
+    watermarks: Mapping[Partition, Watermarks],
     offsets: Mapping[Partition, CommittedOffset | None],
 ) -> dict[Partition, OldestRecord | None]:
     if retention.is_off:
         return {}
     ranges = [
-        OffsetRange(topic, number, stored.offset, marks[topic, number].end)
+        OffsetRange(topic, number, stored.offset, watermarks[topic, number].end)
         for (topic, number), stored in offsets.items()
-        if stored is not None and marks[topic, number].log_start <= stored.offset < marks[topic, number].end
+        if stored is not None and watermarks[topic, number].log_start <= stored.offset < watermarks[topic, number].end
     ]
     sample = 1 if retention.retention_bytes is None else SAMPLE_RECORDS
     return oldest_records(clients, group, ranges, isolation, sample=sample)
@@ -231,7 +237,7 @@ def _standing(
     if stored is None:
         return GroupStanding(group, None, None, None)
     loss = time_to_loss(
-        retention, offset=stored.offset, marks=mark, oldest=oldest, now_ms=int(now_s * 1000), recent_per_s=per_s
+        retention, offset=stored.offset, watermarks=mark, oldest=oldest, now_ms=int(now_s * 1000), recent_per_s=per_s
     )
     return GroupStanding(group, stored.offset, max(mark.end - stored.offset, 0), loss)
 
@@ -251,10 +257,11 @@ def _observed(
             dg.AssetRecordsFilter(asset_key, storage_ids=part), limit=len(part)
         ).records:
             event = record.asset_observation
-            end = event.metadata.get("end") if event is not None else None
+            metadata = keys.stored_metadata(event.metadata) if event is not None else {}
+            end = metadata.get(keys.LOG_END)
             if event is None or event.partition is None or end is None or not event.partition.isdecimal():
                 continue
-            topic_id = event.metadata.get("topic_id")
+            topic_id = metadata.get(keys.TOPIC_ID)
             yield (
                 int(event.partition),
                 Observed(int(str(end.value)), None if topic_id is None else str(topic_id.value), record.timestamp),

@@ -6,7 +6,8 @@ from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.io_managers.step import READ, READ_TABLE
+from kpipe_platform.io_managers.step import READ_TABLE
+from kpipe_platform.metadata_keys import READ
 
 
 def table_input(key: dg.AssetKey | str | None = None, **kwargs: Any) -> dg.AssetIn:

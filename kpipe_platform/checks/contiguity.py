@@ -8,7 +8,8 @@ from itertools import pairwise
 
 import dagster as dg
 
-from kpipe_platform.assets.kafka_asset import Source
+from kpipe_platform import metadata_keys as keys
+from kpipe_platform.assets.source import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
@@ -41,7 +42,7 @@ def offset_contiguity_check(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     blocking: bool = False,
     partitioned: bool = True,
-    io_manager_key: str = "kafka_io_manager",
+    resource_key: str = "kafka_io_manager",
 ) -> dg.AssetChecksDefinition:
     """Create a check that fails if offsets were skipped or processed twice, or if the group and Dagster disagree.
 
@@ -57,10 +58,10 @@ def offset_contiguity_check(
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose brokers are queried.
+        resource_key: Resource key of the KafkaSource that the asset is read with, or of the KafkaIOManager that has it.
 
     Returns:
-        The check ``offset_contiguity``. Its numbers for each partition: materialisations, breaks, last_end (Dagster's
+        The check ``offset_contiguity``. Its numbers for each partition: materializations, breaks, last_end (Dagster's
         offset), committed (the group's offset), drift (the group's offset minus Dagster's).
 
     Raises:
@@ -68,10 +69,10 @@ def offset_contiguity_check(
     """
     if last < 2:
         msg = f"offset_contiguity_check(last={last})"
-        raise ConfigError(msg, fix="set it to 2 or more: one materialisation has no neighbour")
+        raise ConfigError(msg, fix="set it to 2 or more: one materialization has no neighbor")
 
     def look(scope: Scope) -> list[Finding]:
-        with scope.find_manager().source.clients() as clients:
+        with scope.find_source().clients() as clients:
             standings = scope.waiting(clients)
         # Dagster is read after the group, so that its offset is not older than the group's.
         taken = _taken(scope, last)
@@ -80,7 +81,7 @@ def offset_contiguity_check(
         ]
 
     description = (
-        f"Each of the last {last} materialisations begins where the one before ended, and the consumer group's offset "
+        f"Each of the last {last} materializations begins where the one before ended, and the consumer group's offset "
         "is the end of the last."
     )
     return make_check(
@@ -88,15 +89,15 @@ def offset_contiguity_check(
         "offset_contiguity",
         description,
         look,
-        CheckOptions(name, source, severity, blocking, partitioned, io_manager_key),
+        CheckOptions(name, source, severity, blocking, partitioned, resource_key),
     )
 
 
 def _taken(scope: Scope, last: int) -> dict[tuple[str, int], list[Taken]]:
     """Return the ranges that the last materializations processed, by Kafka partition, the newest first."""
     found: dict[tuple[str, int], list[Taken]] = {}
-    for _, materialisations in scope.materialised(last):
-        for one in materialisations:
+    for _, materializations in scope.materialized(last):
+        for one in materializations:
             for item in ranges_of(one):
                 where = (item["topic"], int(item["partition"]))
                 found.setdefault(where, []).append(Taken(int(item["start"]), int(item["end"]), item["topic_id"]))
@@ -109,17 +110,17 @@ def breaks(taken: Sequence[Taken]) -> list[str]:
     for after, before in pairwise(taken):
         if after.topic_id != before.topic_id:
             found.append(
-                f"the topic was recreated between the materialisations that end at {before.end} and {after.end}"
+                f"the topic was recreated between the materializations that end at {before.end} and {after.end}"
             )
         elif after.start > before.end:
             found.append(
-                f"no materialisation has offsets [{before.end}, {after.start}): one ended at {before.end}, the next "
+                f"no materialization has offsets [{before.end}, {after.start}): one ended at {before.end}, the next "
                 f"began at {after.start}"
             )
         elif after.start < before.end:
             found.append(
                 f"offsets [{after.start}, {min(before.end, after.end)}) were taken again: one "
-                f"materialisation ended at {before.end}, the next began at {after.start}"
+                f"materialization ended at {before.end}, the next began at {after.start}"
             )
     return found
 
@@ -130,10 +131,10 @@ def _finding(scope: Scope, standing: Waiting, taken: list[Taken]) -> Finding:
     problems = breaks(taken)
     found = len(problems)
     newest = taken[0] if taken else None
-    text = "there is no materialisation yet" if newest is None else f"contiguous up to offset {newest.end}"
+    text = "there is no materialization yet" if newest is None else f"contiguous up to offset {newest.end}"
     drift = None if newest is None or committed is None else committed - newest.end
     if newest is None and committed is not None:
-        problems.append(f"group {scope.group} is at offset {committed}, and Dagster holds no materialisation")
+        problems.append(f"group {scope.group} is at offset {committed}, and Dagster holds no materialization")
     elif newest is not None and (drift != 0 or newest.topic_id != standing.topic_id):
         told = _running(scope, standing)
         if told is None:
@@ -144,11 +145,11 @@ def _finding(scope: Scope, standing: Waiting, taken: list[Taken]) -> Finding:
         where=where,
         text="; ".join(problems) or text,
         numbers={
-            "materialisations": len(taken),
-            "breaks": found,
-            "last_end": None if newest is None else newest.end,
-            "committed": committed,
-            "drift": drift,
+            keys.MATERIALIZATIONS: len(taken),
+            keys.BREAKS: found,
+            keys.LAST_END: None if newest is None else newest.end,
+            keys.COMMITTED: committed,
+            keys.DRIFT: drift,
         },
         passed=not problems,
     )
@@ -170,15 +171,15 @@ def _drift(scope: Scope, standing: Waiting, newest: Taken) -> str:
     new = " --new-group" if standing.committed is None else ""
     if newest.topic_id != standing.topic_id:
         return (
-            f"topic {standing.topic} was recreated since Dagster's last materialisation ended at {newest.end}: its id "
+            f"topic {standing.topic} was recreated since Dagster's last materialization ended at {newest.end}: its id "
             f"is {standing.topic_id}, and was {newest.topic_id}. Say where to begin in the new topic: "
-            f"{cli} earliest{new}; then materialise the partition"
+            f"{cli} earliest{new}; then materialize the partition"
         )
-    back = f"go back to Dagster's: {cli} {max(newest.end, standing.marks.log_start)}{new}"
+    back = f"go back to Dagster's: {cli} {max(newest.end, standing.watermarks.log_start)}{new}"
     if standing.committed is None:
         return (
-            f"group {group} has no offset for {where}, and Dagster's last materialisation ended at {newest.end}: the "
-            f"offset expired or was deleted. To make them agree, materialise the partition; or {back}"
+            f"group {group} has no offset for {where}, and Dagster's last materialization ended at {newest.end}: the "
+            f"offset expired or was deleted. To make them agree, materialize the partition; or {back}"
         )
     committed = standing.committed.offset
     stored = _metadata(standing)
@@ -189,8 +190,8 @@ def _drift(scope: Scope, standing: Waiting, newest: Taken) -> str:
     else:
         why = f"run {stored.run_id} committed offsets [{stored.start}, {committed}) and ended without reporting them"
     return (
-        f"group {group} is at offset {committed} of {where}, and Dagster's last materialisation ended at {newest.end} "
-        f"({committed - newest.end:+,}): {why}. To make them agree, {back}; or keep the group's and materialise the "
+        f"group {group} is at offset {committed} of {where}, and Dagster's last materialization ended at {newest.end} "
+        f"({committed - newest.end:+,}): {why}. To make them agree, {back}; or keep the group's and materialize the "
         f"partition, which then begins at {committed}"
     )
 

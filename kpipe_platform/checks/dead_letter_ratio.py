@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dagster as dg
 
+from kpipe_platform import metadata_keys as keys
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
@@ -33,8 +34,8 @@ def dead_letter_ratio_check(
             schedule can run without a partition.
 
     Returns:
-        The check ``dead_letter_ratio``. Numbers per partition: records_read, dead_letters, skipped, ratio (null if no
-        record was read).
+        The check ``dead_letter_ratio``. Numbers per partition: records_read, dead_letters, records_skipped,
+        dead_letter_ratio (null if no record was read).
 
     Raises:
         ConfigError: The share is out of range.
@@ -46,7 +47,7 @@ def dead_letter_ratio_check(
     def look(scope: Scope) -> list[Finding]:
         return [
             _finding(asset.key.to_user_string() if key is None else f"partition {key}", found, max_dead_letter_ratio)
-            for key, found in scope.materialised()
+            for key, found in scope.materialized()
         ]
 
     description = (
@@ -65,8 +66,9 @@ def dead_letter_ratio_check(
 def _finding(where: str, found: list[dg.AssetMaterialization], max_dead_letter_ratio: float) -> Finding:
     if not found:
         return Finding(where, "there is no materialization yet")
-    counts = [found[0].metadata[name] for name in ("records_read", "dead_letters", "skipped")]
-    read, dead, skipped = (int(str(count.value)) for count in counts)
+    stored = keys.stored_metadata(found[0].metadata)
+    counts = (keys.RECORDS_READ, keys.DEAD_LETTERS, keys.RECORDS_SKIPPED)
+    read, dead, skipped = (int(str(stored[key].value)) for key in counts)
     failed = dead + skipped
     ratio = failed / read if read else None
     text = "the last materialization read no record"
@@ -77,10 +79,10 @@ def _finding(where: str, found: list[dg.AssetMaterialization], max_dead_letter_r
         where=where,
         text=text if passed else f"{text}; limit {max_dead_letter_ratio:.2%}",
         numbers={
-            "records_read": read,
-            "dead_letters": dead,
-            "skipped": skipped,
-            "ratio": None if ratio is None else round(ratio, 6),
+            keys.RECORDS_READ: read,
+            keys.DEAD_LETTERS: dead,
+            keys.RECORDS_SKIPPED: skipped,
+            keys.DEAD_LETTER_RATIO: None if ratio is None else round(ratio, 6),
         },
         passed=passed,
     )

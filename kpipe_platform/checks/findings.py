@@ -8,6 +8,8 @@ from typing import Any
 
 import dagster as dg
 
+from kpipe_platform.metadata_keys import BY_PARTITION, PARTITION_COUNT, PARTITIONS_FAILED, PARTITIONS_NOT_KNOWN, PREFIX
+
 Number = str | int | float | bool | None
 # Maximum numbers of rows of a metadata table and of lines of a description. Dagster stores both with every event.
 _ROWS = 100
@@ -21,7 +23,7 @@ class Finding:
     Args:
         where: Topic and partition, for example ``orders/3``.
         text: Description of the finding, with numbers.
-        numbers: The numbers by name.
+        numbers: The numbers by metadata key.
         passed: False if the partition fails the check.
         known: False if a number that the check needs is not known; the partition then does not pass.
     """
@@ -46,8 +48,8 @@ def result_of(findings: Sequence[Finding], severity: dg.AssetCheckSeverity) -> d
         severity: Severity of a failure. If no partition fails but some are not known, the severity is WARN.
 
     Returns:
-        A result whose description lists the problem of each partition. Metadata: partitions, failed, not_known; and the
-        numbers by name for a single partition, or as a table for several.
+        A result whose description lists the problem of each partition. Metadata: the numbers of partitions
+        that were checked, failed, and are not known; and the numbers of a single partition, or a table of several.
     """
     failed = [f for f in findings if not f.passed]
     unknown = [f for f in findings if f.passed and not f.known]
@@ -55,13 +57,14 @@ def result_of(findings: Sequence[Finding], severity: dg.AssetCheckSeverity) -> d
     lines = [f"{f.where}: {f.text}" for f in told[:_LINES]]
     if len(told) > _LINES:
         lines.append(f"and {len(told) - _LINES} more partitions")
-    metadata: dict[str, Any] = {"partitions": len(findings), "failed": len(failed), "not_known": len(unknown)}
+    counts = {PARTITION_COUNT: findings, PARTITIONS_FAILED: failed, PARTITIONS_NOT_KNOWN: unknown}
+    metadata: dict[str, Any] = {key: len(counted) for key, counted in counts.items()}
     if len(findings) == 1:
         metadata |= {name: _metadata(value) for name, value in findings[0].numbers.items()}
     elif findings:
         # Failures come first, so that truncation does not remove them.
         ordered = [*failed, *unknown, *(f for f in findings if f.is_good)]
-        metadata["by_partition"] = dg.MetadataValue.table(_rows(ordered[:_ROWS]))
+        metadata[BY_PARTITION] = dg.MetadataValue.table(_rows(ordered[:_ROWS]))
     return dg.AssetCheckResult(
         passed=not failed and not unknown,
         severity=severity if failed else dg.AssetCheckSeverity.WARN,
@@ -72,9 +75,15 @@ def result_of(findings: Sequence[Finding], severity: dg.AssetCheckSeverity) -> d
 
 def _rows(findings: Sequence[Finding]) -> list[dg.TableRecord]:
     # Dagster reads a table's columns from its first row.
-    names = list(dict.fromkeys(name for f in findings for name in f.numbers))
+    keys = list(dict.fromkeys(key for f in findings for key in f.numbers))
     return [
-        dg.TableRecord({"partition": f.where, "passed": f.is_good, **{name: f.numbers.get(name) for name in names}})
+        dg.TableRecord(
+            {
+                "partition": f.where,
+                "passed": f.is_good,
+                **{key.removeprefix(PREFIX): f.numbers.get(key) for key in keys},
+            }
+        )
         for f in findings
     ]
 

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
-from kpipe_platform.assets.kafka_asset import Source
+from kpipe_platform import metadata_keys as keys
+from kpipe_platform.assets.source import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
@@ -26,7 +27,7 @@ def lag_check(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     blocking: bool = False,
     partitioned: bool = True,
-    io_manager_key: str = "kafka_io_manager",
+    resource_key: str = "kafka_io_manager",
     clock: Callable[[], float] = time.time,
 ) -> dg.AssetChecksDefinition:
     """Create a check that fails if a partition's lag is too large or its oldest unread record is too old.
@@ -44,11 +45,11 @@ def lag_check(
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose source cluster the check uses.
+        resource_key: Resource key of the KafkaSource that the asset is read with, or of the KafkaIOManager that has it.
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
-        The check ``lag``. Numbers per partition: committed (null for a group without an offset), end, lag,
+        The check ``lag``. Numbers per partition: committed (null for a group without an offset), log_end, lag,
         oldest_offset, oldest_age_s.
 
     Raises:
@@ -62,7 +63,7 @@ def lag_check(
         raise ConfigError(msg, fix="set max_lag to 0 or more, max_age_s to more than 0 seconds")
 
     def look(scope: Scope) -> list[Finding]:
-        source = scope.find_manager().source
+        source = scope.find_source()
         with source.clients() as clients:
             standings = scope.waiting(clients)
             oldest: dict[tuple[str, int], OldestRecord | None] = {}
@@ -80,7 +81,7 @@ def lag_check(
         "lag",
         f"In each partition {' and '.join(bounds)}.",
         look,
-        CheckOptions(name, source, severity, blocking, partitioned, io_manager_key),
+        CheckOptions(name, source, severity, blocking, partitioned, resource_key),
     )
 
 
@@ -107,11 +108,11 @@ def _finding(
         where=f"{standing.topic}/{standing.partition}",
         text=text,
         numbers={
-            "committed": None if standing.committed is None else standing.committed.offset,
-            "end": standing.marks.end,
-            "lag": lag,
-            "oldest_offset": None if oldest is None else oldest.offset,
-            "oldest_age_s": None if age_s is None else round(age_s, 3),
+            keys.COMMITTED: None if standing.committed is None else standing.committed.offset,
+            keys.LOG_END: standing.watermarks.end,
+            keys.LAG: lag,
+            keys.OLDEST_OFFSET: None if oldest is None else oldest.offset,
+            keys.OLDEST_AGE_S: None if age_s is None else round(age_s, 3),
         },
         passed=not problems,
         known=known,

@@ -5,20 +5,20 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.assets.kafka_asset import Source
+from kpipe_platform.assets.source import Source, declared_metadata, sources_of
 from kpipe_platform.checks.findings import Finding, result_of
-from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable
-from kpipe_platform.io_managers.kafka import KafkaIOManager
-from kpipe_platform.io_managers.step import READ, READ_FEED, READ_TABLE, topic_of
+from kpipe_platform.io_managers.step import READ_FEED, READ_TABLE, topic_of
 from kpipe_platform.kafka.client.clients import Clients
+from kpipe_platform.metadata_keys import READ, TOPIC
 from kpipe_platform.partitions import partition_number
-from kpipe_platform.partitions.materializations import last_materialization, own_materializations, ranges_of
+from kpipe_platform.partitions.materializations import last_materialization, own_materializations, topics_of
+from kpipe_platform.resources.lookup import source_of
+from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.slices.plan.lag import Waiting, gather_waiting
 
 # Metadata by which Dagster marks an asset of which a job has only the key.
@@ -34,7 +34,7 @@ class Scope:
         keys: Dagster partitions that the run names; None: all partitions, or the asset has none.
         partitioned: Whether the asset has Dagster partitions.
         instance: Dagster instance.
-        find_manager: Returns the KafkaIOManager.
+        find_source: Returns the KafkaSource that the asset is read with.
         find_topics: Returns the topics that the asset reads.
     """
 
@@ -42,13 +42,13 @@ class Scope:
     keys: tuple[str, ...] | None
     partitioned: bool
     instance: dg.DagsterInstance
-    find_manager: Callable[[], KafkaIOManager]
+    find_source: Callable[[], KafkaSource]
     find_topics: Callable[[], tuple[str, ...]]
 
     @property
     def group(self) -> str:
         """The asset's consumer group."""
-        return self.find_manager().source.group(self.asset_key)
+        return self.find_source().group(self.asset_key)
 
     @property
     def numbers(self) -> list[int] | None:
@@ -66,10 +66,10 @@ class Scope:
             BrokerUnavailableError: No response within the deadline.
             TopicNotFoundError: A topic or a partition does not exist.
         """
-        policy = self.find_manager().source.policy(self.group)
+        policy = self.find_source().policy(self.group)
         return gather_waiting(clients, policy, self.find_topics() if topics is None else topics, self.numbers)
 
-    def materialised(self, limit: int = 1) -> Iterator[tuple[str | None, list[dg.AssetMaterialization]]]:
+    def materialized(self, limit: int = 1) -> Iterator[tuple[str | None, list[dg.AssetMaterialization]]]:
         """Yield kpipe's last materializations of each Dagster partition of this scope, the newest first."""
         keys: Iterable[str | None] = [None]
         if self.partitioned:
@@ -92,7 +92,7 @@ class CheckOptions:
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose source and brokers are queried.
+        resource_key: Resource key of the KafkaSource that the asset is read with, or of the KafkaIOManager that has it.
     """
 
     name: str | None = None
@@ -100,7 +100,7 @@ class CheckOptions:
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR
     blocking: bool = False
     partitioned: bool = True
-    io_manager_key: str = "kafka_io_manager"
+    resource_key: str = "kafka_io_manager"
 
 
 def make_check(
@@ -120,9 +120,13 @@ def make_check(
         description: Text for the UI.
         look: Returns the finding of each partition.
         options: The options that all checks have.
-        asks_brokers: Whether the check needs the KafkaIOManager.
+        asks_brokers: Whether the check needs the KafkaSource.
+
+    Raises:
+        ConfigError: The source of the options is not the definition of an asset.
     """
     inputs = _inputs(asset)
+    given = _given_topics(options.source, f"{name} check of {asset.key.to_user_string()}: source")
 
     @dg.asset_check(
         asset=asset.key,
@@ -130,18 +134,20 @@ def make_check(
         description=description,
         blocking=options.blocking,
         partitions_def=asset.partitions_def if options.partitioned else None,
-        required_resource_keys={options.io_manager_key} if asks_brokers else None,
+        required_resource_keys={options.resource_key} if asks_brokers else None,
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         def topics() -> tuple[str, ...]:
-            return _topics(context, asset.key, inputs, options.source)
+            return given or _topics(context, asset.key, inputs)
 
         scope = Scope(
             asset_key=asset.key,
             keys=_keys(context.op_execution_context, asset.partitions_def),
             partitioned=asset.partitions_def is not None,
             instance=context.instance,
-            find_manager=lambda: _manager(context, options.io_manager_key),
+            find_source=lambda: source_of(
+                context.op_execution_context.resources, options.resource_key, "a check of a Kafka asset"
+            ),
             find_topics=topics,
         )
         return result_of(look(scope), options.severity)
@@ -160,14 +166,6 @@ def _keys(context: dg.OpExecutionContext, definition: dg.PartitionsDefinition[st
     return None
 
 
-def _manager(context: dg.AssetCheckExecutionContext, key: str) -> KafkaIOManager:
-    manager = getattr(context.op_execution_context.resources, key)
-    if not isinstance(manager, KafkaIOManager):
-        msg = f"resource {key!r} is {type(manager).__name__}, and a check of a Kafka asset needs a KafkaIOManager"
-        raise ConfigError(msg, fix=f'Definitions(resources={{"{key}": KafkaIOManager(...)}})')
-    return manager
-
-
 def _inputs(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, bool]:
     """Return the upstream keys that may be topics read by slices; True for an input that is declared as such."""
     found = {}
@@ -179,15 +177,14 @@ def _inputs(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, bool]:
     return found
 
 
+def _given_topics(source: Source | Sequence[Source] | None, where: str) -> tuple[str, ...]:
+    several = [] if source is None else sources_of(source, where)
+    return tuple(topic_of(declared_metadata(one), one.key).name for one in several)
+
+
 def _topics(
-    context: dg.AssetCheckExecutionContext,
-    asset_key: dg.AssetKey,
-    inputs: Mapping[dg.AssetKey, bool],
-    source: Source | Sequence[Source] | None,
+    context: dg.AssetCheckExecutionContext, asset_key: dg.AssetKey, inputs: Mapping[dg.AssetKey, bool]
 ) -> tuple[str, ...]:
-    if source is not None:
-        several = [source] if isinstance(source, dg.SourceAsset | dg.AssetsDefinition) else list(source)
-        return tuple(topic_of(_declared(one), one.key).name for one in several)
     graph = context.job_def.asset_layer.asset_graph
     known = {key: dict(graph.get(key).metadata) for key in inputs if graph.has(key)}
     topics = []
@@ -195,19 +192,15 @@ def _topics(
         metadata = known.get(key)
         if metadata is None or _STUB in metadata:
             # A job with only checks has no definitions of upstream assets.
-            return _materialised_topics(context.instance, asset_key)
+            return _materialized_topics(context.instance, asset_key)
         if is_feed or (TOPIC in metadata and DeadLetterTable.of(metadata) is None):
             topics.append(topic_of(metadata, key).name)
-    return tuple(topics) or _materialised_topics(context.instance, asset_key)
+    return tuple(topics) or _materialized_topics(context.instance, asset_key)
 
 
-def _declared(source: Source) -> Mapping[str, Any]:
-    return source.metadata if isinstance(source, dg.SourceAsset) else source.metadata_by_key.get(source.key, {})
-
-
-def _materialised_topics(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> tuple[str, ...]:
+def _materialized_topics(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> tuple[str, ...]:
     found = last_materialization(instance, asset_key)
-    topics = tuple(dict.fromkeys(item["topic"] for item in ranges_of(found))) if found is not None else ()
+    topics = () if found is None else topics_of(found)
     if not topics:
         msg = f"nothing says which topic asset {asset_key.to_user_string()} reads: it was never materialized"
         raise ConfigError(msg, fix="give the check source=..., or materialize the asset first")

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 
 import dagster as dg
 
-from kpipe_platform.assets.kafka_asset import Source
+from kpipe_platform import metadata_keys as keys
+from kpipe_platform.assets.source import Source
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
@@ -26,7 +27,7 @@ def retention_check(
     severity: dg.AssetCheckSeverity = dg.AssetCheckSeverity.ERROR,
     blocking: bool = False,
     partitioned: bool = True,
-    io_manager_key: str = "kafka_io_manager",
+    resource_key: str = "kafka_io_manager",
     clock: Callable[[], float] = time.time,
 ) -> dg.AssetChecksDefinition:
     """Create a check that fails if retention will soon delete unread records, or has already deleted some.
@@ -46,12 +47,12 @@ def retention_check(
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
-        io_manager_key: Resource key of the KafkaIOManager whose source cluster the check uses.
+        resource_key: Resource key of the KafkaSource that the asset is read with, or of the KafkaIOManager that has it.
         clock: Seconds since the epoch; injected for tests.
 
     Returns:
-        The check ``retention``. Numbers per partition: committed, log_start, lag, lost (offsets that were deleted
-        unread), time_to_loss_s (seconds, "never", or null if unknown), retention.
+        The check ``retention``. Numbers per partition: committed, log_start, lag, offsets_lost (deleted unread),
+        time_to_loss_s (seconds, "never", or null if unknown), retention.
 
     Raises:
         ConfigError: The time is not above 0.
@@ -61,7 +62,7 @@ def retention_check(
         raise ConfigError(msg, fix="set it to more than 0 seconds, for example 86400 for a day")
 
     def look(scope: Scope) -> list[Finding]:
-        source = scope.find_manager().source
+        source = scope.find_source()
         findings = []
         with source.clients() as clients:
             for topic in scope.find_topics():
@@ -75,7 +76,7 @@ def retention_check(
                     loss = time_to_loss(
                         retention,
                         offset=standing.offset,
-                        marks=standing.marks,
+                        watermarks=standing.watermarks,
                         oldest=oldest.get((topic, standing.partition)),
                         now_ms=now_ms,
                     )
@@ -88,7 +89,7 @@ def retention_check(
         "retention",
         description,
         look,
-        CheckOptions(name, source, severity, blocking, partitioned, io_manager_key),
+        CheckOptions(name, source, severity, blocking, partitioned, resource_key),
     )
 
 
@@ -109,12 +110,12 @@ def _finding(standing: Waiting, loss: TimeToLoss, retention: str, least_s: float
         where=f"{standing.topic}/{standing.partition}",
         text=text,
         numbers={
-            "committed": None if standing.committed is None else standing.committed.offset,
-            "log_start": standing.marks.log_start,
-            "lag": standing.lag,
-            "lost": loss.lost,
-            "time_to_loss_s": loss.shown(),
-            "retention": retention,
+            keys.COMMITTED: None if standing.committed is None else standing.committed.offset,
+            keys.LOG_START: standing.watermarks.log_start,
+            keys.LAG: standing.lag,
+            keys.OFFSETS_LOST: loss.lost,
+            keys.TIME_TO_LOSS_S: loss.shown(),
+            keys.RETENTION: retention,
         },
         passed=loss.seconds is None or loss.seconds >= least_s,
         known=loss.seconds is not None,

@@ -9,7 +9,14 @@ from typing import Any
 import dagster as dg
 
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.io_managers.step import RULES
+from kpipe_platform.metadata_keys import (
+    BY_PARTITION,
+    RECORDS_CHECKED,
+    RECORDS_FAILED,
+    RECORDS_READ,
+    RULES,
+    stored_metadata,
+)
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations
 
 # How many of the latest materializations, over all partitions, are searched for the names of a stage's rules.
@@ -81,7 +88,7 @@ def _counts(
 
 
 def _rows(event: dg.AssetMaterialization | None) -> list[Mapping[str, Any]]:
-    table = event.metadata.get(RULES) if event is not None else None
+    table = stored_metadata(event.metadata).get(RULES) if event is not None else None
     return [row.data for row in table.records] if isinstance(table, dg.TableMetadataValue) else []
 
 
@@ -95,14 +102,14 @@ def _names_of_rules(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str] 
 
 def _read(event: dg.AssetMaterialization) -> int:
     """Return the number of records that a materialization read."""
-    count = event.metadata.get("records_read")
+    count = stored_metadata(event.metadata).get(RECORDS_READ)
     return int(count.value or 0) if isinstance(count, dg.IntMetadataValue) else 0
 
 
 def _unknown(rule: str, names: Iterable[str]) -> dg.AssetCheckResult:
     looked = ", ".join(map(repr, sorted(names))) or "none"
     text = (
-        f"no rule of the stage is named {rule!r}: rules of the last materialisations: {looked}\n"
+        f"no rule of the stage is named {rule!r}: rules of the last materializations: {looked}\n"
         f"  How to fix: correct the name in rule_checks, or call expect(..., name={rule!r}) in the stage"
     )
     return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.ERROR, description=text)
@@ -118,11 +125,11 @@ def _result(
     text = f"rule {rule!r} failed for {failed:,} of {checked:,} records"
     if not counted:
         # An empty slice calls no stage, so its rules have no counts.
-        text = f"the last materialisation looked at no record with rule {rule!r}"
-    metadata: dict[str, Any] = {"checked": checked, "failed": failed}
+        text = f"the last materialization looked at no record with rule {rule!r}"
+    metadata: dict[str, Any] = {RECORDS_CHECKED: checked, RECORDS_FAILED: failed}
     rows = [(partition, row) for partition, row in counted if partition is not None]
     if len(rows) > 1:
-        metadata["by_partition"] = dg.MetadataValue.table(
+        metadata[BY_PARTITION] = dg.MetadataValue.table(
             [
                 dg.TableRecord({"partition": str(partition), "checked": row["checked"], "failed": row["failed"]})
                 for partition, row in rows

@@ -24,10 +24,13 @@ DEFAULT_SERVERS = "127.0.0.1:9092"
 BootstrapServers = Annotated[
     str,
     typer.Option(
-        "--bootstrap-servers", envvar="KAFKA_BOOTSTRAP_SERVERS", metavar="HOST:PORT,...", help="Brokers to ask first."
+        "--bootstrap-servers",
+        envvar="KAFKA_BOOTSTRAP_SERVERS",
+        metavar="HOST:PORT,...",
+        help="Addresses of the Kafka brokers.",
     ),
 ]
-"""The option that every command over a cluster has; its default is `DEFAULT_SERVERS`."""
+"""Option of every command that connects to Kafka; its default is `DEFAULT_SERVERS`."""
 
 _VARIABLES = {
     "security_protocol": "KAFKA_SECURITY_PROTOCOL",
@@ -42,15 +45,15 @@ _VARIABLES = {
 
 
 def connection_settings(bootstrap_servers: str, environment: Mapping[str, str] | None = None) -> ConnectionSettings:
-    """The connection of a command.
+    """Return the connection settings of a command.
 
     Args:
         bootstrap_servers: ``host:port``, several separated by commas.
-        environment: Where the security settings are; None: this process's environment. An empty variable counts as
-            absent.
+        environment: Environment variables with the security settings; this process's environment by default. Empty
+            variables are ignored.
 
     Raises:
-        ConfigError: A value is unknown, or a combination makes no sense.
+        ConfigError: A value is invalid, or a combination of values is.
     """
     from kpipe_platform.kafka.client.settings import ConnectionSettings
 
@@ -62,7 +65,7 @@ def connection_settings(bootstrap_servers: str, environment: Mapping[str, str] |
         # The fix must name the option or environment variable that sets the value.
         setting = error.attributes.get("setting")
         if setting == "bootstrap_servers":
-            fix = '--bootstrap-servers "broker-1:9092,broker-2:9092", or the same in KAFKA_BOOTSTRAP_SERVERS'
+            fix = 'use --bootstrap-servers "broker-1:9092,broker-2:9092", or set KAFKA_BOOTSTRAP_SERVERS'
         elif setting in _VARIABLES:
             fix = f"set, correct or unset the environment variable {_VARIABLES[setting]}"
         else:
@@ -71,10 +74,10 @@ def connection_settings(bootstrap_servers: str, environment: Mapping[str, str] |
 
 
 def open_clients(bootstrap_servers: str) -> Clients:
-    """Clients for a command; use them in a ``with`` block.
+    """Return clients for a command, for use in a ``with`` block.
 
     Raises:
-        ConfigError: The connection's settings are wrong.
+        ConfigError: A connection setting is invalid.
     """
     from kpipe_platform.kafka.client.clients import Clients
 

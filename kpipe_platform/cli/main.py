@@ -29,7 +29,7 @@ class _KpipeGroup(TyperGroup):
             return super().invoke(ctx)
         except KpipeError as error:
             print_error(error)
-            logging.getLogger(__name__).debug("where it was raised", exc_info=error)
+            logging.getLogger(__name__).debug("traceback of the error", exc_info=error)
             raise typer.Exit(1) from error
 
 
@@ -64,7 +64,7 @@ def _options(
         bool,
         typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True),
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log to standard error what is being done.")] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log details to standard error.")] = False,
 ) -> None:
     if verbose:
         logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s: %(message)s")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, open_clients
+from kpipe_platform.cli.options import AsJson, Yes
 from kpipe_platform.cli.output import print_hint, print_json
 from kpipe_platform.cli.tables import print_table
 from kpipe_platform.errors import ConfigError
@@ -22,36 +23,45 @@ if TYPE_CHECKING:
 
 __all__ = ["RUN_ID", "app"]
 
-app = typer.Typer(help="See where an asset's group stands, and move it.", no_args_is_help=True)
+app = typer.Typer(help="Show and move the committed offsets of an asset's consumer group.", no_args_is_help=True)
 
 RUN_ID = "kpipe-cli"
-"""Stands in the commit metadata where a Dagster run would."""
+"""Run id in the commit metadata of offsets that a command moved."""
 
 # The brokers abort a transaction that is open for longer than this, seconds. This transaction contains only offsets.
 _TRANSACTION_TIMEOUT_S = 60.0
 
 GroupArgument = Annotated[
-    str, typer.Argument(metavar="GROUP", help="Consumer group: the source's group_prefix, a dot, and the asset's key.")
+    str | None,
+    typer.Argument(metavar="GROUP", help="Consumer group: the source's group_prefix, a dot, and the asset key."),
 ]
 NewGroupOption = Annotated[
-    bool, typer.Option("--new-group", help="The group has stored no offset of the topic yet; else it is refused.")
+    bool, typer.Option("--new-group", help="Accept a group that has no offset in the topic yet.")
 ]
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that the asset reads.")]
+TopicArgument = Annotated[str | None, typer.Argument(metavar="TOPIC", help="Topic that the asset reads.")]
+AssetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--asset",
+        metavar="ASSET",
+        help="Instead of GROUP TOPIC: the group and the topic of the asset's last run. Needs DAGSTER_HOME.",
+    ),
+]
 
 
 @dataclass(frozen=True)
-class _Standing:
+class _PartitionState:
     """The state of one partition on the brokers.
 
     Args:
         partition: Kafka partition.
-        marks: Log start and last stable offset.
+        watermarks: Log start and last stable offset.
         log_end: Log end, including open transactions.
         committed: The group's offset; None if it has none.
     """
 
     partition: int
-    marks: Watermarks
+    watermarks: Watermarks
     log_end: int
     committed: CommittedOffset | None
 
@@ -62,22 +72,24 @@ class _Standing:
 
 @app.command()
 def show(
-    group: GroupArgument,
-    topic: TopicArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    group: GroupArgument = None,
+    topic: TopicArgument = None,
+    asset: AssetOption = None,
+    as_json: AsJson = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
-    """Show the group's offsets, its lag, and what the last run committed with them."""
+    """Show a group's committed offsets, its lag, and what the last run committed."""
     from kpipe_platform.kafka.admin.groups import group_members, refuse_unknown
     from kpipe_platform.kafka.admin.topics import describe_topics
 
+    group, topic = _group_and_topic(group, topic, asset)
     with open_clients(bootstrap_servers) as clients:
         described = describe_topics(clients, [topic])[topic]
-        found = _standings(clients, group, topic, range(described.partitions))
+        states = _read_states(clients, group, topic, range(described.partitions))
         members = group_members(clients, group)
-        if not members and not any(standing.committed for standing in found):
+        if not members and not any(state.committed for state in states):
             refuse_unknown(clients, group, topic, described.partitions)
-    rows = [_row(standing, described.topic_id) for standing in found]
+    rows = [_row(state, described.topic_id) for state in states]
     if as_json:
         print_json(
             {
@@ -91,26 +103,28 @@ def show(
     else:
         _print_rows(rows)
     for member in members:
-        print_hint(f"The group has a member, {member.client_id} at {member.host}: plans are refused until it is gone.")
+        print_hint(f"Consumer {member.client_id} at {member.host} is a member of the group: runs fail until it leaves.")
 
 
 @app.command("set")
 def set_(
-    group: GroupArgument,
-    topic: TopicArgument,
     to: Annotated[
-        str, typer.Option(metavar="WHERE", help="earliest, latest, an offset, or a time such as 2026-01-31T06:00:00Z.")
+        str,
+        typer.Option(metavar="POSITION", help="earliest, latest, an offset, or a time: 2026-01-31T06:00:00Z."),
     ],
+    group: GroupArgument = None,
+    topic: TopicArgument = None,
+    asset: AssetOption = None,
     partition: Annotated[
-        list[int] | None, typer.Option(min=0, help="Which partition; may be given several times. By default all.")
+        list[int] | None, typer.Option(min=0, help="Partition to move; repeatable.", show_default="all")
     ] = None,
     new_group: NewGroupOption = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Yes = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
-    """Move a group's offsets: the next run of the asset goes on from there.
+    """Move a group's committed offsets.
 
-    A run that is in flight is fenced, so that it cannot commit over the move.
+    The next run of the asset starts at the new offsets. A run in progress is fenced, so that it cannot commit.
     """
     from kpipe_platform.kafka.admin.groups import group_members, refuse_foreign_members, refuse_unknown
     from kpipe_platform.kafka.admin.topics import check_partitions, describe_topics
@@ -118,25 +132,26 @@ def set_(
     from kpipe_platform.kafka.transactions.lanes import settle, unsettled
     from kpipe_platform.kafka.transactions.slice import SliceTransaction, store_offsets
 
+    group, topic = _group_and_topic(group, topic, asset)
     with open_clients(bootstrap_servers) as clients:
         described = describe_topics(clients, [topic])[topic]
         numbers = sorted(set(partition)) if partition else list(range(described.partitions))
         check_partitions({topic: described}, [(topic, number) for number in numbers])
         refuse_foreign_members(group, group_members(clients, group))
-        standings = _standings(clients, group, topic, numbers)
-        if not new_group and not any(standing.committed for standing in standings):
+        states = _read_states(clients, group, topic, numbers)
+        if not new_group and not any(state.committed for state in states):
             refuse_unknown(clients, group, topic, described.partitions)
-        targets = _targets(clients, topic, standings, to)
+        targets = _targets(clients, topic, states, to)
         print_table(
             ("partition", "log start", "end", "before", "after"),
-            [(s.partition, s.marks.log_start, s.marks.end, s.offset, targets[s.partition]) for s in standings],
+            [(s.partition, s.watermarks.log_start, s.watermarks.end, s.offset, targets[s.partition]) for s in states],
         )
         if not yes:
-            typer.confirm(f"Move the offsets of group {group} so?", abort=True, err=True)
-        stands = {(topic, s.partition): s.committed for s in standings}
-        if unsettled(stands):
-            settle(clients.settings, group, stands, run_id=RUN_ID, slice_id=uuid.uuid4().hex[:16])
-        move = _as_slice(group, topic, described.topic_id, standings, targets)
+            typer.confirm(f"Move the offsets of group {group}?", abort=True, err=True)
+        stored = {(topic, s.partition): s.committed for s in states}
+        if unsettled(stored):
+            settle(clients.settings, group, stored, run_id=RUN_ID, slice_id=uuid.uuid4().hex[:16])
+        move = _as_slice(group, topic, described.topic_id, states, targets)
         with SliceTransaction(clients.settings, move, timeout_s=_TRANSACTION_TIMEOUT_S) as transaction:
             transaction.open()
             # store_offsets() compares with the offsets shown above, and refuses if a run has moved one since.
@@ -144,28 +159,53 @@ def set_(
     print_hint(f"Moved {len(targets)} offset(s) of group {group}.")
 
 
-def _standings(clients: Clients, group: str, topic: str, numbers: Iterable[int]) -> list[_Standing]:
+def _group_and_topic(group: str | None, topic: str | None, asset: str | None) -> tuple[str, str]:
+    """Return the group and the topic that a command is for.
+
+    Raises:
+        ConfigError: Neither of the two forms is given in full, or the asset reads several topics.
+    """
+    if asset is None:
+        if group is None or topic is None:
+            msg = "neither GROUP TOPIC nor --asset is given"
+            raise ConfigError(msg, fix="name the asset: --asset ASSET, or the group and the topic: GROUP TOPIC")
+        return group, topic
+    if group is not None:
+        msg = f"both GROUP and --asset {asset} are given"
+        raise ConfigError(msg, fix="leave one of them out", asset=asset)
+    from kpipe_platform.partitions.groups import known_reads, parse_asset
+    from kpipe_platform.partitions.instance import own_instance
+
+    with own_instance() as instance:
+        reads = known_reads(instance, parse_asset(asset), fix="for an asset that has not run yet: GROUP TOPIC")
+    if len(reads.topics) > 1:
+        msg = f"asset {asset} reads several topics: {', '.join(reads.topics)}"
+        raise ConfigError(msg, fix=f"instead of --asset, name one: {reads.group} {reads.topics[0]}", asset=asset)
+    return reads.group, reads.topics[0]
+
+
+def _read_states(clients: Clients, group: str, topic: str, numbers: Iterable[int]) -> list[_PartitionState]:
     from kpipe_platform.kafka.admin.groups import committed_offsets
-    from kpipe_platform.kafka.model.offsets import watermarks
+    from kpipe_platform.kafka.model.offsets import read_watermarks
 
     wanted = [(topic, number) for number in numbers]
     # Read the offsets before the log ends, as a plan does, so that a log end is never older than an offset.
     committed = committed_offsets(clients, group, wanted)
-    stable = watermarks(clients, wanted, "read_committed")
-    written = watermarks(clients, wanted, "read_uncommitted")
-    return [_Standing(p[1], stable[p], max(written[p].end, stable[p].end), committed.get(p)) for p in wanted]
+    stable = read_watermarks(clients, wanted, "read_committed")
+    written = read_watermarks(clients, wanted, "read_uncommitted")
+    return [_PartitionState(p[1], stable[p], max(written[p].end, stable[p].end), committed.get(p)) for p in wanted]
 
 
-def _row(standing: _Standing, topic_id: str) -> dict[str, Any]:
-    offset, marks = standing.offset, standing.marks
-    stored = standing.committed.metadata if standing.committed is not None else None
+def _row(state: _PartitionState, topic_id: str) -> dict[str, Any]:
+    offset, watermarks = state.offset, state.watermarks
+    stored = state.committed.metadata if state.committed is not None else None
     return {
-        "partition": standing.partition,
-        "log_start": marks.log_start,
+        "partition": state.partition,
+        "log_start": watermarks.log_start,
         "committed": offset,
-        "end": marks.end,
-        "lag": max(marks.end - (marks.log_start if offset is None else offset), 0),
-        "held_by_open_transactions": standing.log_end - marks.end,
+        "end": watermarks.end,
+        "lag": max(watermarks.end - (watermarks.log_start if offset is None else offset), 0),
+        "held_by_open_transactions": state.log_end - watermarks.end,
         "topic_id_matches": None if stored is None else stored.topic_id == topic_id,
         "run_id": None if stored is None else stored.run_id,
         "slice_id": None if stored is None else stored.slice_id,
@@ -197,72 +237,76 @@ def _print_rows(rows: list[dict[str, Any]]) -> None:
     for row in rows:
         number, offset = row["partition"], row["committed"]
         if row["topic_id_matches"] is False:
-            print_hint(f"Partition {number}: the offset belongs to a topic that was deleted since.")
+            print_hint(f"Partition {number}: the offset belongs to a deleted topic of the same name.")
         elif offset is not None and offset < row["log_start"]:
-            print_hint(f"Partition {number}: offsets {offset} to {row['log_start'] - 1} were deleted unread.")
+            print_hint(
+                f"Partition {number}: offsets {offset} to {row['log_start'] - 1} were deleted before a run read them."
+            )
         elif offset is not None and row["run_id"] is None:
-            print_hint(f"Partition {number}: the offset was stored by another tool.")
+            print_hint(f"Partition {number}: the offset was committed by another tool.")
         held = row["held_by_open_transactions"]
         if held:
-            print_hint(f"Partition {number}: {held} offset(s) behind the end belong to open transactions of producers.")
+            print_hint(f"Partition {number}: {held} offset(s) after the end belong to open transactions.")
 
 
-def _targets(clients: Clients, topic: str, standings: list[_Standing], to: str) -> dict[int, int]:
+def _targets(clients: Clients, topic: str, states: list[_PartitionState], to: str) -> dict[int, int]:
     """Return the new offset of each partition.
 
     Raises:
         ConfigError: ``to`` has none of the supported forms, or is outside of a partition's log.
     """
     if to == "earliest":
-        return {s.partition: s.marks.log_start for s in standings}
+        return {s.partition: s.watermarks.log_start for s in states}
     if to == "latest":
-        return {s.partition: s.marks.end for s in standings}
+        return {s.partition: s.watermarks.end for s in states}
     if to.isdecimal():
-        for standing in standings:
-            _check_bounds(topic, standing, int(to))
-        return {s.partition: int(to) for s in standings}
+        for state in states:
+            _check_bounds(topic, state, int(to))
+        return {s.partition: int(to) for s in states}
     from kpipe_platform.kafka.model.offsets import offsets_at, parse_time
 
-    partitions: list[Partition] = [(topic, s.partition) for s in standings]
+    partitions: list[Partition] = [(topic, s.partition) for s in states]
     when = parse_time(to, "--to", or_else="earliest, latest, an offset")
-    found = offsets_at(clients, partitions, when, "read_committed")
+    offsets = offsets_at(clients, partitions, when, "read_committed")
     # A partition without a record at or after that time moves to its end.
-    return {s.partition: _or(found[(topic, s.partition)], s.marks.end) for s in standings}
+    return {s.partition: _or(offsets[(topic, s.partition)], s.watermarks.end) for s in states}
 
 
 def _or(offset: int | None, otherwise: int) -> int:
     return otherwise if offset is None else min(offset, otherwise)
 
 
-def _check_bounds(topic: str, standing: _Standing, offset: int) -> None:
-    where, marks = f"{topic}/{standing.partition}", standing.marks
-    if offset < marks.log_start:
-        msg = f"offset {offset} of {where} was deleted: the log begins at {marks.log_start}"
-        raise ConfigError(msg, fix=f"accept that: --partition {standing.partition} --to earliest", topic=topic)
-    if offset > standing.log_end:
-        msg = f"{where} has no offset {offset}: the log ends at {standing.log_end}"
-        fix = f"--partition {standing.partition} --to latest; in a topic that was created again, --to earliest"
+def _check_bounds(topic: str, state: _PartitionState, offset: int) -> None:
+    where, watermarks = f"{topic}/{state.partition}", state.watermarks
+    if offset < watermarks.log_start:
+        msg = f"offset {offset} of {where} was deleted: the log starts at {watermarks.log_start}"
+        raise ConfigError(msg, fix=f"use --partition {state.partition} --to earliest", topic=topic)
+    if offset > state.log_end:
+        msg = f"{where} has no offset {offset}: the log ends at {state.log_end}"
+        fix = f"use --partition {state.partition} --to latest; if the topic was recreated, --to earliest"
         raise ConfigError(msg, fix=fix, topic=topic)
 
 
-def _as_slice(group: str, topic: str, topic_id: str, standings: list[_Standing], targets: Mapping[int, int]) -> Slice:
+def _as_slice(
+    group: str, topic: str, topic_id: str, states: list[_PartitionState], targets: Mapping[int, int]
+) -> Slice:
     """Represent the move as an empty slice, so that it uses the same offset comparison and fencing as other slices."""
     from kpipe_platform.kafka.model.offsets import OffsetRange
     from kpipe_platform.kafka.model.slices import PlannedRange, Slice, dotted_id, transactional_id
 
     ranges = []
-    for standing in standings:
-        offset = targets[standing.partition]
-        here = OffsetRange(topic, standing.partition, offset, offset)
-        marks = standing.marks
-        stored = standing.committed.metadata if standing.committed else None
+    for state in states:
+        offset = targets[state.partition]
+        here = OffsetRange(topic, state.partition, offset, offset)
+        watermarks = state.watermarks
+        stored = state.committed.metadata if state.committed else None
         ranges.append(
             PlannedRange(
                 here,
                 topic_id,
-                marks.log_start,
-                marks.end,
-                standing.offset,
+                watermarks.log_start,
+                watermarks.end,
+                state.offset,
                 # Metadata of a deleted topic with the same name does not apply.
                 partitions=stored.partitions if stored is not None and stored.topic_id == topic_id else None,
             )
@@ -273,5 +317,5 @@ def _as_slice(group: str, topic: str, topic_id: str, standings: list[_Standing],
     each = [[planned.range] for planned in ranges]
     everything = [OffsetRange(topic, number, 0, 0) for number in (0, 1)]
     others = {name(group, of) for name in (transactional_id, dotted_id) for of in (*each, everything)}
-    others |= {s.committed.metadata.unit for s in standings if s.committed and s.committed.metadata}
+    others |= {s.committed.metadata.unit for s in states if s.committed and s.committed.metadata}
     return Slice(group, RUN_ID, uuid.uuid4().hex[:16], tuple(ranges), tuple(sorted(others - {own, ""})))

@@ -26,12 +26,12 @@ def print_json(data: Any) -> None:
 
 
 def print_hint(text: str) -> None:
-    """Print something for a person, which a script does not want."""
+    """Print a message for people, to standard error."""
     typer.secho(text, err=True, dim=True)
 
 
 def print_error(error: KpipeError) -> None:
-    """Print an error and how to mend it."""
+    """Print an error and how to fix it."""
     typer.echo(typer.style("Error: ", fg="red", bold=True) + str(error), err=True)
 
 

@@ -3,63 +3,110 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, open_clients
-from kpipe_platform.cli.offsets import GroupArgument, NewGroupOption, TopicArgument
+from kpipe_platform.cli.options import AsJson
 from kpipe_platform.cli.output import print_hint, print_json, print_line
 from kpipe_platform.cli.tables import print_table
+from kpipe_platform.errors import ConfigError
 
 if TYPE_CHECKING:
-    import dagster as dg
-
-    from kpipe_platform.kafka.client.clients import Clients
     from kpipe_platform.partitions.pauses import Pause
     from kpipe_platform.partitions.state import PartitionState
 
 __all__ = ["app"]
 
 app = typer.Typer(
-    help="See where an asset's group stands in each partition, pause one, release a lost run.", no_args_is_help=True
+    help="Show the partitions of an asset, pause and resume them, and release a lost run. Needs DAGSTER_HOME.",
+    no_args_is_help=True,
 )
 
 # Maximum number of problems that are listed below the table. The table shows all partitions.
-_TOLD = 5
+_MAX_PROBLEMS = 5
 
+AssetArgument = Annotated[
+    str, typer.Argument(metavar="ASSET", help="The asset, as the UI shows its key: orders_priced, shop/orders_priced.")
+]
 PartitionOption = Annotated[
     list[int] | None,
     typer.Option("--partition", "-p", min=0, help="Kafka partition; may be repeated. Without it: all."),
 ]
+ModuleOption = Annotated[
+    str | None,
+    typer.Option(
+        "--module-name",
+        "-m",
+        metavar="MODULE",
+        help="Python module with the definitions, for an asset that has not run yet.",
+    ),
+]
+
+
+@app.command("list")
+def list_(as_json: AsJson = False) -> None:
+    """List the assets that have read a topic, and their paused partitions."""
+    from kpipe_platform.partitions import pauses
+    from kpipe_platform.partitions.groups import all_reads
+    from kpipe_platform.partitions.instance import own_instance
+
+    found = []
+    with own_instance() as instance:
+        for key, reads in all_reads(instance):
+            pauses.take_over(instance, key, reads.group, reads.topics)
+            stopped = pauses.paused(instance, key)
+            found.append((key.to_user_string(), reads, {number: _shown(each) for number, each in stopped.items()}))
+    if as_json:
+        print_json(
+            [
+                {"asset": asset, "group": reads.group, "topics": reads.topics, "paused": stopped}
+                for asset, reads, stopped in found
+            ]
+        )
+    elif found:
+        rows = [(a, ", ".join(r.topics), r.group, ", ".join(map(str, stopped))) for a, r, stopped in found]
+        print_table(("asset", "topics", "group", "paused"), rows)
+    else:
+        print_hint("No asset of this Dagster instance has read a topic.")
 
 
 @app.command()
 def show(
-    group: GroupArgument,
-    topic: TopicArgument,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-    new_group: NewGroupOption = False,
+    asset: AssetArgument,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", metavar="TOPIC", help="One topic of an asset that reads several. Without it: all."),
+    ] = None,
+    as_json: AsJson = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
-    """Show what waits in each partition and for how long, what is at work on it, who owns it, and what is paused."""
-    from kpipe_platform.partitions.groups import asset_of_group
+    """Show offsets, lag, age of the oldest record, owner, runs in flight and pauses of each partition."""
+    from kpipe_platform.partitions.groups import known_reads, parse_asset
     from kpipe_platform.partitions.instance import own_instance
     from kpipe_platform.partitions.lost import lost_runs
     from kpipe_platform.partitions.state import read_states
     from kpipe_platform.slices.plan.ranges import PlanPolicy
 
-    with own_instance() as instance, open_clients(bootstrap_servers) as clients:
-        if not new_group:
-            _refuse_unknown(instance, clients, group, topic)
-        states = read_states(instance, clients, PlanPolicy(group), topic, asset_of_group(instance, group))
+    key = parse_asset(asset)
+    with own_instance() as instance:
+        reads = known_reads(instance, key, fix="for an asset that has not run yet: kpipe offsets show GROUP TOPIC")
+        if topic is not None and topic not in reads.topics:
+            msg = f"asset {asset} reads no topic {topic!r}, but {', '.join(reads.topics)}"
+            raise ConfigError(msg, fix=f"--topic {reads.topics[0]}", asset=asset, topic=topic)
+        topics = reads.topics if topic is None else (topic,)
+        with open_clients(bootstrap_servers) as clients:
+            policy = PlanPolicy(reads.group)
+            states = [state for name in topics for state in read_states(instance, clients, policy, name, key)]
         lost = lost_runs(instance, dict.fromkeys(run for state in states for run in state.in_flight))
     if as_json:
         print_json(
             {
-                "group": group,
-                "topic": topic,
+                "asset": key.to_user_string(),
+                "group": reads.group,
+                "topics": topics,
                 "partitions": [_json_of(state) for state in states],
                 "lost_runs": [
                     {"run": run.run_id, "process": run.process.value, "silent_s": run.silent_s} for run in lost
@@ -68,7 +115,9 @@ def show(
         )
         return
     shared = any(state.assigned is not None for state in states)
+    several = len(topics) > 1
     head = [
+        *(["topic"] if several else []),
         "partition",
         "state",
         *(["owner"] if shared else []),
@@ -80,6 +129,7 @@ def show(
     ]
     rows = [
         [
+            *([state.topic] if several else []),
             state.partition,
             word(state),
             *([state.owner] if shared else []),
@@ -99,19 +149,18 @@ def show(
 
 
 def word(state: PartitionState) -> str:
-    """What holds of a partition, in words; what somebody must see to stands first."""
-    found = [
+    """Return the state of a partition in words. What an operator must act on comes first."""
+    words = [
         "LOST RECORDS" if state.lost else None,
         "paused" if state.paused else None,
         "no owner" if state.assigned is False else None,
         "in flight" if state.in_flight else None,
     ]
-    told = [each for each in found if each is not None]
-    return ", ".join(told) or ("waiting" if state.lag else "idle")
+    return ", ".join(filter(None, words)) or ("waiting" if state.lag else "idle")
 
 
 def summary(states: Sequence[PartitionState]) -> list[str]:
-    """The snapshot in a sentence, and what is wrong."""
+    """Return one sentence about all partitions, then their problems."""
     late = [state for state in states if state.oldest_unprocessed_age_s is not None]
     total = sum(state.lag for state in states)
     line = f"{total:,} offsets wait in {sum(1 for state in states if state.lag):,} of {len(states):,} partitions"
@@ -129,12 +178,12 @@ def summary(states: Sequence[PartitionState]) -> list[str]:
         for state in states
         if state.paused and state.lag
     ]
-    more = [f"and {len(wrong) - _TOLD:,} more like these"] if len(wrong) > _TOLD else []
-    return [line, *wrong[:_TOLD], *more]
+    more = [f"and {len(wrong) - _MAX_PROBLEMS:,} more like these"] if len(wrong) > _MAX_PROBLEMS else []
+    return [line, *wrong[:_MAX_PROBLEMS], *more]
 
 
 def duration(seconds: float | None) -> str | None:
-    """Seconds for people: two units at most."""
+    """Format seconds in at most two units."""
     if seconds is None:
         return None
     if seconds < 60:
@@ -148,6 +197,7 @@ def duration(seconds: float | None) -> str | None:
 
 def _json_of(state: PartitionState) -> dict[str, Any]:
     return {
+        "topic": state.topic,
         "partition": state.partition,
         "state": word(state),
         "assigned": state.assigned,
@@ -167,87 +217,86 @@ def _json_of(state: PartitionState) -> dict[str, Any]:
 
 @app.command()
 def pause(
-    group: GroupArgument,
-    topic: TopicArgument,
+    asset: AssetArgument,
     partition: PartitionOption = None,
-    reason: Annotated[str | None, typer.Option(help="Why, for whoever looks at it.")] = None,
-    new_group: NewGroupOption = False,
+    reason: Annotated[str | None, typer.Option(help="Reason of the pause, for other operators.")] = None,
+    module: ModuleOption = None,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
-    """Let sensors ask for nothing more there; runs in flight finish. It lasts until `kpipe partitions resume`."""
+    """Stop sensors from requesting runs of partitions, until `kpipe partitions resume`. Runs in flight finish."""
+    from kpipe_platform.assets.topics_read import topics_in_module
     from kpipe_platform.partitions import pauses
+    from kpipe_platform.partitions.groups import known_reads, parse_asset
     from kpipe_platform.partitions.instance import own_instance
 
-    with own_instance() as instance, open_clients(bootstrap_servers) as clients:
-        numbers = _numbers(clients, topic, partition)
-        if not new_group:
-            _refuse_unknown(instance, clients, group, topic)
+    key = parse_asset(asset)
+    with own_instance() as instance:
+        if module is not None:
+            topics = topics_in_module(module, key)
+        else:
+            reads = known_reads(instance, key, fix="for an asset that has not run yet: -m MODULE")
+            topics = reads.topics
+            pauses.take_over(instance, key, reads.group, topics)
+        numbers = _numbers(bootstrap_servers, topics, partition)
         for number in numbers:
-            new = pauses.pause(instance, group, topic, number, reason)
-            print_line(f"{topic}/{number} {'paused' if new else 'was paused already'}")
-    print_hint(f"go on with: kpipe partitions resume {group} {topic}")
+            new = pauses.pause(instance, key, number, reason)
+            print_line(f"{asset} partition {number} {'paused' if new else 'was paused already'}")
+    print_hint(f"To resume: kpipe partitions resume {asset}")
 
 
 @app.command()
-def resume(
-    group: GroupArgument,
-    topic: TopicArgument,
-    partition: PartitionOption = None,
-    bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
-) -> None:
-    """Let sensors ask for partitions again."""
+def resume(asset: AssetArgument, partition: PartitionOption = None) -> None:
+    """Let sensors request runs of paused partitions again."""
     from kpipe_platform.partitions import pauses
+    from kpipe_platform.partitions.groups import known_reads, parse_asset, reads_of
     from kpipe_platform.partitions.instance import own_instance
 
-    with own_instance() as instance, open_clients(bootstrap_servers) as clients:
-        numbers = _numbers(clients, topic, partition)
-        _refuse_unknown(instance, clients, group, topic)
-        for number in numbers:
-            was = pauses.resume(instance, group, topic, number)
-            print_line(f"{topic}/{number} {'resumed' if was else 'was not paused'}")
+    key = parse_asset(asset)
+    with own_instance() as instance:
+        reads = reads_of(instance, key)
+        if reads is not None:
+            pauses.take_over(instance, key, reads.group, reads.topics)
+        stopped = pauses.paused(instance, key)
+        if not stopped and reads is None:
+            # What is paused can always be resumed, even if the asset is gone.
+            known_reads(instance, key, fix="no partition of an asset with that name is paused")
+        for number in stopped if partition is None else sorted(set(partition)):
+            was = pauses.resume(instance, key, number)
+            print_line(f"{asset} partition {number} {'resumed' if was else 'was not paused'}")
+    if not stopped:
+        print_hint(f"No partition of {asset} was paused.")
 
 
 @app.command()
 def release(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Dagster run, or the first characters of its id.")],
     force: Annotated[
-        bool, typer.Option("--force", help="Also where it is not known whether its process is there.")
+        bool, typer.Option("--force", help="Release the run even if it is unknown whether its process is still alive.")
     ] = False,
 ) -> None:
-    """Mark a run as failed whose process is gone with its host, so that it holds its partitions no longer.
+    """Mark a run as failed if its process was lost with its host, so that other runs can process its partitions.
 
-    A process that is alive all the same is fenced by the next run: exactly once, nothing of it is committed any more.
+    If the process is still alive, the next run fences it: with exactly-once delivery, it can no longer commit.
     """
     from kpipe_platform.partitions.instance import own_instance
     from kpipe_platform.partitions.lost import release as release_run
 
     with own_instance() as instance:
         print_line(f"{release_run(instance, run, force=force)} released")
-    print_hint("Its sensor asks for what it has not committed; without a sensor materialize the partition again.")
+    print_hint(
+        "A sensor requests the offsets that the run did not commit. Without one, materialize the partition again."
+    )
 
 
-def _refuse_unknown(instance: dg.DagsterInstance, clients: Clients, group: str, topic: str) -> None:
-    """Refuse a group that is unknown to both the brokers and Dagster.
-
-    Raises:
-        ConfigError: The name is probably mistyped.
-    """
-    from kpipe_platform.kafka.admin.groups import refuse_unknown
-    from kpipe_platform.kafka.admin.topics import describe_topics
-    from kpipe_platform.partitions.groups import is_known
-    from kpipe_platform.partitions.pauses import paused
-
-    # A paused partition can always be resumed, even if its group is unknown.
-    if not paused(instance, group, topic) and not is_known(instance, group, topic):
-        refuse_unknown(clients, group, topic, describe_topics(clients, [topic])[topic].partitions)
-
-
-def _numbers(clients: Clients, topic: str, wanted: list[int] | None) -> list[int]:
+def _numbers(bootstrap_servers: str, topics: Iterable[str], wanted: list[int] | None) -> list[int]:
+    """Return the wanted partitions, or all. Topics of an unpartitioned asset may have different numbers of them."""
     from kpipe_platform.kafka.admin.topics import check_partitions, describe_topics
 
-    described = describe_topics(clients, [topic])
-    numbers = sorted(set(wanted or range(described[topic].partitions)))
-    check_partitions(described, [(topic, number) for number in numbers])
+    with open_clients(bootstrap_servers) as clients:
+        described = describe_topics(clients, list(topics))
+    largest = max(described.values(), key=lambda topic: topic.partitions)
+    numbers = sorted(set(wanted or range(largest.partitions)))
+    check_partitions(described, [(largest.name, number) for number in numbers])
     return numbers
 
 

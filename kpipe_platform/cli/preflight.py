@@ -1,4 +1,4 @@
-"""`kpipe doctor`: check this machine, fetch missing jars, and report how to fix the other problems."""
+"""`kpipe doctor`: check this machine, download missing jars, and report how to fix other problems."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _MEMORY_WANTED_BYTES = 2560 * _MIB
 
 
 class Level(Enum):
-    """How a finding bears on the work ahead."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -50,13 +50,13 @@ class Level(Enum):
 
 @dataclass(frozen=True)
 class Finding:
-    """What one look at the machine showed.
+    """Result of one check of the machine.
 
     Attributes:
-        subject: What was looked at, for example ``Java``.
-        level: Whether work can go on.
-        detail: What was found.
-        fix: How to mend it; empty when there is nothing to mend.
+        subject: What was checked, for example ``Java``.
+        level: Severity.
+        detail: Result of the check.
+        fix: How to fix a problem or a warning; empty otherwise.
     """
 
     subject: str
@@ -66,14 +66,14 @@ class Finding:
 
 
 def examine(*, jars: bool = True, progress: Callable[[str], None] | None = None) -> Iterator[Finding]:
-    """Look at Python, Java, disk, memory and network names, and get the jars that are missing.
+    """Check Python, Java, disk, memory and network, and download missing jars.
 
     Args:
-        jars: Also fetch the jars of the broker and of Spark's Kafka connector that the cache lacks.
-        progress: Called with a line of text while jars are fetched.
+        jars: Whether to download the jars of the broker and of Spark's Kafka connector that the cache lacks.
+        progress: Called with a line of text while jars are downloaded.
 
     Yields:
-        One finding a subject, in the order in which a person would mend them.
+        One finding for each subject, in the order in which to fix them.
     """
     yield python_finding(sys.version_info[:2])
     java = _java_finding()
@@ -92,43 +92,44 @@ def examine(*, jars: bool = True, progress: Callable[[str], None] | None = None)
 
 
 def python_finding(version: tuple[int, int]) -> Finding:
-    """Judge the version of Python that runs this."""
+    """Check the version of Python."""
     text = f"Python {version[0]}.{version[1]}"
     if _OLDEST_PYTHON <= version <= _NEWEST_PYTHON:
         return Finding("Python", Level.OK, text)
-    fix = "make the virtual environment again with Python 3.10, 3.11, 3.12 or 3.13"
+    fix = "recreate the virtual environment with Python 3.10, 3.11, 3.12 or 3.13"
     return Finding("Python", Level.PROBLEM, f"{text} is not supported", fix)
 
 
 def disk_finding(folder: Path, free_bytes: int) -> Finding:
-    """Judge the free space of a folder that work writes to."""
+    """Check the free space of a folder that kpipe writes to."""
     detail = f"{free_bytes / 1024 / _MIB:.1f} GB free in {folder}"
     if free_bytes < _DISK_NEEDED_BYTES:
-        fix = f"free at least {_DISK_NEEDED_BYTES // _MIB} MB there; {_elsewhere(folder)}"
+        fix = f"free at least {_DISK_NEEDED_BYTES // _MIB} MB there, {_elsewhere(folder)}"
         return Finding("Disk", Level.PROBLEM, detail, fix)
     if free_bytes < _DISK_WANTED_BYTES:
-        return Finding("Disk", Level.WARNING, detail, "large jobs may fill it")
+        fix = f"have at least {_DISK_WANTED_BYTES // _MIB} MB free: large jobs may fill the disk"
+        return Finding("Disk", Level.WARNING, detail, fix)
     return Finding("Disk", Level.OK, detail)
 
 
 def memory_finding(available_bytes: int | None) -> Finding | None:
-    """Judge the memory that is available; None where the system does not tell."""
+    """Check the available memory; None if the system does not report it."""
     if available_bytes is None:
         return None
     detail = f"{available_bytes / 1024 / _MIB:.1f} GB of memory available"
     if available_bytes < _MEMORY_WANTED_BYTES:
-        fix = "a broker and a Spark session take about 2.5 GB: close programs that are not needed"
+        fix = "close other programs: a broker and a Spark session need about 2.5 GB"
         return Finding("Memory", Level.WARNING, detail, fix)
     return Finding("Memory", Level.OK, detail)
 
 
 def doctor(
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only say what is wrong.")] = False,
-    jars: Annotated[bool, typer.Option(help="Fetch the jars that the cache lacks.")] = True,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only problems and warnings.")] = False,
+    jars: Annotated[bool, typer.Option(help="Download the jars that the cache lacks.")] = True,
 ) -> None:
-    """Check Python, Java, disk and memory, and fetch the jars that are missing.
+    """Check Python, Java, disk, memory and network, and download missing jars.
 
-    Exits with 1 when something must be mended before work can start.
+    Exits with 1 if a problem must be fixed before kpipe can run.
     """
     console = Console(highlight=False)
     with progress_lines() as show:
@@ -150,10 +151,10 @@ _STYLES = {Level.OK: "green", Level.WARNING: "yellow", Level.PROBLEM: "bold red"
 def _table(findings: list[Finding]) -> Table:
     table = Table(box=None, show_header=False, pad_edge=False)
     for finding in findings:
-        mark = {Level.OK: "ok", Level.WARNING: "look", Level.PROBLEM: "MEND"}[finding.level]
+        label = {Level.OK: "ok", Level.WARNING: "warning", Level.PROBLEM: "PROBLEM"}[finding.level]
         # A detail that quotes a program's output has many lines; it is printed below with its fix.
         first_line = finding.detail.splitlines()[0]
-        table.add_row(f"[{_STYLES[finding.level]}]{mark}[/]", finding.subject, escape(first_line))
+        table.add_row(f"[{_STYLES[finding.level]}]{label}[/]", finding.subject, escape(first_line))
     return table
 
 
@@ -179,7 +180,7 @@ def _jars_finding(progress: Callable[[str], None] | None) -> Finding:
         count = len(broker.result()) + len(connector.result())
     except KpipeError as error:
         return _as_finding("Jars", error)
-    return Finding("Jars", Level.OK, f"{count} jars of Kafka and Spark's connector in {cache_dir() / 'jars'}")
+    return Finding("Jars", Level.OK, f"{count} jars of Kafka and of Spark's Kafka connector in {cache_dir() / 'jars'}")
 
 
 def _loopback_finding() -> Finding:
@@ -187,7 +188,7 @@ def _loopback_finding() -> Finding:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
     except OSError as error:
-        fix = "allow programs to listen on 127.0.0.1: Kafka, Spark and the UI all do"
+        fix = "allow programs to listen on 127.0.0.1: Kafka, Spark and the Dagster UI do"
         return Finding("Network", Level.PROBLEM, f"cannot listen on 127.0.0.1: {error}", fix)
     return Finding("Network", Level.OK, "programs can listen on 127.0.0.1")
 

@@ -1,4 +1,4 @@
-"""`kpipe spark`: a warm Spark Connect server on this machine that runs attach to."""
+"""`kpipe spark`: run a warm Spark Connect server on this machine that runs attach to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kpipe_platform.cli.options import name_values
+from kpipe_platform.cli.options import AsJson, Foreground, name_values
 from kpipe_platform.cli.output import print_hint, print_json, print_line, progress_lines
 from kpipe_platform.cli.tables import print_status
 from kpipe_platform.errors import EngineUnavailableError
@@ -22,38 +22,37 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="Run a warm Spark (a Spark Connect server) on this machine, to which runs attach.", no_args_is_help=True
-)
+app = typer.Typer(help="Run a warm Spark Connect server on this machine that runs attach to.", no_args_is_help=True)
 
 _POLL_S = 0.2
 
 
 @app.command()
 def start(
-    master: Annotated[str, typer.Option(help="Where its jobs run: local[*], or a cluster's master.")] = "local[*]",
+    master: Annotated[str, typer.Option(help="Spark master: local[*], or the master of a cluster.")] = "local[*]",
     port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Its port. [default: 15002, or another when taken]")
+        int | None,
+        typer.Option(min=1, max=65535, help="Port of the server.", show_default="15002, or a free one if taken"),
     ] = None,
     setting: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A setting of Spark; may be given several times."),
+        typer.Option(metavar="NAME=VALUE", help="Spark setting; repeatable."),
     ] = None,
     archive: Annotated[
         Path | None,
-        typer.Option(dir_okay=False, help="Packages for a cluster's executors, of kpipe spark pack."),
+        typer.Option(dir_okay=False, help="Python packages for a cluster's executors, from `kpipe spark pack`."),
     ] = None,
     python: Annotated[
         str | None,
-        typer.Option(help="A cluster's Python. [default: python3 with an archive, else the path of this one]"),
+        typer.Option(
+            help="Python of a cluster's executors.", show_default="python3 with --archive, else this one's path"
+        ),
     ] = None,
-    foreground: Annotated[
-        bool, typer.Option("--foreground", help="Run until Ctrl-C instead of in the background.")
-    ] = False,
+    foreground: Foreground = False,
 ) -> None:
-    """Start Spark and print its address, for SparkEngine(remote=...).
+    """Start Spark and print its address for SparkEngine(remote=...).
 
-    It has the Kafka connector and the packages of this Python, and reads relative paths from this folder.
+    The server has the Kafka connector and the packages of this Python. Relative paths are relative to this folder.
     """
     from kpipe_platform.spark.connect.executors import Executors
     from kpipe_platform.spark.connect.service import EngineOptions, EngineService
@@ -69,30 +68,33 @@ def start(
         status, started = service.start(options, progress=progress)
     print_line(str(status.remote))
     if not started:
-        print_hint("It was running already.")
+        print_hint("The server was already running.")
     print_hint(f"Use it with: SparkEngine(remote={str(status.remote)!r})")
     print_hint("Stop it with: kpipe spark stop")
 
 
 @app.command()
 def pack(
-    output: Annotated[Path, typer.Option(help="The archive; its name ends in .tar.gz.")] = Path(
+    output: Annotated[Path, typer.Option(help="Archive to write; its name ends in .tar.gz.")] = Path(
         "kpipe-executors.tar.gz"
     ),
     package: Annotated[
         list[str] | None,
-        typer.Option(help="A further installed package, with what it needs; may be given several times."),
+        typer.Option(help="Additional installed package, with its dependencies; repeatable."),
     ] = None,
     module: Annotated[
         list[str] | None,
-        typer.Option(help="A module or package of yours, found from this folder; may be given several times."),
+        typer.Option(help="Module or package of your own, importable from this folder; repeatable."),
     ] = None,
     without: Annotated[
         list[str] | None,
-        typer.Option(help="A package that the executors have already; may be given several times."),
+        typer.Option(help="Package that the executors already have; repeatable."),
     ] = None,
 ) -> None:
-    """Write the Python packages that a cluster's executors need, for `kpipe spark start --archive`."""
+    """Write an archive of the Python packages that a cluster's executors need.
+
+    Start Spark with it: `kpipe spark start --archive`.
+    """
     from kpipe_platform.spark.connect.executor_archive import write_archive
 
     with _importable_here():
@@ -107,7 +109,7 @@ def pack(
 
 @app.command()
 def stop() -> None:
-    """Stop the Spark that `kpipe spark start` started."""
+    """Stop the Spark Connect server that `kpipe spark start` started."""
     from kpipe_platform.spark.connect.service import EngineService
 
     print_hint("Stopped." if EngineService().stop() else "There is no Spark Connect server to stop.")
@@ -115,20 +117,20 @@ def stop() -> None:
 
 @app.command()
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
 ) -> None:
-    """Show whether Spark runs, its address, its log and how many processes are attached."""
+    """Show whether Spark is running, its address, its log, and the number of attached processes."""
     from kpipe_platform.spark.connect.service import EngineService
 
-    found = EngineService().status()
+    current = EngineService().status()
     if as_json:
-        print_json(found.as_dict())
+        print_json(current.as_dict())
     else:
-        print_status(found.state, _facts(found))
-    if found.state == "stopped":
+        print_status(current.state, _facts(current))
+    if current.state == "stopped":
         print_hint("Start it with: kpipe spark start")
-    elif found.state == "crashed":
-        print_hint("Its log says why; kpipe spark start starts it again.")
+    elif current.state == "crashed":
+        print_hint("See its log for the reason, then start it again with: kpipe spark start")
 
 
 @contextmanager
@@ -147,18 +149,18 @@ def _run(service: EngineService, options: EngineOptions) -> None:
         with progress_lines() as progress:
             server = stack.enter_context(service.running(options, progress=progress))
         print_line(server.remote)
-        print_hint("Stop it with Ctrl-C, or from elsewhere with: kpipe spark stop")
+        print_hint("Stop it with Ctrl-C, or from another terminal with: kpipe spark stop")
         while server.is_running():
             time.sleep(_POLL_S)
         if service.is_wanted():
-            msg = f"Spark ended by itself. The last lines of its log:\n{server.log_tail()}"
-            raise EngineUnavailableError(msg, fix="see what the log says, and start it again")
+            msg = f"Spark stopped unexpectedly. The last lines of its log:\n{server.log_tail()}"
+            raise EngineUnavailableError(msg, fix="fix the cause that the log names, then start it again")
     print_hint("Stopped.")
 
 
 def _facts(status: EngineStatus) -> Iterator[tuple[str, str | None]]:
     if status.state != "stopped":
-        yield "address", status.remote or "(not yet)"
+        yield "address", status.remote or "(starting)"
         yield "master", status.master
         yield "process", "not running" if status.pid is None else str(status.pid)
         if status.clients is not None:

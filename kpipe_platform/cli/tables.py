@@ -8,11 +8,11 @@ from kpipe_platform.cli.output import print_line
 
 __all__ = ["print_status", "print_table"]
 
-_COLOURS = {"running": "green", "starting": "yellow", "degraded": "yellow", "crashed": "red"}
+_COLORS = {"running": "green", "starting": "yellow", "degraded": "yellow", "crashed": "red"}
 
 
 def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print rows under their head; numbers to the right, None as ``-``."""
+    """Print rows below a header: numbers aligned to the right, None as ``-``."""
     texts = [list(head), *(["-" if cell is None else str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in texts) for i in range(len(head))]
     right = [any(isinstance(row[i], int) for row in rows) for i in range(len(head))]
@@ -22,7 +22,7 @@ def print_table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 
 
 def print_status(state: str, facts: Iterable[tuple[str, str | None]]) -> None:
-    """Print the state of a service in its colour, and what else is known of it under that."""
+    """Print the state of a service in color, and other facts about it below."""
     # Imported here because only the status of a service needs rich.
     from rich.console import Console
     from rich.table import Table
@@ -31,7 +31,7 @@ def print_status(state: str, facts: Iterable[tuple[str, str | None]]) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
-    table.add_row("state", Text(state, style=_COLOURS.get(state, "")))
+    table.add_row("state", Text(state, style=_COLORS.get(state, "")))
     for name, value in facts:
         table.add_row(name, value)
     Console().print(table)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, open_clients
+from kpipe_platform.cli.options import AsJson, name_values
 from kpipe_platform.cli.output import print_hint, print_json, print_line
 from kpipe_platform.cli.tables import print_table
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
@@ -16,57 +17,59 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="Create topics, and look at them.", no_args_is_help=True)
+app = typer.Typer(help="Create, list and describe topics.", no_args_is_help=True)
 
 
 @app.command()
 def create(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")],
-    partitions: Annotated[int, typer.Option(min=1, help="How many partitions.")] = 1,
+    partitions: Annotated[int, typer.Option(min=1, help="Number of partitions.")] = 1,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Replicas of each partition. By default as many as the brokers say.")
+        int | None, typer.Option(min=1, help="Replicas of each partition.", show_default="the brokers' setting")
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A setting of the topic; may be given several times."),
+        typer.Option(metavar="NAME=VALUE", help="Topic setting; repeatable."),
     ] = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="Be content when the topic exists already.")
+        bool, typer.Option("--if-not-exists", help="Succeed if the topic already exists.")
     ] = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
-    """Create a topic, wait until it can be used, and print its name."""
+    """Create a topic, wait until it is ready, and print its name."""
     from kpipe_platform.kafka.admin.topics import TopicSpec, await_visible, create_topic
 
-    spec = TopicSpec(partitions, replication_factor, _settings(config or []))
+    spec = TopicSpec(
+        partitions, replication_factor, name_values(config or [], option="--config", example="retention.ms=-1")
+    )
     with open_clients(bootstrap_servers) as clients:
         created = create_topic(clients, name, spec)
         if not created and not if_not_exists:
-            msg = f"topic {name!r} exists already at {bootstrap_servers}"
-            fix = f"look at it: kpipe topics describe {name}; or be content with it: --if-not-exists"
+            msg = f"topic {name!r} already exists at {bootstrap_servers}"
+            fix = f"use another name, or --if-not-exists to keep it; to see it: kpipe topics describe {name}"
             raise ConfigError(msg, fix=fix, topic=name)
-        found = await_visible(clients, name)
+        topic = await_visible(clients, name)
     print_line(name)
     if created:
-        print_hint(f"Created with {found.partitions} partition(s); its id is {found.topic_id}.")
+        print_hint(f"Created with {topic.partitions} partition(s) and topic id {topic.topic_id}.")
     else:
-        print_hint(f"It exists already, with {found.partitions} partition(s); nothing was changed.")
+        print_hint(f"The topic already exists, with {topic.partitions} partition(s). Nothing was changed.")
 
 
 @app.command()
 def describe(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the topic.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: AsJson = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
-    """Show a topic's id, its settings that are not the defaults, and where its partitions begin and end."""
+    """Show a topic's id, its non-default settings, and the log start and end of each partition."""
     with open_clients(bootstrap_servers) as clients:
-        found = _described(clients, name)
+        topic = _describe(clients, name)
     if as_json:
-        print_json(found)
+        print_json(topic)
         return
-    print_table(("topic", "id"), [(found["name"], found["topic_id"])])
-    for setting, value in found["config"].items():
+    print_table(("topic", "id"), [(topic["name"], topic["topic_id"])])
+    for setting, value in topic["config"].items():
         print_line(f"{setting}={value}")
     print_line("")
     print_table(
@@ -81,17 +84,17 @@ def describe(
                 p["end"],
                 p["held_by_open_transactions"],
             )
-            for p in found["partitions"]
+            for p in topic["partitions"]
         ],
     )
-    if any(p["held_by_open_transactions"] for p in found["partitions"]):
-        print_hint("Offsets under 'open' cannot be read as committed until their producer's transaction ends.")
+    if any(p["held_by_open_transactions"] for p in topic["partitions"]):
+        print_hint("Offsets under 'open' are in open transactions: read_committed consumers wait for these to end.")
 
 
 @app.command("list")
 def list_topics(
-    internal: Annotated[bool, typer.Option("--internal", help="Also Kafka's own topics.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include Kafka's internal topics.")] = False,
+    as_json: AsJson = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
     """List the topics with their number of partitions."""
@@ -105,37 +108,26 @@ def list_topics(
             metadata = clients.admin().list_topics(timeout=settings.request_timeout_s)
         except KafkaException as error:
             raise translate(error, settings, "list topics") from error
-    found = {
+    partitions = {
         name: len(topic.partitions)
         for name, topic in sorted(metadata.topics.items())
         if internal or not name.startswith("__")
     }
     if as_json:
-        print_json([{"name": name, "partitions": count} for name, count in found.items()])
-    elif found:
-        print_table(("topic", "partitions"), list(found.items()))
+        print_json([{"name": name, "partitions": count} for name, count in partitions.items()])
+    elif partitions:
+        print_table(("topic", "partitions"), list(partitions.items()))
     else:
         print_hint("There are no topics.")
 
 
-def _settings(texts: list[str]) -> dict[str, str]:
-    settings = {}
-    for text in texts:
-        name, separator, value = text.partition("=")
-        if not separator or not name.strip():
-            msg = f"--config {text!r} is not of the form NAME=VALUE."
-            raise ConfigError(msg, fix="for example --config retention.ms=-1")
-        settings[name.strip()] = value.strip()
-    return settings
-
-
-def _described(clients: Clients, name: str) -> dict[str, Any]:
+def _describe(clients: Clients, name: str) -> dict[str, Any]:
     from confluent_kafka import TopicCollection
     from confluent_kafka.admin import ConfigResource, ResourceType
 
     from kpipe_platform.kafka.admin.topics import missing_topic
     from kpipe_platform.kafka.client.calls import ask
-    from kpipe_platform.kafka.model.offsets import watermarks
+    from kpipe_platform.kafka.model.offsets import read_watermarks
 
     settings = clients.settings
     admin, timeout_s = clients.admin(), settings.request_timeout_s
@@ -156,8 +148,8 @@ def _described(clients: Clients, name: str) -> dict[str, Any]:
         topic=name,
     )
     wanted = [(name, partition.id) for partition in topic.partitions]
-    stable = watermarks(clients, wanted, "read_committed")
-    written = watermarks(clients, wanted, "read_uncommitted")
+    stable = read_watermarks(clients, wanted, "read_committed")
+    written = read_watermarks(clients, wanted, "read_uncommitted")
     return {
         "name": name,
         "topic_id": str(topic.topic_id),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, connection_settings
+from kpipe_platform.cli.options import Yes
 from kpipe_platform.cli.output import print_hint
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app", "take_over"]
 
-app = typer.Typer(help="End what a dead producer left open.", no_args_is_help=True)
+app = typer.Typer(help="Abort transactions that a dead producer left open.", no_args_is_help=True)
 
 
 @app.callback()
@@ -25,27 +26,31 @@ def _group() -> None:
 
 @app.command()
 def abort(
-    transactional_id: Annotated[str, typer.Argument(metavar="TRANSACTIONAL_ID", help="Whose transaction to abort.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    transactional_id: Annotated[
+        str, typer.Argument(metavar="TRANSACTIONAL_ID", help="Transactional id of the producer.")
+    ],
+    yes: Yes = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
-    """Abort the open transaction of a transactional id, if it has one, and shut its owner out.
+    """Abort the open transaction of a transactional id, if any, and fence its owner.
 
-    An owner that is still alive fails at its next call. Runs of kpipe do this for their own ids by themselves.
+    If the owner is still running, its next request fails. Runs of kpipe do this automatically for their own ids.
     """
     settings = connection_settings(bootstrap_servers)
     if not yes:
-        typer.confirm(f"Shut the present owner of {transactional_id!r} out, dead or alive?", abort=True, err=True)
+        typer.confirm(
+            f"Fence the current owner of {transactional_id!r}, even if it is still running?", abort=True, err=True
+        )
     take_over(settings, transactional_id)
-    print_hint(f"Whatever {transactional_id!r} had open is aborted, and its former owner is fenced.")
+    print_hint(f"Aborted the open transaction of {transactional_id!r}, if any. Its former owner is fenced.")
 
 
 def take_over(settings: ConnectionSettings, transactional_id: str) -> None:
-    """Become the owner of a transactional id for a moment: fences the former one and aborts what it left open.
+    """Take over a transactional id for a moment: fence its owner and abort its open transaction.
 
     Raises:
-        BrokerUnavailableError: No answer within the deadline.
-        AuthorizationFailedError: The transactional id may not be used.
+        BrokerUnavailableError: The brokers did not answer within the deadline.
+        AuthorizationFailedError: An ACL denies the use of the transactional id.
     """
     from kpipe_platform.kafka.transactions.slice import initialised
 

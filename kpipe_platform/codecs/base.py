@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from kpipe_platform.errors import TerminalError
 
 EMPTY = "empty"
-"""The value is empty, or holds only white space."""
+"""The value is empty, or contains only white space."""
 NOT_UTF8 = "not_utf8"
 """The bytes are not UTF-8 text."""
 NOT_JSON = "not_json"
@@ -102,10 +102,10 @@ class Codec(ABC):
         Returns:
             The fault that `diagnose` finds, or a fault of kind `UNREADABLE`.
         """
-        found = self.diagnose(data)
-        if found is not None:
-            return found
-        message = f"the engine could not read these {len(data)} bytes as {self.name}, and no reason was found"
+        fault = self.diagnose(data)
+        if fault is not None:
+            return fault
+        message = f"Spark could not decode these {len(data)} bytes as {self.name}, and kpipe did not find the reason"
         return DecodeFault(message, kind=UNREADABLE)
 
     @abstractmethod

@@ -28,7 +28,7 @@ def codec_to_config(codec: Codec) -> dict[str, Any]:
         ConfigError: The codec is not one of `CODECS`.
     """
     if CODECS.get(codec.name) is not type(codec):
-        msg = f"codec {type(codec).__qualname__} ({codec.name!r}) is not known here"
+        msg = f"codec {type(codec).__qualname__} ({codec.name!r}) is not one of kpipe's codecs"
         raise ConfigError(msg, fix=f"use one of {', '.join(sorted(CODECS))}")
     return {"codec": codec.name, **{name: getattr(codec, name) for name in _settings(type(codec))}}
 
@@ -49,7 +49,7 @@ def codec_from_config(config: dict[str, Any]) -> Codec:
     name = settings.pop("codec", None)
     cls = CODECS.get(name) if isinstance(name, str) else None
     if cls is None:
-        msg = f"there is no codec {name!r}"
+        msg = f"unknown codec {name!r}"
         raise ConfigError(msg, fix=f"use one of {', '.join(sorted(CODECS))}", codec=name)
     unknown = sorted(settings.keys() - _settings(cls))
     if unknown:

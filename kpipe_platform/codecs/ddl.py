@@ -87,7 +87,7 @@ class _Parser:
             field = self._field()
             if field.name in names:
                 self.start = start
-                self._fail(f"field {field.name!r} is there twice", "give each field its own name")
+                self._fail(f"field {field.name!r} is declared twice", "give each field a different name")
             names.add(field.name)
             fields.append(field)
             if not self._take(","):
@@ -156,29 +156,29 @@ class _Parser:
         return kind
 
     def _arguments(self) -> tuple[int, ...]:
-        found: list[int] = []
+        numbers: list[int] = []
         if self._take("("):
             while True:
                 if self.kind != "word" or not self.text.isdigit():
-                    self._fail(f"expected a number, found {self._found()}", "write DECIMAL(10,2), VARCHAR(20)")
-                found.append(int(self.text))
+                    self._fail(f"expected a number, found {self._found()}", "write DECIMAL(10,2) or VARCHAR(20)")
+                numbers.append(int(self.text))
                 self._next()
                 if not self._take(","):
                     break
             self._expect(")")
-        return tuple(found)
+        return tuple(numbers)
 
     def _scalar(self, name: str, arguments: tuple[int, ...]) -> T.DataType:
         kind = SCALARS[name]
         if kind is T.DecimalType:
             precision, scale = (*arguments, *(10, 0)[len(arguments) :])[:2]
             if len(arguments) > 2 or not 1 <= precision <= MAX_PRECISION or scale > precision:
-                fix = f"write DECIMAL(precision, scale), precision up to {MAX_PRECISION}, scale not above it"
-                self._fail(f"a decimal cannot have {arguments}", fix)
+                fix = f"write DECIMAL(precision, scale), with 1 to {MAX_PRECISION} digits and a scale up to precision"
+                self._fail(f"invalid precision and scale {arguments} of a decimal", fix)
             return T.DecimalType(precision, scale)
         if kind in (T.VarcharType, T.CharType):
             if len(arguments) != 1 or arguments[0] < 1:
-                self._fail(f"{_NAMES[kind]} needs one length", f"write {_NAMES[kind].upper()}(20), or STRING")
+                self._fail(f"{_NAMES[kind]} needs a length", f"write {_NAMES[kind].upper()}(20), or STRING")
             return T.VarcharType(*arguments) if kind is T.VarcharType else T.CharType(*arguments)
         if arguments:
             self._fail(f"{_NAMES[kind]} takes no argument", f"write {_NAMES[kind].upper()}")

@@ -24,5 +24,5 @@ class RawCodec(Codec):
     def _encode(self, value: Any) -> bytes:
         if isinstance(value, bytes | bytearray | memoryview):
             return bytes(value)
-        message = f"codec 'raw' writes bytes, found {type(value).__name__}"
-        raise EncodeFault(message, kind=NOT_ENCODABLE, fix="use TextCodec() or JsonCodec(), or encode it first")
+        message = f"codec 'raw' encodes bytes, not {type(value).__name__}"
+        raise EncodeFault(message, kind=NOT_ENCODABLE, fix="use TextCodec() or JsonCodec(), or convert it to bytes")

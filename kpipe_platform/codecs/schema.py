@@ -46,10 +46,10 @@ def _from_json(text: str) -> T.DataType:
         field = {"name": "schema", "type": json.loads(text), "nullable": True}
         return T.StructType.fromJson({"fields": [field]}).fields[0].dataType
     except json.JSONDecodeError as error:
-        msg = f"schema: the text starts with {{ and is not JSON ({error})"
+        msg = f"schema: the text starts with {{ but is not JSON ({error})"
     except KeyError as error:
         msg = f"schema: the JSON text lacks {error}"
-    except Exception as error:  # noqa: BLE001 - PySpark raises whatever a wrong document leads to
+    except Exception as error:  # noqa: BLE001 - PySpark raises errors of many types
         msg = f"schema: the JSON text is not a Spark schema ({error})"
     raise ConfigError(msg, fix=_FIX)
 

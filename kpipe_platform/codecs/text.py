@@ -30,17 +30,17 @@ class TextCodec(Codec):
 
     def _encode(self, value: Any) -> bytes:
         if not isinstance(value, str):
-            message = f"codec 'text' writes str, found {type(value).__name__}"
+            message = f"codec 'text' encodes str, not {type(value).__name__}"
             raise EncodeFault(message, kind=NOT_ENCODABLE, fix="convert it with str(...)")
         try:
             return value.encode("utf-8")
         except UnicodeEncodeError as error:
-            message = f"the text has half of a surrogate pair at position {error.start}, which UTF-8 cannot hold"
+            message = f"the text has a lone surrogate at position {error.start}, which UTF-8 cannot encode"
             raise EncodeFault(message, kind=NOT_ENCODABLE) from None
 
 
 def not_utf8(error: UnicodeDecodeError) -> DecodeFault:
     """Return the fault for the first byte that is not UTF-8. Its position counts from 0."""
-    found = error.object[error.start]
-    message = f"not UTF-8: byte 0x{found:02x} at position {error.start} ({error.reason})"
+    byte = error.object[error.start]
+    message = f"not UTF-8: byte 0x{byte:02x} at position {error.start} ({error.reason})"
     return DecodeFault(message, kind=NOT_UTF8)

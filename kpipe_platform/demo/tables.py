@@ -33,7 +33,7 @@ class ParquetTableIOManager(dg.ConfigurableIOManager):
     """
 
     spark: SparkEngine
-    base_dir: str = Field(description="folder of all tables; made when it does not exist")
+    base_dir: str = Field(description="folder of all tables; created if it does not exist")
 
     def load_input(self, context: dg.InputContext) -> DataFrame:
         """Return the whole table of the upstream asset.
@@ -51,7 +51,7 @@ class ParquetTableIOManager(dg.ConfigurableIOManager):
             path /= f"{SLICE}={slice_name(slice_)}"
         obj.write.mode("overwrite").parquet(str(path))
         if slice_ is None:
-            context.add_output_metadata({"path": dg.MetadataValue.path(str(path))})
+            context.add_output_metadata({"dagster/uri": path.as_uri()})
 
     def path(self, asset_key: dg.AssetKey) -> Path:
         """Return the folder of an asset's table."""
@@ -70,8 +70,8 @@ class ParquetTableIOManager(dg.ConfigurableIOManager):
         """
         path = self.path(asset_key)
         if not self.exists(asset_key):
-            msg = f"there is no table of asset {asset_key.to_user_string()} in {path}"
-            raise ConfigError(msg, fix=f"materialise {asset_key.to_user_string()} first", asset=asset_key.path)
+            msg = f"asset {asset_key.to_user_string()} has no table in {path}"
+            raise ConfigError(msg, fix=f"materialize {asset_key.to_user_string()} first", asset=asset_key.path)
         frame: DataFrame = self.spark.spark_session.read.parquet(str(path))
         return frame
 

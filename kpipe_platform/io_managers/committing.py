@@ -8,13 +8,13 @@ from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.deferred import emit_deferred
 from kpipe_platform.io_managers.kafka import StoresOffsets
 from kpipe_platform.io_managers.open_reads import steps_of
 from kpipe_platform.io_managers.plain import emit_plain
 from kpipe_platform.io_managers.step import step_id
+from kpipe_platform.metadata_keys import TOPIC
 from kpipe_platform.resources._compat import DbIOManager
 from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.slices.values import DeferredStage

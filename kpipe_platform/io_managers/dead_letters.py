@@ -11,9 +11,9 @@ import dagster as dg
 from kpipe_platform.codecs import RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError, StageFailedError, TopicNotFoundError
-from kpipe_platform.io_managers.step import DEAD_LETTERS
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.offsets import OffsetRange
+from kpipe_platform.metadata_keys import DEAD_LETTER_TABLE
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import SparkEngine
@@ -43,12 +43,12 @@ class DeadLetterTable:
     def as_metadata(self) -> dict[str, Any]:
         """Return the asset's metadata. If the topic is read as slices, its records are raw bytes."""
         declared = {"source_topic": self.source_topic, "topic": self.topic, "max_records": self.max_records}
-        return {**KafkaTopic(self.topic, value_codec=RawCodec()).as_metadata(), DEAD_LETTERS: declared}
+        return {**KafkaTopic(self.topic, value_codec=RawCodec()).as_metadata(), DEAD_LETTER_TABLE: declared}
 
     @classmethod
     def of(cls, metadata: Mapping[str, Any] | None) -> DeadLetterTable | None:
         """Read the declaration from an asset's metadata; None if there is none."""
-        declared = (metadata or {}).get(DEAD_LETTERS)
+        declared = (metadata or {}).get(DEAD_LETTER_TABLE)
         value = declared.value if isinstance(declared, dg.MetadataValue) else declared
         return None if value is None else cls(**value)
 

@@ -18,8 +18,6 @@ from kpipe_platform.io_managers.partition_events import StepEvents
 from kpipe_platform.io_managers.plain import emit_plain
 from kpipe_platform.io_managers.step import (
     ASSET_METADATA,
-    FORM,
-    READ,
     READ_FEED,
     READ_TABLE,
     KafkaStep,
@@ -34,6 +32,7 @@ from kpipe_platform.io_managers.step import (
     step_of,
     topic_of,
 )
+from kpipe_platform.metadata_keys import FORM, READ
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.partitions.owners import distribution_of
 from kpipe_platform.policies.components import FaultPolicies

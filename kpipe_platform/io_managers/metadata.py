@@ -9,10 +9,9 @@ from typing import Any
 
 import dagster as dg
 
+from kpipe_platform import metadata_keys as keys
 from kpipe_platform.dead_letters import Distribution
-from kpipe_platform.io_managers.step import RULES
-from kpipe_platform.partitions.materializations import RANGES
-from kpipe_platform.slices.report import IsolationCost, Row, RunSummary
+from kpipe_platform.slices.report import IsolationCost, Row, RunSummary, SliceReport
 from kpipe_platform.spark.sink.spec import PreviewRow
 from kpipe_platform.spark.stage.notes import RuleCount
 
@@ -38,68 +37,72 @@ def materialization_metadata(summary: RunSummary, who: Distribution | None = Non
         who: The deployment and the process that took the slices.
 
     Returns:
-        By name: records_read, records_written (absent where another IO manager stored the output and nobody counted),
-        dead_letters, skipped, lag (offsets that waited behind the last slice), duration_s, records_per_s; slices_taken
-        where there are several; latency_p50_ms and latency_p95_ms, produce to commit, where the run followed the
-        stream; parts_at_once where a slice was written in several; slices (the last 100) and steps as tables;
-        dead_letter_reasons, rules (records that each rule does not hold for), isolation (what it cost to find the
-        records that the stage fails on), preview, lost_ranges (deleted unread) and resumed_ranges (the group's offset
-        was gone, and Dagster's taken) where there are any; dagster/row_count and dagster/column_schema; instance,
-        worker and lease, as far as they are known; kpipe/ranges for the next plan.
-        Before them what the stage added, under any other name.
+        By key: the facts of the run, what the stage added under other keys, how the run did it, and last its settings
+        and the ranges for the next plan. A key whose fact does not apply is absent.
     """
     last = summary.last
     if last is None:
         return {}
+    settings: dict[str, Any] = {keys.CONSUMER_GROUP: dg.MetadataValue.text(last.slice.group)}
+    if who is not None:
+        named = {keys.INSTANCE: who.instance, keys.WORKER: who.worker, keys.LEASE: who.lease}
+        settings |= {key: dg.MetadataValue.text(value) for key, value in named.items() if value is not None}
+    # Last, because the next plan reads it, not people.
+    settings[keys.RANGES] = dg.MetadataValue.json(_ranges(summary))
+    facts, rest = _facts(summary, last), _work(summary) | settings
+    added = {key: value for key, value in summary.metadata.items() if key not in facts and key not in rest}
+    return facts | added | rest
+
+
+def _facts(summary: RunSummary, last: SliceReport) -> dict[str, Any]:
+    """Return what the run did: counts, lag, times, offsets, and what was lost or failed."""
     total, duration_s = summary.total, summary.duration_s
-    metadata: dict[str, Any] = dict(summary.metadata)
-    metadata["records_read"] = dg.MetadataValue.int(total.read)
+    facts: dict[str, Any] = {keys.RECORDS_READ: dg.MetadataValue.int(total.read)}
     if summary.counted_output:
-        metadata["records_written"] = dg.MetadataValue.int(total.written)
-        metadata["dagster/row_count"] = dg.MetadataValue.int(total.written)
-    metadata |= {
-        "dead_letters": dg.MetadataValue.int(total.dead_lettered),
-        "skipped": dg.MetadataValue.int(total.skipped),
-        "lag": dg.MetadataValue.int(sum(planned.backlog for planned in last.slice.ranges)),
-        "duration_s": dg.MetadataValue.float(round(duration_s, 3)),
-        "records_per_s": dg.MetadataValue.float(round(total.read / duration_s, 1) if duration_s else 0.0),
+        facts[keys.RECORDS_WRITTEN] = dg.MetadataValue.int(total.written)
+    facts |= {
+        keys.DEAD_LETTERS: dg.MetadataValue.int(total.dead_lettered),
+        keys.RECORDS_SKIPPED: dg.MetadataValue.int(total.skipped),
+        keys.LAG: dg.MetadataValue.int(sum(planned.backlog for planned in last.slice.ranges)),
+        keys.DURATION_S: dg.MetadataValue.float(round(duration_s, 3)),
+        keys.RECORDS_PER_S: dg.MetadataValue.float(round(total.read / duration_s, 1) if duration_s else 0.0),
     }
-    if summary.slices > 1:
-        metadata["slices_taken"] = dg.MetadataValue.int(summary.slices)
-    names = ("latency_p50_ms", "latency_p95_ms")
+    names = (keys.LATENCY_P50_MS, keys.LATENCY_P95_MS)
     for name, latency_ms in zip(names, summary.latencies.percentiles(50, 95), strict=True):
         if latency_ms is not None:
-            metadata[name] = dg.MetadataValue.int(latency_ms)
-    reasons = _reasons(summary.reasons)
-    if reasons:
-        metadata["dead_letter_reasons"] = dg.MetadataValue.md(markdown_table(("records", "reason"), reasons))
-    if summary.rules:
-        metadata[RULES] = dg.MetadataValue.table(_rules(summary.rules))
-    if (cost := summary.isolation) is not None:
-        metadata["isolation"] = dg.MetadataValue.table([_isolation(cost)])
-    if summary.lanes > 1:
-        metadata["parts_at_once"] = dg.MetadataValue.int(summary.lanes)
+            facts[name] = dg.MetadataValue.int(latency_ms)
+    if summary.slices > 1:
+        facts[keys.SLICE_COUNT] = dg.MetadataValue.int(summary.slices)
     # List idle partitions only if no partition was busy: they would hide the busy ones.
     if rows := list(summary.busy or summary.idle):
-        metadata["slices"] = _slices(rows, counted_output=summary.counted_output)
-    metadata["steps"] = _steps(summary)
-    if summary.preview:
-        metadata["preview"] = dg.MetadataValue.md(preview(summary.preview))
+        facts[keys.SLICES] = _slices(rows, counted_output=summary.counted_output)
     if summary.lost:
-        metadata["lost_ranges"] = _listed(summary.lost)
+        facts[keys.LOST_RANGES] = _listed(summary.lost)
     if summary.resumed:
-        metadata["resumed_ranges"] = _listed(map(str, summary.resumed))
+        facts[keys.RESUMED_RANGES] = _listed(map(str, summary.resumed))
+    if reasons := _reasons(summary.reasons):
+        facts[keys.DEAD_LETTER_REASONS] = dg.MetadataValue.md(markdown_table(("records", "reason"), reasons))
+    if summary.rules:
+        facts[keys.RULES] = dg.MetadataValue.table(_rules(summary.rules))
+    if summary.preview:
+        facts[keys.PREVIEW] = dg.MetadataValue.md(preview(summary.preview))
+    return facts
+
+
+def _work(summary: RunSummary) -> dict[str, Any]:
+    """Return how the run did it, and Dagster's own keys."""
+    work: dict[str, Any] = {keys.STEPS: _steps(summary)}
+    if (cost := summary.isolation) is not None:
+        work[keys.ISOLATION] = dg.MetadataValue.table([_isolation(cost)])
+    if summary.lanes > 1:
+        work[keys.TRANSACTIONS_PER_SLICE] = dg.MetadataValue.int(summary.lanes)
+    if summary.counted_output:
+        work["dagster/row_count"] = dg.MetadataValue.int(summary.total.written)
     if summary.columns:
-        metadata["dagster/column_schema"] = dg.TableSchema(
+        work["dagster/column_schema"] = dg.TableSchema(
             columns=[dg.TableColumn(name, kind) for name, kind in summary.columns]
         )
-    metadata["consumer_group"] = dg.MetadataValue.text(last.slice.group)
-    if who is not None:
-        named = {"instance": who.instance, "worker": who.worker, "lease": who.lease}
-        metadata |= {name: dg.MetadataValue.text(value) for name, value in named.items() if value is not None}
-    # Last, because the next plan reads it, not people.
-    metadata[RANGES] = dg.MetadataValue.json(_ranges(summary))
-    return metadata
+    return work
 
 
 def _listed(texts: Iterable[str]) -> dg.MarkdownMetadataValue:

@@ -8,9 +8,22 @@ from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.codecs.topic import TOPIC, KafkaTopic
+from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.model.offsets import Partition
+from kpipe_platform.metadata_keys import (
+    CONSUMER_GROUP,
+    DEAD_LETTER_TABLE,
+    FORM,
+    LIMIT,
+    ON_FAULT,
+    PREFIX,
+    READ,
+    SCALING,
+    TOPIC,
+    TOPIC_SETTINGS,
+    stored_metadata,
+)
 from kpipe_platform.partitions import partition_number
 from kpipe_platform.partitions.materializations import last_materialization, ranges_of
 from kpipe_platform.policies.components import FaultPolicies
@@ -20,19 +33,9 @@ from kpipe_platform.slices.plan.ranges import LastMaterialization
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.values import TopicInput
 
-# Keys of asset and input metadata.
-ON_FAULT = "kpipe/on_fault"
-LIMIT = "kpipe/max_dead_letters"
-READ = "kpipe/read"
-RULES = "rules"
-SCALING = "kpipe/scaling"
-FORM = "kpipe/form"
-DEAD_LETTERS = "kpipe/dead_letters"
-
 READ_SLICE, READ_FEED, READ_TABLE = "slice", "feed", "table"
 
-_PREFIX = "kpipe/"
-ASSET_METADATA = (TOPIC, ON_FAULT, LIMIT, SCALING, DEAD_LETTERS)
+ASSET_METADATA = (TOPIC, TOPIC_SETTINGS, ON_FAULT, LIMIT, SCALING, DEAD_LETTER_TABLE)
 INPUT_METADATA = (READ, FORM)
 
 
@@ -78,7 +81,7 @@ class Step:
         found = last_materialization(self.instance, self.asset_key, key)
         if found is None:
             return None
-        group = str(found.metadata["consumer_group"].value)
+        group = str(stored_metadata(found.metadata)[CONSUMER_GROUP].value)
         ends = [each for each in ranges_of(found) if each["topic"] == topic and each["partition"] == number]
         return LastMaterialization(int(ends[0]["end"]), ends[0]["topic_id"], group) if ends else None
 
@@ -124,7 +127,7 @@ def step_of(step_context: dg.StepExecutionContext, group_of: Callable[[dg.AssetK
     keys = list(assets.keys) if assets is not None else []
     if len(keys) != 1:
         shown = ", ".join(key.to_user_string() for key in keys) or "no asset"
-        msg = f"{io_manager}: step {step_context.step.key!r} materialises {shown}"
+        msg = f"{io_manager}: step {step_context.step.key!r} materializes {shown}"
         raise ConfigError(
             msg,
             fix="read a Kafka topic in an asset of its own: its offsets move with one output",
@@ -150,7 +153,7 @@ def _partition_keys(step_context: dg.StepExecutionContext) -> tuple[tuple[str, .
     if definition is None:
         return None, None
     if not step_context.has_partitions:
-        msg = f"step {step_context.step.key!r} materialises a partitioned asset without naming a partition"
+        msg = f"step {step_context.step.key!r} materializes a partitioned asset without naming a partition"
         raise ConfigError(msg, fix='name one, for example dg.materialize(..., partition_key="0")')
     with dg.partition_loading_context(dynamic_partitions_store=step_context.instance):
         taken = tuple(definition.get_partition_keys_in_range(step_context.partition_key_range))
@@ -166,13 +169,15 @@ def kafka_partitions_of(step: Step, numbers: Callable[[], list[int]]) -> list[in
 
 def topic_of(metadata: Mapping[str, Any] | None, asset_key: dg.AssetKey) -> KafkaTopic:
     """Return the topic that an asset declares; by default a JSON topic named after the asset."""
-    declared = _plain(metadata, TOPIC)
-    if declared is None:
+    name, settings = _plain(metadata, TOPIC), _plain(metadata, TOPIC_SETTINGS)
+    if name is None and settings is None:
         return KafkaTopic(".".join(asset_key.path))
-    if not isinstance(declared, Mapping):
-        msg = f"metadata {TOPIC!r} of asset {asset_key.to_user_string()} is {declared!r}"
+    if not isinstance(name, str) or not isinstance(settings, Mapping):
+        msg = (
+            f"metadata of asset {asset_key.to_user_string()}: {TOPIC!r} is {name!r}, {TOPIC_SETTINGS!r} is {settings!r}"
+        )
         raise ConfigError(msg, fix='metadata=KafkaTopic("name", value_codec=JsonCodec(...)).as_metadata()')
-    return KafkaTopic.from_config(declared)
+    return KafkaTopic.from_config({**settings, "name": name})
 
 
 def scaling_of(metadata: Mapping[str, Any] | None, default: PartitionScaling) -> PartitionScaling:
@@ -233,9 +238,9 @@ def refuse_unknown(metadata: Mapping[str, Any] | None, known: Sequence[str], who
         ConfigError: A name is unknown.
     """
     for name in metadata or {}:
-        if name.startswith(_PREFIX) and name not in known:
+        if name.startswith(PREFIX) and name not in known:
             msg = f"{whose} has the metadata {name!r}, which kpipe does not know"
-            raise ConfigError(msg, fix=f"use one of {', '.join(known)}, or a name that does not begin with {_PREFIX}")
+            raise ConfigError(msg, fix=f"use one of {', '.join(known)}, or a name that does not begin with {PREFIX}")
 
 
 def _plain(metadata: Mapping[str, Any] | None, name: str) -> Any:

@@ -1,34 +1,34 @@
 """Pausing and resuming partitions as a Dagster job, for operators who have the UI and no shell."""
 
 # No `from __future__ import annotations`: Dagster reads the classes of an op's arguments, not their names.
+from collections.abc import Container, Sequence
 from typing import Any, Literal
 
 import dagster as dg
 from pydantic import Field
 
+from kpipe_platform.assets.topics_read import topics_read
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.partitions import pauses
-from kpipe_platform.partitions.groups import is_known
+from kpipe_platform.partitions.groups import known_reads, parse_asset, reads_of
+from kpipe_platform.resources._compat import repository_of_op
 from kpipe_platform.resources.known_names import KnownNames
 
 
 class PauseConfig(KnownNames):
-    """Which partitions, and what is to become of them."""
+    """The partitions of an asset to pause or to resume."""
 
-    group: str = Field(description="consumer group of the asset: the source's group_prefix, a dot, the asset's key")
-    topic: str = Field(description="the topic that the asset reads")
-    partitions: list[int] = Field(description="Kafka partitions")
+    asset: str = Field(description="the asset, as the UI shows its key: orders_priced, shop/orders_priced")
+    partitions: list[int] = Field(description="Kafka partitions; one of them pauses an asset without partitions")
     action: Literal["pause", "resume"] = Field(default="pause", description="pause, or resume")
-    reason: str | None = Field(default=None, description="why, for whoever looks at it")
-    new_group: bool = Field(
-        default=False, description="the asset has not run yet; else a group without a run is refused"
-    )
+    reason: str | None = Field(default=None, description="reason of the pause, for other operators")
 
 
 def pause_job(*, name: str = "pause_partitions", **job_options: Any) -> dg.JobDefinition:
-    """A job that pauses or resumes partitions; what ``kpipe partitions pause`` and ``resume`` do.
+    """Create a job that pauses or resumes partitions, as ``kpipe partitions pause`` and ``resume`` do.
 
-    A paused partition is asked for by no sensor; runs in flight finish, and a run that is started by hand is taken.
+    Sensors request no runs of a paused partition. Runs in flight finish, and manual runs still start. An asset that is
+    neither among the definitions of the job's code location nor in Dagster's records is refused.
 
     Args:
         name: Name of the job.
@@ -40,33 +40,64 @@ def pause_job(*, name: str = "pause_partitions", **job_options: Any) -> dg.JobDe
 
     @dg.op(name="pause")
     def pause_op(context: dg.OpExecutionContext, config: PauseConfig) -> None:
-        if not config.partitions:
-            msg = f"no partition of topic {config.topic!r} is named"
-            raise ConfigError(msg, fix="partitions: [0, 1]")
-        stopped = pauses.paused(context.instance, config.group, config.topic)
-        if not (config.new_group or stopped or is_known(context.instance, config.group, config.topic)):
-            msg = (
-                f"no run and no materialisation in this Dagster says that group {config.group!r} reads {config.topic!r}"
-            )
-            fix = (
-                "correct the group: the source's group_prefix, a dot, and the asset's key joined by dots; for an asset "
-            )
-            raise ConfigError(msg, fix=f"{fix}that has not run yet: new_group: true", group=config.group)
+        key = parse_asset(config.asset)
+        _check(context, key, config)
         for number in config.partitions:
             if config.action == "pause":
-                changed = pauses.pause(context.instance, config.group, config.topic, number, config.reason)
+                changed = pauses.pause(context.instance, key, number, config.reason)
             else:
-                changed = pauses.resume(context.instance, config.group, config.topic, number)
-            context.log.info(
-                "%s/%s of group %s: %s",
-                config.topic,
-                number,
-                config.group,
-                f"{config.action}d" if changed else "as it was",
-            )
+                changed = pauses.resume(context.instance, key, number)
+            done = f"{config.action}d" if changed else "unchanged"
+            context.log.info("asset %s, partition %s: %s", key.to_user_string(), number, done)
 
     @dg.job(name=name, description=job_options.pop("description", "Pauses or resumes partitions."), **job_options)
     def pausing() -> None:
         pause_op()
 
     return pausing
+
+
+def _check(context: dg.OpExecutionContext, key: dg.AssetKey, config: PauseConfig) -> None:
+    """Refuse an unknown asset and unknown partitions, before any partition is paused.
+
+    Raises:
+        ConfigError: The asset is unknown or reads no topic, or it does not have the partitions.
+    """
+    shown = key.to_user_string()
+    if not config.partitions:
+        msg = f"PauseConfig(asset={shown!r}) names no partition"
+        raise ConfigError(msg, fix="partitions: [0, 1]", asset=shown)
+    instance = context.instance
+    reads = reads_of(instance, key)
+    if reads is not None:
+        pauses.take_over(instance, key, reads.group, reads.topics)
+    # What is paused can always be resumed, even if the asset or the partition is gone.
+    if config.action == "resume" and pauses.paused(instance, key).keys() >= set(config.partitions):
+        return
+    repository = repository_of_op(context)
+    definitions = {} if repository is None else repository.assets_defs_by_key
+    definition = definitions.get(key)
+    if definition is not None:
+        topics_read(definition, repository)
+    elif reads is None:
+        # Neither this code location nor Dagster's records have it: refused, with similar names.
+        known_reads(
+            instance, key, also=definitions, fix="run the job in the code location of an asset that has not run yet"
+        )
+    _check_partitions(shown, config.partitions, _partitions(definition, instance))
+
+
+def _partitions(definition: dg.AssetsDefinition | None, instance: dg.DagsterInstance) -> Sequence[str] | None:
+    """Return an asset's Dagster partitions; None if they are not known yet, or if it has none."""
+    if definition is None or definition.partitions_def is None:
+        return None
+    with dg.partition_loading_context(dynamic_partitions_store=instance):
+        # Dynamic partitions are registered by the first tick, which may be still to come.
+        return definition.partitions_def.get_partition_keys() or None
+
+
+def _check_partitions(asset: str, wanted: Sequence[int], known: Container[str] | None) -> None:
+    for number in wanted:
+        if number < 0 or (known is not None and str(number) not in known):
+            msg = f"asset {asset} has no partition {number}"
+            raise ConfigError(msg, fix="name one of its partitions, as the UI shows them", asset=asset)

@@ -6,6 +6,7 @@ from typing import Any, Literal
 import dagster as dg
 from pydantic import Field
 
+from kpipe_platform import metadata_keys as keys
 from kpipe_platform.dead_letters.read.filters import make_filter
 from kpipe_platform.dead_letters.redrive.decide import Action, Decision
 from kpipe_platform.dead_letters.redrive.options import RedriveOptions
@@ -18,6 +19,20 @@ RESOURCE_KEY = "kafka_connection"
 
 # Maximum number of decisions in the run's log. The counts in the output's metadata include all of them.
 _LOGGED = 100
+
+# The facts of a redrive that the output's metadata shows.
+_FACTS = {
+    keys.RECORDS_READ: "read",
+    keys.RECORDS_SENT: "sent",
+    keys.RECORDS_PARKED: "parked",
+    keys.RECORDS_KEPT: "kept",
+    keys.RECORDS_LEFT_OUT: "left_out",
+    keys.RECORDS_DONE_BEFORE: "done_before",
+    keys.OFFSETS_EXPIRED: "expired",
+    keys.RECORDS_SHORT_LIVED: "short_lived",
+    keys.LIMITED: "limited",
+}
+_DETAILS = {keys.SENT_TO: "sent_to", keys.KEPT_BY_REASON: "kept_by_reason", keys.BY_PARTITION: "partitions"}
 
 
 class RedriveConfig(KnownNames):
@@ -145,19 +160,11 @@ def _run(
             result.short_lived,
         )
     found = result.to_json()
-    counts = (
-        "dry_run",
-        "read",
-        "sent",
-        "parked",
-        "kept",
-        "left_out",
-        "done_before",
-        "expired",
-        "limited",
-        "short_lived",
-    )
-    metadata: dict[str, Any] = {name: found[name] for name in counts}
-    metadata |= {"dead_letter_topic": result.topic, "consumer_group": result.group}
-    metadata |= {name: dg.MetadataValue.json(found[name]) for name in ("sent_to", "kept_by_reason", "partitions")}
+    metadata: dict[str, Any] = {key: found[name] for key, name in _FACTS.items()}
+    metadata |= {key: dg.MetadataValue.json(found[name]) for key, name in _DETAILS.items()}
+    metadata |= {
+        keys.DRY_RUN: result.dry_run,
+        keys.DEAD_LETTER_TOPIC: result.topic,
+        keys.CONSUMER_GROUP: result.group,
+    }
     return dg.Output(found, metadata=metadata)

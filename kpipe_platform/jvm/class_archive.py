@@ -55,16 +55,16 @@ def archive_options(
                 if not archive.exists():
                     impossible.touch()
     except (OSError, KpipeError) as error:
-        logger.warning("no class archive for %s, so it starts more slowly: %s", name, error)
+        logger.warning("cannot create the class archive of %s, so it starts more slowly: %s", name, error)
     return options if archive.exists() else []
 
 
 def _make(archive: Path, train: Callable[[Sequence[str]], None]) -> None:
     temporary = archive.with_suffix(".tmp")
     temporary.unlink(missing_ok=True)
-    logger.info("making the class archive %s, once", archive)
+    logger.info("creating the class archive %s (once)", archive)
     train([f"-XX:ArchiveClassesAtExit={temporary}", *_QUIET])
     if temporary.exists():
         temporary.replace(archive)
     else:
-        logger.info("this Java wrote no class archive: it will not be asked again")
+        logger.info("this Java wrote no class archive; kpipe will not try again")

@@ -70,8 +70,8 @@ class ProcessIdentity:
         except ProcessLookupError:
             return False
         except PermissionError as error:
-            msg = f"Process {self.pid} belongs to another user: it cannot be signalled."
-            raise EnvironmentSetupError(msg, fix="run the command as its user") from error
+            msg = f"Process {self.pid} belongs to another user, so it cannot be signaled."
+            raise EnvironmentSetupError(msg, fix="run the command as that user") from error
         return True
 
     def wait(self, deadline_s: float) -> bool:
@@ -133,7 +133,7 @@ class PidFile:
         except FileNotFoundError:
             return None
         except (OSError, ValueError, KeyError, TypeError):
-            logger.warning("%s is no pid file of kpipe: taken for absent", self.path)
+            logger.warning("ignoring %s: it is not a valid pid file", self.path)
             return None
 
     def running(self) -> ProcessIdentity | None:

@@ -57,7 +57,7 @@ class Coordinate:
         """
         parts = text.split(":")
         if len(parts) != 3 or not all(re.fullmatch(r"[\w.\-]+", part) for part in parts):
-            msg = f"{text!r} is no Maven coordinate."
+            msg = f"{text!r} is not a Maven coordinate."
             raise ConfigError(msg, fix="write it as group:artifact:version")
         return cls(*parts)
 
@@ -133,9 +133,9 @@ def _run(command: Sequence[str | Path], progress: Callable[[str], None]) -> tupl
 
 def _failure(coordinates: Sequence[Coordinate], folder: Path, lines: Sequence[str]) -> EnvironmentSetupError:
     names = ", ".join(str(each) for each in coordinates)
-    telling = [line for line in lines if not _FRAME.match(line)]
-    errors = [line for line in telling if "ERROR" in line or _NO_NETWORK.search(line)]
-    quoted = "\n".join(f"    {line}" for line in [*errors[:3], *telling[-_QUOTED_LINES:]])
+    messages = [line for line in lines if not _FRAME.match(line)]
+    errors = [line for line in messages if "ERROR" in line or _NO_NETWORK.search(line)]
+    quoted = "\n".join(f"    {line}" for line in [*errors[:3], *messages[-_QUOTED_LINES:]])
     text = "\n".join(lines)
     if _NO_SPACE in text:
         reason = "the disk is full"
@@ -143,18 +143,18 @@ def _failure(coordinates: Sequence[Coordinate], folder: Path, lines: Sequence[st
     elif _NO_NETWORK.search(text):
         reason = "the Maven repository cannot be reached"
         fix = (
-            "the network is needed once, then never again. Without one, copy "
-            f"{folder} from a machine that ran the same command, or point {CACHE_DIR_VARIABLE} at a copy. "
-            "Behind a proxy set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT'; "
-            f"for a mirror set {IVY_SETTINGS_VARIABLE} to an ivysettings.xml"
+            "connect to the network; kpipe downloads the jars only once. Without a network, copy "
+            f"{folder} from a machine that ran the same command, or set {CACHE_DIR_VARIABLE} to a copy. "
+            "Behind a proxy, set JAVA_TOOL_OPTIONS='-Dhttps.proxyHost=HOST -Dhttps.proxyPort=PORT'. "
+            f"For a mirror, set {IVY_SETTINGS_VARIABLE} to an ivysettings.xml"
         )
     elif "not found" in text:
-        reason = "the repository does not have it"
-        fix = "check the name and the version"
+        reason = "the repository does not have the artifact"
+        fix = "check the name and version"
     else:
         reason = "Ivy failed"
-        fix = "see what it says above; a second try goes on where this one ended"
-    msg = f"Cannot fetch {names}: {reason}. The last lines of Ivy:\n{quoted}"
+        fix = "see Ivy's messages above, then run the command again: it continues where it stopped"
+    msg = f"Cannot download {names}: {reason}. The last lines of Ivy's output:\n{quoted}"
     return EnvironmentSetupError(msg, fix=fix, reason=reason)
 
 

@@ -117,7 +117,7 @@ def fetch_jars(
             _download(coordinates, exclude, dependencies, folder, progress)
             jars = _cached(folder)
     if jars is None:
-        msg = f"The jars in {folder} changed while they were fetched."
+        msg = f"The jars in {folder} changed during the download."
         raise EnvironmentSetupError(msg, fix="run the command again")
     return jars
 
@@ -130,7 +130,7 @@ def pyspark_jars_dir() -> Path:
     """
     spec = importlib.util.find_spec("pyspark")
     if spec is None or spec.origin is None:
-        msg = "pyspark is not installed: its Ivy is what fetches jars."
+        msg = "pyspark is not installed. kpipe downloads jars with the Ivy that it ships."
         raise EnvironmentSetupError(msg, fix="pip install pyspark")
     folder = Path(spec.origin).parent / "jars"
     if not any(folder.glob("ivy-*.jar")):
@@ -172,8 +172,8 @@ def _make_room(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
-        msg = f"The cache folder {folder} cannot be made: {error}"
-        raise EnvironmentSetupError(msg, fix=f"set {CACHE_DIR_VARIABLE} to a folder that can be written") from error
+        msg = f"The cache folder {folder} cannot be created: {error}"
+        raise EnvironmentSetupError(msg, fix=f"set {CACHE_DIR_VARIABLE} to a writable folder") from error
     if free_bytes < _NEEDED_BYTES:
         raise _disk_full(folder, free_bytes)
 
@@ -185,10 +185,10 @@ def _download(
     folder: Path,
     progress: Progress | None,
 ) -> None:
-    tell = progress or (lambda _: None)
+    report = progress or (lambda _: None)
     names = ", ".join(str(each) for each in coordinates)
-    logger.info("fetching %s into %s, once", names, folder)
-    tell(f"Fetching {names}, once (about half a minute)")
+    logger.info("downloading %s into %s (once)", names, folder)
+    report(f"Downloading {names} (once, about half a minute)")
     ivy_cache = folder.parent / f".ivy-{folder.name}"
     temporary = Path(tempfile.mkdtemp(prefix=".fetch-", dir=folder.parent))
     try:
@@ -199,7 +199,7 @@ def _download(
             jars_dir=pyspark_jars_dir(),
             ivy_cache=ivy_cache,
             into=temporary,
-            progress=tell,
+            progress=report,
         )
         sizes = {path.name: path.stat().st_size for path in temporary.glob("*.jar")}
         (temporary / _MARKER).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
@@ -210,8 +210,8 @@ def _download(
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise _disk_full(folder, 0) from error
-        msg = f"Cannot write the jars into {folder}: {error}"
-        fix = f"set {CACHE_DIR_VARIABLE} to a folder that can be written"
+        msg = f"Cannot write the jars to {folder}: {error}"
+        fix = f"set {CACHE_DIR_VARIABLE} to a writable folder"
         raise EnvironmentSetupError(msg, fix=fix) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -64,18 +64,18 @@ def find_java() -> JavaInstall:
         path = Path(home) / "bin" / "java"
         where = f"JAVA_HOME={home}"
         if not os.access(path, os.X_OK):
-            msg = f"JAVA_HOME is set to {home}, but there is no executable bin/java in it."
+            msg = f"JAVA_HOME is set to {home}, but that folder has no executable bin/java."
             raise EnvironmentSetupError(msg, fix=f"correct or unset JAVA_HOME; or {_REMEDY}")
     else:
-        found = shutil.which("java")
-        if found is None:
+        java = shutil.which("java")
+        if java is None:
             msg = "No Java found: JAVA_HOME is not set and there is no `java` on PATH."
             raise EnvironmentSetupError(msg, fix=_REMEDY)
-        path, where = Path(found), "the first on PATH"
+        path, where = Path(java), "first on PATH"
     version = _version_of(path)
     install = JavaInstall(path, version)
     if install.major < MINIMUM_JAVA:
-        msg = f"Java {version} at {path} ({where}) is too old: kpipe needs {MINIMUM_JAVA} or newer."
+        msg = f"Java {version} at {path} ({where}) is too old: kpipe needs Java {MINIMUM_JAVA} or newer."
         raise EnvironmentSetupError(msg, fix=_REMEDY, version=version)
     logger.debug("using Java %s at %s", version, path)
     return install
@@ -86,13 +86,13 @@ def _version_of(path: Path) -> str:
     try:
         release = (path.resolve().parent.parent / "release").read_text(encoding="utf-8")
     except OSError:
-        return _ask_version(path)
+        return _run_version(path)
     match = re.search(r'^JAVA_VERSION="([^"]+)"', release, re.MULTILINE)
-    return match.group(1) if match else _ask_version(path)
+    return match.group(1) if match else _run_version(path)
 
 
 @lru_cache(maxsize=8)
-def _ask_version(path: Path) -> str:
+def _run_version(path: Path) -> str:
     try:
         answer = subprocess.run(
             [path, "-version"],
@@ -110,7 +110,7 @@ def _ask_version(path: Path) -> str:
     match = re.search(r'version "([^"]+)"', text)
     if answer.returncode != 0 or match is None:
         # macOS ships a /usr/bin/java that only reports that no Java is installed.
-        msg = f"{path} -version gave no version: {' '.join(text.split())[:300] or 'no output'}"
+        msg = f"{path} -version printed no version: {' '.join(text.split())[:300] or 'no output'}"
         raise EnvironmentSetupError(msg, fix=_REMEDY)
     return match.group(1)
 

@@ -81,7 +81,7 @@ class LocalService(ABC, Generic[OptionsT, StatusT, ServerT]):
             if status.state == "running":
                 wanted = self._differences(status, options)
                 if wanted:
-                    raise self._runs_already(status, f"; you want {'; '.join(wanted)}")
+                    raise self._already_running(status, f", but you requested {'; '.join(wanted)}")
                 return status, False
             self._launch(options, detached=True, progress=progress)
             return self.status(), True
@@ -101,7 +101,7 @@ class LocalService(ABC, Generic[OptionsT, StatusT, ServerT]):
         with self._state.locked():
             status = self.status()
             if status.state == "running":
-                raise self._runs_already(status)
+                raise self._already_running(status)
             server = self._launch(options, detached=False, progress=progress)
         try:
             yield server
@@ -122,12 +122,12 @@ class LocalService(ABC, Generic[OptionsT, StatusT, ServerT]):
             Whether there was a service to stop.
         """
         with self._state.locked():
-            found = self._state.read() is not None
+            exists = self._state.read() is not None
             self._clear()
-            return found
+            return exists
 
-    def _runs_already(self, status: StatusT, wanted: str = "") -> ConfigError:
-        msg = f"A {self._what} runs already at {status.address}{wanted}."
+    def _already_running(self, status: StatusT, wanted: str = "") -> ConfigError:
+        msg = f"A {self._what} is already running at {status.address}{wanted}."
         return ConfigError(msg, fix=f"stop it first: {self._stop_command}")
 
     @abstractmethod

@@ -52,7 +52,7 @@ def free_ports(count: int, *, rng: random.Random | None = None) -> list[int]:
                 ports.append(port)
     if len(ports) < count:
         msg = f"Only {len(ports)} of {count} needed ports are free on {LOOPBACK}."
-        raise EnvironmentSetupError(msg, fix="stop servers that are not needed")
+        raise EnvironmentSetupError(msg, fix="stop servers that you do not need")
     return ports
 
 
@@ -72,7 +72,7 @@ def is_free(port: int) -> bool:
 
 def established(port: int) -> int | None:
     """Count the established connections on a local server's port; None on systems without ``/proc/net/tcp``."""
-    found, end = 0, f":{port:04X}"
+    count, end = 0, f":{port:04X}"
     for table in ("/proc/net/tcp", "/proc/net/tcp6"):
         try:
             lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
@@ -80,8 +80,8 @@ def established(port: int) -> int | None:
             return None
         for line in lines:
             _, local, _, state, *_ = line.split()
-            found += local.endswith(end) and state == _ESTABLISHED
-    return found
+            count += local.endswith(end) and state == _ESTABLISHED
+    return count
 
 
 def _bind(port: int) -> socket.socket | None:

@@ -89,7 +89,7 @@ class ManagedProcess:
             RuntimeError: The child is already running.
         """
         if self.is_running():
-            msg = f"{self.command[0]} is running already, as process {self.pid}"
+            msg = f"{self.command[0]} is already running, as process {self.pid}"
             raise RuntimeError(msg)
         self._forget()
         try:
@@ -99,7 +99,7 @@ class ManagedProcess:
                 pid = self._start_detached(log) if self.detached else self._start_attached(log)
         except OSError as error:
             msg = f"Cannot start {self.command[0]}: {error}"
-            fix = f"see that the program exists and that {self.log_path} can be written"
+            fix = f"check that the program exists and that {self.log_path} is writable"
             raise EnvironmentSetupError(msg, fix=fix) from error
         self._identity = ProcessIdentity.of(pid)
         if self._pid_file is not None and self._identity is not None:
@@ -177,7 +177,7 @@ class ManagedProcess:
             answer = report.readline().decode(errors="replace").strip()
         if not answer.isdigit():
             supervisor.communicate()
-            raise OSError(answer.removeprefix("!") or "its supervisor ended at once")
+            raise OSError(answer.removeprefix("!") or "its supervisor exited at once")
         self._supervisor = supervisor
         _attached.add(self)
         return int(answer)

@@ -50,7 +50,7 @@ class StateFolder:
                 yield
         except Timeout as error:
             msg = f"Another command has been starting or stopping the {self._what} for {_LOCK_DEADLINE_S:.0f} s."
-            raise self._busy_error(msg, fix="wait for it, or end it") from error
+            raise self._busy_error(msg, fix="wait until it ends, or stop it") from error
 
     def read(self) -> dict[str, Any] | None:
         """Return the state that was last written; None if there is none or it cannot be parsed."""
@@ -59,7 +59,7 @@ class StateFolder:
         except FileNotFoundError:
             return None
         except ValueError:
-            logger.warning("%s cannot be read: taken for absent", self._file)
+            logger.warning("ignoring %s: it is not valid JSON", self._file)
             return None
         return dict(state)
 

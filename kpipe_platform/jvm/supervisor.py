@@ -56,8 +56,8 @@ def main() -> int:
 
 def follow_parent(child: subprocess.Popen[bytes], orphaned: threading.Event, grace_s: float) -> None:
     """Send the signals that the parent requests, and end the child when the parent has ended."""
-    while letter := os.read(CONTROL, 1):
-        signal_group(child, signal.SIGKILL if letter == KILL else signal.SIGTERM)
+    while request := os.read(CONTROL, 1):
+        signal_group(child, signal.SIGKILL if request == KILL else signal.SIGTERM)
     orphaned.set()
     signal_group(child, signal.SIGTERM)
     threading.Event().wait(grace_s)

@@ -54,9 +54,9 @@ class PartitionEvent:
 
     Args:
         kind: What happened.
-        topic: Topic.
+        topic: Topic; None: every topic of the asset, for a pause.
         partition: Kafka partition; None: all partitions, for a run over all that failed before it had their numbers.
-        group: The asset's consumer group.
+        group: The asset's consumer group; None for an operator's pause, which names the asset.
         asset: The asset key, joined by ``/``; None if only the group is known.
         run_id: The Dagster run; None for events without a run.
         member: The owner's member id in the group; None for events that do not concern ownership.
@@ -68,9 +68,9 @@ class PartitionEvent:
     """
 
     kind: PartitionEventKind
-    topic: str
+    topic: str | None
     partition: int | None
-    group: str
+    group: str | None = None
     asset: str | None = None
     run_id: str | None = None
     member: str | None = None
@@ -84,19 +84,15 @@ class PartitionEvent:
     def where(self) -> str:
         """Topic, partition and offset range as text: ``orders/3 [100, 250)``."""
         offsets = "" if self.start is None else f" [{self.start}, {self.end})"
-        return f"{self.topic}/{'all' if self.partition is None else self.partition}{offsets}"
+        return f"{self.topic or self.asset}/{'all' if self.partition is None else self.partition}{offsets}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as plain values. Values that are None are omitted, except the partition."""
         at = dt.datetime.fromtimestamp(self.at_ms / 1000, dt.timezone.utc)
-        found: dict[str, Any] = {
-            "event": self.kind.value,
-            "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        values = {
             "topic": self.topic,
             "partition": self.partition,
             "group": self.group,
-        }
-        others = {
             "asset": self.asset,
             "run_id": self.run_id,
             "member": self.member,
@@ -105,7 +101,11 @@ class PartitionEvent:
             **self.counts,
             "reason": self.reason,
         }
-        return found | {name: value for name, value in others.items() if value is not None}
+        return {
+            "event": self.kind.value,
+            "at": at.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            **{name: value for name, value in values.items() if value is not None or name == "partition"},
+        }
 
     def to_text(self) -> str:
         """Return the event as one line of JSON."""

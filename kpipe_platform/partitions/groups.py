@@ -1,59 +1,120 @@
-"""Find the asset of a consumer group."""
+"""What an asset reads, for operators: they name assets, and Dagster's records say the consumer group and the topics."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from difflib import get_close_matches
+
 import dagster as dg
 
-from kpipe_platform.partitions.materializations import last_materialization, ranges_of
+from kpipe_platform.errors import ConfigError
+from kpipe_platform.metadata_keys import CONSUMER_GROUP, stored_metadata
+from kpipe_platform.partitions.materializations import last_materialization, topics_of
 from kpipe_platform.partitions.runs import GROUP, asked_ranges
 
+_NEAR = 3
 
-def asset_of_group(instance: dg.DagsterInstance, group: str) -> dg.AssetKey | None:
-    """Return the asset of a group: from the last run that a sensor requested, otherwise from the group's name.
 
-    A group is named ``{prefix}.{asset key joined by .}``, so a name may match several assets. The asset whose last
-    materialization names the group is then returned.
+@dataclass(frozen=True)
+class Reads:
+    """What an asset reads.
+
+    Args:
+        group: Its consumer group.
+        topics: The topics that it reads slices of.
+    """
+
+    group: str
+    topics: tuple[str, ...]
+
+
+def parse_asset(text: str) -> dg.AssetKey:
+    """Return the key of an asset as Dagster's UI shows it: ``orders_priced``, ``shop/orders_priced``.
+
+    Raises:
+        ConfigError: A part of the key is empty.
+    """
+    key = dg.AssetKey.from_user_string(text.strip())
+    if not all(key.path):
+        msg = f"{text!r} is not an asset key"
+        raise ConfigError(msg, fix='write it as the UI shows it: "orders_priced", "shop/orders_priced"')
+    return key
+
+
+def reads_of(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> Reads | None:
+    """Return what an asset reads: from its last run if a sensor requested it, otherwise from its last materialization.
 
     Args:
         instance: Dagster instance.
-        group: Consumer group.
+        asset_key: The asset.
 
     Returns:
-        The asset key; None if the asset is unknown or ambiguous.
+        The group and the topics; None if Dagster has no record of an offset range that the asset read.
     """
-    for run in instance.get_runs(dg.RunsFilter(tags={GROUP: group}), limit=1):
-        if run.asset_selection is not None and len(run.asset_selection) == 1:
-            return next(iter(run.asset_selection))
-    fitting = [key for key in instance.get_asset_keys() if group.endswith("." + ".".join(key.path))]
-    told = {key: _group_of(instance, key) for key in fitting}
-    return next(
-        (key for key in fitting if told[key] == group),
-        fitting[0] if len(fitting) == 1 and told[fitting[0]] is None else None,
-    )
+    records = instance.get_asset_records([asset_key])
+    run_id = records[0].asset_entry.last_run_id if records else None
+    run = instance.get_run_by_id(run_id) if run_id is not None else None
+    if run is not None and GROUP in run.tags and run.asset_selection == {asset_key}:
+        topics = tuple(dict.fromkeys(topic for topic, _ in asked_ranges(run.tags)))
+        if topics:
+            return Reads(run.tags[GROUP], topics)
+    last = last_materialization(instance, asset_key)
+    group = _group_of(last)
+    topics = () if last is None else topics_of(last)
+    return Reads(group, topics) if group is not None and topics else None
 
 
-def is_known(instance: dg.DagsterInstance, group: str, topic: str) -> bool:
-    """Return whether Dagster has a record of a group that reads a topic.
+def all_reads(instance: dg.DagsterInstance) -> Iterator[tuple[dg.AssetKey, Reads]]:
+    """Yield the assets that have read a topic, in order of their keys, with what they read."""
+    for key in sorted(instance.get_asset_keys(), key=lambda key: list(key.path)):
+        found = reads_of(instance, key)
+        if found is not None:
+            yield key, found
 
-    The record is the last run that a sensor requested, or the last materialization of the group's asset.
+
+def known_reads(
+    instance: dg.DagsterInstance, asset_key: dg.AssetKey, *, fix: str, also: Iterable[dg.AssetKey] = ()
+) -> Reads:
+    """Return what an asset reads, or refuse it.
 
     Args:
         instance: Dagster instance.
-        group: Consumer group.
-        topic: Topic name.
+        asset_key: The asset.
+        fix: How to fix it if the name is right, but the asset has not run yet.
+        also: Further assets that the name may be meant for.
+
+    Raises:
+        ConfigError: Dagster does not know the asset, or has no record of an offset range that it read.
     """
-    runs = instance.get_runs(dg.RunsFilter(tags={GROUP: group}), limit=1)
-    if any(topic == read for run in runs for read, _ in asked_ranges(run.tags)):
-        return True
-    for key in instance.get_asset_keys():
-        if group.endswith("." + ".".join(key.path)) and _group_of(instance, key) == group:
-            last = last_materialization(instance, key)
-            return last is not None and any(item["topic"] == topic for item in ranges_of(last))
-    return False
+    found = reads_of(instance, asset_key)
+    if found is not None:
+        return found
+    if not instance.has_asset_key(asset_key):
+        raise unknown_asset(asset_key, {*instance.get_asset_keys(), *also}, fix=fix)
+    shown = asset_key.to_user_string()
+    msg = f"no run that Dagster has a record of says which topic asset {shown} reads"
+    raise ConfigError(msg, fix=fix, asset=shown)
 
 
-def _group_of(instance: dg.DagsterInstance, key: dg.AssetKey) -> str | None:
+def unknown_asset(asset_key: dg.AssetKey, known: Iterable[dg.AssetKey], *, fix: str) -> ConfigError:
+    """Return the error for an unknown asset, with the names of similar assets.
+
+    Args:
+        asset_key: The unknown asset.
+        known: The known assets.
+        fix: How to fix it if the name is right.
+    """
+    shown = asset_key.to_user_string()
+    names = sorted(key.to_user_string() for key in known)
+    # An operator may have left out the prefix of the key.
+    same_end = [name for name in names if name.rpartition("/")[2] == asset_key.path[-1]]
+    near = list(dict.fromkeys([*same_end, *get_close_matches(shown, names, n=_NEAR)]))[:_NEAR]
+    msg = f"Dagster knows no asset {shown!r}" + (f"; similar names: {', '.join(near)}" if near else "")
+    return ConfigError(msg, fix=f"correct the name; {fix}", asset=shown)
+
+
+def _group_of(last: dg.AssetMaterialization | None) -> str | None:
     """Return the group that the last materialization names; None if there is none."""
-    last = last_materialization(instance, key)
-    found = None if last is None else last.metadata.get("consumer_group")
+    found = None if last is None else stored_metadata(last.metadata).get(CONSUMER_GROUP)
     return None if found is None else str(found.value)

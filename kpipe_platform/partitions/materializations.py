@@ -11,8 +11,7 @@ from typing import Any
 
 import dagster as dg
 
-RANGES = "kpipe/ranges"
-"""Metadata key of a materialization: the offset ranges that it processed, for the next plan."""
+from kpipe_platform.metadata_keys import RANGES
 
 # Most of the time, the last materialization is kpipe's own.
 _FIRST = 1
@@ -54,3 +53,8 @@ def ranges_of(materialization: dg.AssetMaterialization) -> list[dict[str, Any]]:
     stored = materialization.metadata.get(RANGES)
     ranges: Any = stored.value if stored is not None else []
     return list(ranges)
+
+
+def topics_of(materialization: dg.AssetMaterialization) -> tuple[str, ...]:
+    """Return the topics whose offset ranges a materialization processed, each once."""
+    return tuple(dict.fromkeys(item["topic"] for item in ranges_of(materialization)))

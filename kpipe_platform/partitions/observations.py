@@ -7,10 +7,17 @@ from typing import Any
 
 import dagster as dg
 
+from kpipe_platform import metadata_keys as keys
 from kpipe_platform.observability.events import PartitionEvent
 
 # Maximum number of rows of a metadata table. Dagster stores the complete table with every event.
 _TABLE_ROWS = 100
+_COUNTS = {
+    "read": keys.RECORDS_READ,
+    "written": keys.RECORDS_WRITTEN,
+    "dead_letters": keys.DEAD_LETTERS,
+    "skipped": keys.RECORDS_SKIPPED,
+}
 
 
 def observations_of(
@@ -39,27 +46,27 @@ def observations_of(
 
 def _observation(events: list[PartitionEvent], asset_key: dg.AssetKey, key: str | None) -> dg.AssetObservation:
     first = events[0]
-    metadata: dict[str, Any] = {"event": first.kind.value, "at": dg.MetadataValue.timestamp(first.at_ms / 1000)}
+    metadata: dict[str, Any] = {keys.EVENT: first.kind.value, keys.TIME: dg.MetadataValue.timestamp(first.at_ms / 1000)}
     if len(events) == 1:
-        metadata["topic"] = first.topic
+        metadata[keys.TOPIC] = first.topic
         if first.partition is not None:
-            metadata["partition"] = first.partition
+            metadata[keys.PARTITION] = first.partition
         if first.start is not None and first.end is not None:
             metadata |= {
-                "range": f"[{first.start}, {first.end})",
-                "start_offset": first.start,
-                "end_offset": first.end,
+                keys.OFFSET_RANGE: f"[{first.start}, {first.end})",
+                keys.START_OFFSET: first.start,
+                keys.END_OFFSET: first.end,
             }
-        metadata |= first.counts
+        metadata |= {_COUNTS[name]: count for name, count in first.counts.items()}
     else:
-        metadata["partition_count"] = len(events)
-        metadata["partitions"] = dg.MetadataValue.table([_row(event) for event in events[:_TABLE_ROWS]])
-    metadata["group"] = first.group
+        metadata[keys.PARTITION_COUNT] = len(events)
+        metadata[keys.BY_PARTITION] = dg.MetadataValue.table([_row(event) for event in events[:_TABLE_ROWS]])
     reasons = dict.fromkeys(event.reason for event in events if event.reason)
     if reasons:
-        metadata["reason"] = "\n".join(reasons)
+        metadata[keys.REASON] = "\n".join(reasons)
     if first.run_id:
-        metadata["run"] = dg.MetadataValue.dagster_run(first.run_id)
+        metadata[keys.RUN] = dg.MetadataValue.dagster_run(first.run_id)
+    metadata[keys.CONSUMER_GROUP] = first.group
     where = first.where if len(events) == 1 else f"{len(events)} partitions"
     return dg.AssetObservation(asset_key, partition=key, description=f"{first.kind.value}: {where}", metadata=metadata)
 

@@ -15,7 +15,7 @@ from kpipe_platform.kafka.ownership.group_owners import Owners, owners_of
 from kpipe_platform.kafka.ownership.status import OwnershipState
 from kpipe_platform.kafka.read.samples import OldestRecord, oldest_records
 from kpipe_platform.partitions import dynamic_name
-from kpipe_platform.partitions.pauses import Pause, paused
+from kpipe_platform.partitions.pauses import Pause, paused, take_over
 from kpipe_platform.partitions.runs import asked_for, runs_in_flight
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.slices.plan.lag import Waiting, gather_waiting
@@ -123,20 +123,20 @@ def read_states(
     clients: Clients,
     policy: PlanPolicy,
     topic: str,
-    asset_key: dg.AssetKey | None,
+    asset_key: dg.AssetKey,
     keys: Sequence[str] | None = None,
     *,
     ownership: Owner | None = None,
     clock: Callable[[], float] = time.time,
 ) -> list[PartitionState]:
-    """Return the state of each Kafka partition of a topic, for callers that have only the consumer group.
+    """Return the state of each Kafka partition of a topic, for callers that have the consumer group.
 
     Args:
         instance: Dagster instance.
         clients: The clients to use.
         policy: The group, its isolation, and where it starts.
         topic: Topic name.
-        asset_key: The asset; None: of the runs in flight, only those that a sensor requested are included.
+        asset_key: The asset.
         keys: The asset's Dagster partitions in order, empty for an unpartitioned asset; None: the topic's.
         ownership: See `partition_states`.
         clock: See `partition_states`.
@@ -147,10 +147,11 @@ def read_states(
     if keys is None:
         keys = instance.get_dynamic_partitions(dynamic_name(topic)) or [str(each.partition) for each in waiting]
     by_key: dict[str | None, list[str]] = {}
-    for run in [] if asset_key is None else runs_in_flight(instance, asset_key, keys):
+    for run in runs_in_flight(instance, asset_key, keys):
         for taken in run.keys or (None,):
             by_key.setdefault(taken, []).append(run.run_id)
-    pauses = paused(instance, group, topic)
+    take_over(instance, asset_key, group, [topic])
+    pauses = paused(instance, asset_key)
     owns = _find_owner(clients, group, ownership)
     oldest = oldest_records(clients, group, [each.readable for each in waiting], policy.isolation)
     now_ms = int(clock() * 1000)
@@ -212,8 +213,8 @@ def _state(
         in_flight=tuple(dict.fromkeys(runs)),
         highest_completed=committed - 1 if committed else None,
         committed=committed,
-        log_start=waiting.marks.log_start,
-        end=waiting.marks.end,
+        log_start=waiting.watermarks.log_start,
+        end=waiting.watermarks.end,
         lag=waiting.lag,
         oldest_unprocessed_age_s=age_s,
     )

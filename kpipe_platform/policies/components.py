@@ -83,7 +83,7 @@ class FaultPolicies:
         if self.default is not None:
             object.__setattr__(self, "default", _action(self.default, "default"))
         if self.dead_letter.action not in (None, FaultAction.STOP, FaultAction.SKIP):
-            msg = f"a dead letter that cannot be made cannot have the action {self.dead_letter.action}"
+            msg = f"the policy of dead_letter has the action {self.dead_letter.action}"
             raise ConfigError(msg, fix="use FaultAction.STOP (the default), or SKIP, which loses the record")
 
     def action(self, component: Component) -> FaultAction:
@@ -126,13 +126,13 @@ class FaultPolicies:
         config: dict[str, Any] = {} if self.default is None else {"default": self.default.value}
         for part in PARTS:
             policy = self._of(part)
-            said: dict[str, Any] = {}
+            settings: dict[str, Any] = {}
             if policy.action is not None:
-                said["action"] = policy.action.value
+                settings["action"] = policy.action.value
             if policy.retry is not None:
-                said["retry"] = policy.retry.to_config()
-            if said:
-                config[part] = said
+                settings["retry"] = policy.retry.to_config()
+            if settings:
+                config[part] = settings
         return config
 
     @classmethod
@@ -144,7 +144,7 @@ class FaultPolicies:
         """
         if isinstance(config, str):
             return cls(_action(config, "the action"))
-        _known(config, {field.name for field in fields(cls)}, "fault policies")
+        _known(config, {field.name for field in fields(cls)}, "the fault policies")
         default = config.get("default")
         parts = {part: _policy(config[part], part) for part in PARTS if part in config}
         return cls(None if default is None else _action(default, "default"), **parts)
@@ -161,8 +161,8 @@ class FaultPolicies:
         if isinstance(declared, str | Mapping):
             # FaultAction is a str.
             return cls.from_config(declared)
-        msg = f"on_fault is {declared!r}"
-        raise ConfigError(msg, fix="give a FaultAction, or FaultPolicies(default=..., stage=FaultPolicy(...))")
+        msg = f"on_fault is {declared!r}, which is not a fault action or policy"
+        raise ConfigError(msg, fix="use a FaultAction, or FaultPolicies(default=..., stage=FaultPolicy(...))")
 
 
 def stops(action: FaultAction) -> bool:
@@ -174,8 +174,8 @@ def _policy(config: Any, part: str) -> FaultPolicy:
     if isinstance(config, str):
         return FaultPolicy(_action(config, part))
     if not isinstance(config, Mapping):
-        msg = f"the fault policy of {part} is {config!r}"
-        raise ConfigError(msg, fix='{"action": "dead_letter", "retry": {...}}')
+        msg = f"the fault policy of {part} is {config!r}, which is not an action or a mapping"
+        raise ConfigError(msg, fix='write it like {"action": "dead_letter", "retry": {...}}')
     _known(config, {"action", "retry"}, f"the fault policy of {part}")
     action, retry = config.get("action"), config.get("retry")
     return FaultPolicy(
@@ -190,11 +190,11 @@ def _action(value: Any, what: str) -> FaultAction:
     except ValueError:
         known = ", ".join(action.value for action in FaultAction)
         msg = f"{what} is {value!r}, which is not one of {known}"
-        raise ConfigError(msg, fix="use one of FaultAction") from None
+        raise ConfigError(msg, fix="use a FaultAction, or its name") from None
 
 
 def _known(config: Mapping[str, Any], names: set[str], what: str) -> None:
     unknown = sorted(set(config) - names)
     if unknown:
-        msg = f"{what} have no {', '.join(map(repr, unknown))}"
+        msg = f"unknown names in {what}: {', '.join(map(repr, unknown))}"
         raise ConfigError(msg, fix=f"use {', '.join(sorted(names))}")

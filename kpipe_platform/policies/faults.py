@@ -89,7 +89,7 @@ class Fault:
 
     def __post_init__(self) -> None:
         if len(self.message) > MAX_MESSAGE_CHARS:
-            object.__setattr__(self, "message", bounded(self.message, MAX_MESSAGE_CHARS))
+            object.__setattr__(self, "message", truncate(self.message, MAX_MESSAGE_CHARS))
         if self.stacktrace is not None and len(self.stacktrace) > MAX_STACKTRACE_CHARS:
             kept = self.stacktrace[len(_CUT) - MAX_STACKTRACE_CHARS :]
             object.__setattr__(self, "stacktrace", _CUT + kept)
@@ -141,6 +141,6 @@ def qualified_name(cls: type) -> str:
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def bounded(text: str, limit: int) -> str:
+def truncate(text: str, limit: int) -> str:
     """Truncate a text to ``limit`` characters, including the ``...`` that marks a truncation."""
     return text if len(text) <= limit else text[: limit - 3] + "..."

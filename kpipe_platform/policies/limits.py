@@ -28,10 +28,10 @@ class DeadLetterLimit:
 
     def __post_init__(self) -> None:
         if self.ratio is not None and not 0 < self.ratio <= 1:
-            msg = f"the largest share of dead letters is {self.ratio}"
-            raise ConfigError(msg, fix="set it above 0 and up to 1, for example 0.1; None for no limit")
+            msg = f"the maximum share of dead letters is {self.ratio}"
+            raise ConfigError(msg, fix="set it above 0 and up to 1, for example 0.1, or to None for no limit")
         if not is_count(self.minimum, 1):
-            msg = f"the number of failed records below which their share does not count is {self.minimum}"
+            msg = f"the minimum number of failed records for the dead-letter limit is {self.minimum}"
             raise ConfigError(msg, fix="set it to 1 or more")
 
     def allows(self, failed: int, records: int) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.policies.bounds import is_count, is_positive
-from kpipe_platform.policies.faults import bounded, qualified_name
+from kpipe_platform.policies.faults import qualified_name, truncate
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Attempt:
         message = getattr(error, "cause", None) or getattr(error, "message", None)
         text = message if isinstance(message, str) else str(error)
         name = getattr(error, "exception_type", None) or qualified_name(type(error))
-        return cls(number, at_ms, delay_s, name, bounded(text, MAX_ATTEMPT_MESSAGE_CHARS))
+        return cls(number, at_ms, delay_s, name, truncate(text, MAX_ATTEMPT_MESSAGE_CHARS))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,8 @@ class RecordRetryPolicy:
             listed = tuple(given) if isinstance(given, list | tuple | set | frozenset) else (given,)
             for item in listed:
                 if not isinstance(item, str) and not (isinstance(item, type) and issubclass(item, BaseException)):
-                    msg = f"RecordRetryPolicy({name}=...) holds {item!r}, which is not an exception"
-                    raise ConfigError(msg, fix="give exception classes, or their qualified names")
+                    msg = f"RecordRetryPolicy({name}=...) contains {item!r}, which is not an exception"
+                    raise ConfigError(msg, fix="use exception classes, or their qualified names")
             object.__setattr__(self, name, listed)
 
     def next_delay_s(
@@ -142,7 +142,7 @@ class RecordRetryPolicy:
         known = {*_BOUNDS, *_FILTERS}
         if not isinstance(config, Mapping) or set(config) - known:
             msg = f"{config!r} is not a retry policy"
-            raise ConfigError(msg, fix=f"use {', '.join(sorted(known))}")
+            raise ConfigError(msg, fix=f"use a mapping with some of: {', '.join(sorted(known))}")
         return cls(**config)
 
 

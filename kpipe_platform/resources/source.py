@@ -12,7 +12,7 @@ from pydantic import Field
 from kpipe_platform.kafka.admin.groups import CommittedOffset, committed_offsets, group_name
 from kpipe_platform.kafka.admin.topics import describe_topics
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import Partition, Watermarks, parse_start, watermarks
+from kpipe_platform.kafka.model.offsets import Partition, Watermarks, parse_start, read_watermarks
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.known_names import KnownNames
@@ -124,8 +124,8 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
         """Return the log start and log end of each partition of a topic, at this source's isolation."""
         with self.clients() as clients:
             count = describe_topics(clients, [topic])[topic].partitions
-            marks = watermarks(clients, [(topic, n) for n in range(count)], self.isolation)
-        return {number: mark for (_, number), mark in marks.items()}
+            watermarks = read_watermarks(clients, [(topic, n) for n in range(count)], self.isolation)
+        return {number: mark for (_, number), mark in watermarks.items()}
 
     def committed(self, group: str, topic: str) -> dict[int, CommittedOffset | None]:
         """Return a group's offset in each partition of a topic; None if it has none."""
@@ -136,9 +136,9 @@ class KafkaSource(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg
 
     def lag(self, group: str, topic: str) -> dict[int, int]:
         """Return a group's lag in each partition of a topic, in offsets. For a new group, all offsets count."""
-        marks, committed = self.watermarks(topic), self.committed(group, topic)
+        watermarks, committed = self.watermarks(topic), self.committed(group, topic)
         lags = {}
-        for number, mark in marks.items():
+        for number, mark in watermarks.items():
             stored = committed[number]
             lags[number] = max(mark.end - (mark.log_start if stored is None else stored.offset), 0)
         return lags

@@ -34,7 +34,7 @@ def kafka_offset_sensor(
     ownership: Ownership | Callable[[], frozenset[Partition] | None] | None = None,
     minimum_interval_seconds: int = 5,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
-    io_manager_key: str = "kafka_io_manager",
+    resource_key: str = "kafka_io_manager",
     description: str | None = None,
     clock: Callable[[], float] = time.time,
 ) -> dg.SensorDefinition:
@@ -66,7 +66,7 @@ def kafka_offset_sensor(
             ``KafkaSource(ownership=...)``, by default all partitions.
         minimum_interval_seconds: Minimum time between ticks, seconds. Default 5.
         default_status: Whether the sensor starts automatically. Default ``STOPPED``.
-        io_manager_key: Resource key of the KafkaIOManager that loads the asset's topics. The sensor uses its source.
+        resource_key: Resource key of the KafkaSource that the asset is read with, or of the KafkaIOManager that has it.
         description: Text for the UI.
         clock: Seconds since the epoch; injected for tests.
 
@@ -100,7 +100,7 @@ def kafka_offset_sensor(
         share=PartitionShare(target, minimum_interval_seconds),
         deadline=Deadline(deadline_s, f"read the offsets of {shown}"),
         deadline_s=deadline_s,
-        io_manager_key=io_manager_key,
+        resource_key=resource_key,
         clock=clock,
     )
 
@@ -113,7 +113,7 @@ def kafka_offset_sensor(
         asset_selection=dg.AssetSelection.assets(target.key),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        required_resource_keys={io_manager_key},
+        required_resource_keys={resource_key},
         description=description or f"Asks for runs of {shown} where its topic has new offsets.",
     )
 

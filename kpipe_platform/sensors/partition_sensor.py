@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import dagster as dg
 
-from kpipe_platform.codecs.topic import TOPIC
+from kpipe_platform.assets.source import Source, declared_metadata, require_source
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers.step import topic_of
 from kpipe_platform.kafka.admin.topics import describe_topics
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.deadline import Deadline
 from kpipe_platform.kafka.client.settings import ConnectionSettings
+from kpipe_platform.metadata_keys import TOPIC
 from kpipe_platform.partitions import kafka_partitions
 from kpipe_platform.policies.bounds import is_positive
-from kpipe_platform.sensors.source import source_of
+from kpipe_platform.resources.lookup import source_of
 from kpipe_platform.sensors.tick.brokers import tick_settings
 from kpipe_platform.sensors.tick.growth import compare, known_keys, shrunk
 from kpipe_platform.sensors.tick.report import counted
 
 
 def kafka_partition_sensor(
-    topic_asset: dg.SourceAsset | dg.AssetsDefinition,
+    topic_asset: Source,
     *,
     name: str | None = None,
     deadline_s: float = 10.0,
     minimum_interval_seconds: int = 30,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
-    io_manager_key: str = "kafka_io_manager",
+    resource_key: str = "kafka_io_manager",
     description: str | None = None,
 ) -> dg.SensorDefinition:
     """Create a sensor that registers a topic's new partitions and requests no runs.
@@ -40,14 +41,15 @@ def kafka_partition_sensor(
         deadline_s: Deadline for a tick's broker calls, seconds. A tick that exceeds it is skipped with the reason.
         minimum_interval_seconds: Minimum time between ticks, seconds.
         default_status: Initial status of the sensor.
-        io_manager_key: Resource key of the KafkaIOManager whose source has the connection.
+        resource_key: Resource key of the KafkaSource, or of the KafkaIOManager that has one.
         description: Text for the UI.
 
     Raises:
         ConfigError: The asset declares no topic, its partitions are not dynamic, or the deadline is not above 0.
     """
+    require_source(topic_asset, "kafka_partition_sensor(topic_asset)")
     shown = topic_asset.key.to_user_string()
-    metadata = topic_asset.metadata if isinstance(topic_asset, dg.SourceAsset) else _metadata(topic_asset)
+    metadata = declared_metadata(topic_asset)
     definition = topic_asset.partitions_def
     if TOPIC not in metadata:
         msg = f"kafka_partition_sensor: asset {shown} declares no topic"
@@ -64,7 +66,7 @@ def kafka_partition_sensor(
     deadline = Deadline(deadline_s, f"describe topic {topic}")
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        settings = tick_settings(source_of(context, io_manager_key).connection.settings, deadline_s)
+        settings = tick_settings(source_of(context.resources, resource_key, "a sensor").connection.settings, deadline_s)
         try:
             count = deadline.run(lambda: _count(settings, topic))
         except ConfigError:
@@ -87,13 +89,9 @@ def kafka_partition_sensor(
         evaluation_fn=evaluate,
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
-        required_resource_keys={io_manager_key},
+        required_resource_keys={resource_key},
         description=description or f"Registers new partitions of topic {topic}.",
     )
-
-
-def _metadata(asset: dg.AssetsDefinition) -> dict[str, object]:
-    return dict(asset.metadata_by_key.get(asset.key, {}))
 
 
 def _count(settings: ConnectionSettings, topic: str) -> int:

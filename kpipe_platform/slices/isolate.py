@@ -147,9 +147,9 @@ def without_failing(sources: Sources, isolation: Isolation) -> Sources:
 
 def add_faults(staged: StagedSlice, isolation: Isolation, settings: SliceSettings) -> None:
     """Add the records that the stage fails on to the stage's faults, so that the writer applies the fault action."""
-    places = [(r.topic, r.partition, r.start, fault.to_json()) for r, fault in isolation.failing]
-    if places:
-        staged.notes.faults.append(fault_frame(settings.engine.spark_session, places))
+    faults = [(r.topic, r.partition, r.start, fault.to_json()) for r, fault in isolation.failing]
+    if faults:
+        staged.notes.faults.append(fault_frame(settings.engine.spark_session, faults))
 
 
 def shown(failure: StageFailedError, settings: SliceSettings) -> str:
@@ -169,9 +169,9 @@ def _record(whole: Slice, index: int, offset: int) -> OffsetRange:
 def _refuse_mistake(whole: Slice, error: StageFailedError, on_no_rows: StageFailedError) -> None:
     """Raise if the stage fails in the same way on empty input: the data is not the cause."""
     if str(on_no_rows.source) == str(error.source):
-        msg = f"the stage fails on {whole} and on no rows at all alike: {error.cause}"
+        msg = f"the stage fails on {whole} and fails in the same way without any rows: {error.cause}"
         raise StageFailedError(
-            msg, fix="fix the stage; no record is the reason", cause=error.cause, isolable=False
+            msg, fix="fix the stage; no record is the cause", cause=error.cause, isolable=False
         ) from error
 
 

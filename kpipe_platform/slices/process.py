@@ -60,7 +60,11 @@ def process_slice(
         if not may_be_timestamp(error):
             raise
         reason = shown(error, settings)
-        logger.info("%s: perhaps Spark cannot read it, so kpipe's own client does: %s", planned.slice, reason)
+        logger.info(
+            "%s: Spark may be unable to read a timestamp; reading with the Kafka client instead: %s",
+            planned.slice,
+            reason,
+        )
         report = _process(planned, stage, settings, delivery, interruption, by_client=True)
     committed(report)
 
@@ -125,10 +129,10 @@ def _deliver_without(
         if not error.isolable:
             raise
         count = len(isolation.failing)
-        msg = f"the stage fails on {planned.slice}, also without the {count:,} record(s) that it fails on alone: "
+        msg = f"the stage fails on {planned.slice} even without the {count:,} record(s) that it fails on alone: "
         raise StageFailedError(
             msg + error.cause,
-            fix="fix the stage: it fails on records together that pass alone; nothing was written",
+            fix="fix the stage: it fails on a combination of records that succeed alone; nothing was written",
             cause=error.cause,
             isolable=False,
         ) from first

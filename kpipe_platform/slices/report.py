@@ -26,7 +26,7 @@ PREVIEW_ROWS = 5
 # Reasons contain values of records, so there may be as many reasons as dead letters. Above this number, the rare ones
 # are merged.
 _REASONS = 1_000
-_OTHERS = "(reasons of fewer records)"
+_OTHERS = "(other reasons)"
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class RunSummary:
         """
         total, ranges = report.total, report.slice.ranges
         logger.info(
-            "slice done: %s: read %s, written %s, dead letters %s, skipped %s, in %.2f s",
+            "slice committed: %s: read %s, written %s, dead letters %s, skipped %s, in %.2f s",
             *(report.slice, total.read, total.written, total.dead_lettered, total.skipped, report.duration_s),
         )
         is_empty = all(planned.range.is_empty for planned in ranges)
@@ -217,8 +217,8 @@ class RunSummary:
     def _add_ranges(self, report: SliceReport) -> None:
         for planned in report.slice.ranges:
             r = planned.range
-            found = self.moved.setdefault((r.topic, r.partition), Moved(r.start, r.end, planned.topic_id))
-            found.end, found.topic_id = r.end, planned.topic_id
+            moved = self.moved.setdefault((r.topic, r.partition), Moved(r.start, r.end, planned.topic_id))
+            moved.end, moved.topic_id = r.end, planned.topic_id
             if planned.lost and len(self.lost) < TABLE_ROWS:
                 self.lost.append(str(planned.lost))
             if planned.resumed and len(self.resumed) < TABLE_ROWS:
@@ -256,7 +256,7 @@ def partitions_failed(results: Iterable[PartitionResult]) -> Exception:
     if len(failed) == 1 and not done:
         return next(iter(failed.values()))
     listed = "\n".join(f"    partition {number}: {error}" for number, error in sorted(failed.items()))
-    msg = f"{len(failed)} of {len(failed) + len(done)} partitions failed, the others are committed:\n{listed}"
+    msg = f"{len(failed)} of {len(failed) + len(done)} partitions failed; the others are committed:\n{listed}"
     return PartitionsFailedError(
         msg, fix="fix the cause and run the failed partitions again", errors=failed, done=sorted(done)
     )

@@ -46,7 +46,7 @@ def failing_records(
     """
     whole = range(sum(r.span for r in ranges))
     unknown, width = [whole], len(whole)
-    known = found = 0
+    known = failing_count = 0
     running: dict[Future[tuple[range, StageFailedError | None] | None], range] = {}
     ended = threading.Event()
 
@@ -75,10 +75,10 @@ def failing_records(
                 known += record.stop - part.start
                 _put_back(unknown, range(record.stop, part.stop))
                 if error is not None:
-                    found += 1
+                    failing_count += 1
                     yield _offsets(ranges, record)[0], error
                 # A part of this width fails with a probability of about one half, so each call gives most information.
-                width = max(1, round(math.log(2) * known / max(found, 1)))
+                width = max(1, round(math.log(2) * known / max(failing_count, 1)))
 
 
 def _put_back(unknown: list[range], part: range) -> None:
@@ -123,13 +123,13 @@ def _first_failing(
 
 def _offsets(ranges: Sequence[OffsetRange], part: range) -> list[OffsetRange]:
     """Convert positions to offset ranges. Positions count the offsets of all ranges in sequence."""
-    found, before = [], 0
+    offset_ranges, before = [], 0
     for r in ranges:
         start, end = max(part.start - before, 0), min(part.stop - before, r.span)
         if start < end:
-            found.append(OffsetRange(r.topic, r.partition, r.start + start, r.start + end))
+            offset_ranges.append(OffsetRange(r.topic, r.partition, r.start + start, r.start + end))
         before += r.span
-    return found
+    return offset_ranges
 
 
 def refuse_hopeless(samples: Sequence[OffsetRange], fails: Fails, limit: DeadLetterLimit, records: int) -> None:
@@ -159,7 +159,7 @@ def refuse_hopeless(samples: Sequence[OffsetRange], fails: Fails, limit: DeadLet
 
 
 def _hopeless(limit: DeadLetterLimit, failed: int, tried: int, reasons: dict[str, int]) -> DeadLetterLimitError:
-    where = "a random sample that was tried one by one"
+    where = "a random sample of the slice"
     return too_many_faults(where, limit, failed, tried, reasons)
 
 

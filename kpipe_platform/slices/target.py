@@ -78,19 +78,19 @@ def prepare_target(
     writing = _writing_clients(settings, clients)
     try:
         if topic is not None:
-            found = _ensure(writing, topic.name, topic.create)
-            _refuse_source(settings, "destination topic", found, described)
-            if found is not None and topic.create is not None:
-                require_spec(writing, found, topic.create)
-        letters = _dead_letter_topics(settings, writing, described, topic)
-        limits = topic_limits(writing, [*([topic.name] if topic else []), *letters.values()])
+            described_topic = _ensure(writing, topic.name, topic.create)
+            _refuse_source(settings, "destination topic", described_topic, described)
+            if described_topic is not None and topic.create is not None:
+                require_spec(writing, described_topic, topic.create)
+        dead_letter_topics = _dead_letter_topics(settings, writing, described, topic)
+        limits = topic_limits(writing, [*([topic.name] if topic else []), *dead_letter_topics.values()])
     finally:
         if writing is not clients:
             writing.close()
     return SliceTarget(
         topic,
         limits[topic.name] if topic else TopicLimits(),
-        {source: (letter, limits[letter]) for source, letter in letters.items()},
+        {source: (name, limits[name]) for source, name in dead_letter_topics.items()},
         left_out,
     )
 
@@ -104,7 +104,7 @@ def _left_out(settings: SliceSettings, sources: Mapping[str, TopicDescription]) 
     known = settings.run.partition_keys
     if known is None:
         return {}
-    counts = {name: found.partitions for name, found in sources.items()}
+    counts = {name: described.partitions for name, described in sources.items()}
     if len(set(counts.values())) > 1:
         raise unequal_partitions(f"asset {settings.run.asset}", counts)
     absent = {name: tuple(n for n in range(count) if str(n) not in known) for name, count in counts.items()}
@@ -116,10 +116,10 @@ def _check_resources(settings: SliceSettings, topic: KafkaTopic | None) -> None:
     destination, dead_letter = settings.destination, settings.dead_letter
     if topic is not None and destination is None:
         msg = f"asset {asset} writes topic {topic.name!r}, but its KafkaIOManager has no destination"
-        raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
+        raise ConfigError(msg, fix="set it: KafkaIOManager(destination=KafkaDestination(...), ...)")
     if settings.policies.may(FaultAction.DEAD_LETTER) and dead_letter is None:
         msg = f"asset {asset} dead-letters failed records, but its IO manager has no dead-letter destination"
-        raise ConfigError(msg, fix="KafkaIOManager(dead_letter=KafkaDeadLetterDestination(...), ...)")
+        raise ConfigError(msg, fix="set it: KafkaIOManager(dead_letter=KafkaDeadLetterDestination(...), ...)")
     if dead_letter is not None and dead_letter.redact is not None:
         # Fail now, not at the first dead letter.
         load_redaction(dead_letter.redact)
@@ -127,11 +127,13 @@ def _check_resources(settings: SliceSettings, topic: KafkaTopic | None) -> None:
         return
     writes = destination.connection
     if destination.delivery == "exactly_once" and writes != settings.source:
-        msg = f"asset {asset}: exactly once needs source and destination on one cluster and one connection"
-        raise ConfigError(msg, fix='use one KafkaConnection for both, or KafkaDestination(delivery="at_least_once")')
+        msg = f"asset {asset}: exactly-once delivery needs the same connection for source and destination"
+        raise ConfigError(
+            msg, fix='use one KafkaConnection for both, or set KafkaDestination(delivery="at_least_once")'
+        )
     if dead_letter is not None and dead_letter.connection != writes:
-        msg = f"asset {asset}: dead letters are written by the destination's producer, on its cluster"
-        raise ConfigError(msg, fix="give KafkaDeadLetterDestination the destination's KafkaConnection")
+        msg = f"asset {asset}: dead letters and outputs need the same connection, because one producer writes both"
+        raise ConfigError(msg, fix="give KafkaDeadLetterDestination the KafkaConnection of the destination")
 
 
 def _check_parts(settings: SliceSettings, topic: KafkaTopic | None, sources: list[str], *, plain: bool) -> None:
@@ -140,13 +142,13 @@ def _check_parts(settings: SliceSettings, topic: KafkaTopic | None, sources: lis
     parts = settings.parallelism.writers_per_partition
     if parts == 1 or topic is None or destination is None or destination.delivery != "exactly_once" or not sources:
         return
-    why = "its stage reads several topics, whose records belong together" if len(sources) > 1 else ""
+    why = "its stage reads several topics together" if len(sources) > 1 else ""
     if plain:
-        why = "only the stage of a @kafka_asset can be called for each part"
+        why = "only the function of a @kafka_asset can be called for each part"
     if why:
-        msg = f"asset {settings.run.asset} is to write {parts} parts of a slice at once: {why}"
+        msg = f"asset {settings.run.asset} cannot write {parts} parts of a slice in parallel: {why}"
         raise ConfigError(
-            msg, fix="scaling=PartitionScaling(execution_mode=...) without RELAX_ORDERING_WITHIN_PARTITION"
+            msg, fix="set scaling=PartitionScaling(execution_mode=...) without RELAX_ORDERING_WITHIN_PARTITION"
         )
 
 
@@ -163,37 +165,39 @@ def _dead_letter_topics(
     if settings.dead_letter is None:
         return {}
     needed = settings.policies.may(FaultAction.DEAD_LETTER)
-    letters = {source: settings.dead_letter.topic.replace("{source_topic}", source) for source in sources}
-    for source, letter in list(letters.items()):
+    topics = {source: settings.dead_letter.topic.replace("{source_topic}", source) for source in sources}
+    for source, name in list(topics.items()):
         spec = TopicSpec(sources[source].partitions) if settings.dead_letter.create_topic else None
-        if topic is not None and letter == topic.name:
+        if topic is not None and name == topic.name:
             asset = settings.run.asset
-            msg = f"asset {asset} writes its dead letters to its destination topic {letter!r}"
-            raise ConfigError(msg, fix='give them a topic of their own: KafkaDeadLetterDestination(topic="...")')
+            msg = f"asset {asset} writes its dead letters to its destination topic {name!r}"
+            raise ConfigError(msg, fix='use a separate topic: KafkaDeadLetterDestination(topic="...")')
         try:
-            _refuse_source(settings, "dead-letter topic", _ensure(writing, letter, spec), sources)
+            _refuse_source(settings, "dead-letter topic", _ensure(writing, name, spec), sources)
         except TopicNotFoundError as error:
             if not needed:
                 # Only a rule or a row function of the stage could still create a dead letter; the run then fails.
-                del letters[source]
+                del topics[source]
                 continue
-            msg = f"the dead-letter topic {letter!r} of topic {source!r} does not exist"
+            msg = f"the dead-letter topic {name!r} of source topic {source!r} does not exist"
             raise DeadLetterError(
                 msg,
-                fix=f"kpipe topics create {letter}, or KafkaDeadLetterDestination(create_topic=True)",
-                topic=letter,
+                fix=f"create it: kpipe topics create {name}, or set KafkaDeadLetterDestination(create_topic=True)",
+                topic=name,
             ) from error
-    return letters
+    return topics
 
 
 def _refuse_source(
-    settings: SliceSettings, what: str, found: TopicDescription | None, sources: Mapping[str, TopicDescription]
+    settings: SliceSettings, what: str, written: TopicDescription | None, sources: Mapping[str, TopicDescription]
 ) -> None:
     """Reject a topic that the asset reads. Compares ids, because another cluster may have a topic of the same name."""
-    if found is not None and found.topic_id in {source.topic_id for source in sources.values()}:
+    if written is not None and written.topic_id in {source.topic_id for source in sources.values()}:
         asset = settings.run.asset
-        msg = f"the {what} of asset {asset} is {found.name!r}, which the asset reads"
-        raise ConfigError(msg, fix="write to another topic: the asset would read what it has written, without end")
+        msg = f"the {what} of asset {asset} is {written.name!r}, which the asset reads"
+        raise ConfigError(
+            msg, fix="write to another topic; otherwise the asset would read its own output in an endless loop"
+        )
 
 
 def _ensure(clients: Clients, name: str, spec: TopicSpec | None) -> TopicDescription | None:

@@ -117,9 +117,9 @@ def _python(text: str) -> Cause:
     trace = re.split(r"\n+\s*at [\w.$]+\(", trace, maxsplit=1)[0].rstrip()
     lines = trace.splitlines()
     last = next((i for i in range(1, len(lines)) if lines[i] and not lines[i][0].isspace()), None)
-    found = _PYTHON_LAST.match("\n".join(lines[last:])) if last is not None else None
+    match = _PYTHON_LAST.match("\n".join(lines[last:])) if last is not None else None
     files = _PYTHON_FILE.findall(trace)
-    name, message = (found.group(1), found.group(2) or "") if found else ("Exception", lines[-1])
+    name, message = (match.group(1), match.group(2) or "") if match else ("Exception", lines[-1])
     return Cause("python", name, message, where=trace, file=files[-1] if files else None)
 
 

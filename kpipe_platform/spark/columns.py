@@ -50,15 +50,15 @@ def parsed(codec: Codec, data: Column) -> Column:
     takes minutes and gigabytes.
     """
     if isinstance(codec, JsonCodec):
-        found = _from_json(json_type(codec.fields), data)
+        value = _from_json(json_type(codec.fields), data)
         decimals = _reduced(codec.fields, (T.DecimalType,))
         if not decimals:
-            return found
+            return value
         text = data.cast("string")
         # Parse a first time, but only records whose text has digits that may be a huge exponent.
         numbers = _exactly(decimals, data)
         huge = F.when(text.rlike(_MAYBE_HUGE), _either(_conditions(decimals, numbers, partial(_is_huge, text))))
-        return F.when(~F.coalesce(huge, F.lit(False)), found)
+        return F.when(~F.coalesce(huge, F.lit(False)), value)
     if isinstance(codec, TextCodec):
         return data.cast("string")
     return data
@@ -155,13 +155,13 @@ def _half_of_a_pair(text: Column) -> Column:
 
 def _unfit(fields: T.StructType, parent: Column) -> list[Column]:
     """Conditions on parsed fields, true if the parent is not null and a field violates its declaration."""
-    found = []
+    conditions = []
     for field in fields:
         column = parent[field.name]
         if not field.nullable:
-            found.append(column.isNull())
-        found += _unfit_inside(field.dataType, column)
-    return found
+            conditions.append(column.isNull())
+        conditions += _unfit_inside(field.dataType, column)
+    return conditions
 
 
 def _unfit_inside(kind: T.DataType, column: Column) -> list[Column]:
@@ -204,14 +204,14 @@ _MAYBE_HUGE = rf"{_BEFORE_E}{_E}[-+,]*(?:[{_DIGIT}][-+,{_DIGIT}]{{3}}|[-+,{_DIGI
 
 def _suspect(fields: T.StructType) -> str:
     """A pattern that matches every text with a number that its type cannot represent."""
-    found = set()
+    suspects = set()
     for kind in types_in(fields):
         if isinstance(kind, T.DecimalType):
-            found.add(rf"[.][{_DIGIT},]{{{kind.scale + 1}}}|[.][{_DIGIT},]*\\u|\\u002[eE]")
-            found.add(rf"{_BEFORE_E}{_E}[-+,]*[{_DIGIT}\\]")
+            suspects.add(rf"[.][{_DIGIT},]{{{kind.scale + 1}}}|[.][{_DIGIT},]*\\u|\\u002[eE]")
+            suspects.add(rf"{_BEFORE_E}{_E}[-+,]*[{_DIGIT}\\]")
         elif type(kind) in _SUSPECT:
-            found.add(_SUSPECT[type(kind)])
-    return "|".join(sorted(found))
+            suspects.add(_SUSPECT[type(kind)])
+    return "|".join(sorted(suspects))
 
 
 def _reduced(fields: T.StructType, kept: tuple[type[T.DataType], ...]) -> T.StructType:
@@ -304,7 +304,7 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
     names = [name for name in output.names if name not in ("_kafka", MISFIT)]
     if isinstance(codec, JsonCodec):
         if not names:
-            msg = f"the stage's output has no column beside _kafka: {output.names}"
+            msg = f"the stage's output has no column except _kafka: {output.names}"
             raise ConfigError(msg, fix="return at least one column for the JSON value")
         options = {**_WRITTEN, "ignoreNullFields": "false" if codec.include_nulls else "true"}
         kinds = {field.name: field.dataType for field in codec.fields}
@@ -321,8 +321,8 @@ def encoded_value(codec: Codec, output: T.StructType) -> Column:
     unknown = [name for name in names if name not in SINK_COLUMNS]
     if unknown or "value" not in names:
         msg = (
-            f"the stage's output for codec {codec.name!r} needs a column 'value' and may hold "
-            f"{', '.join(SINK_COLUMNS)} and _kafka; it holds {', '.join(output.names)}"
+            f"the stage's output for codec {codec.name!r} must have a column 'value' and may have "
+            f"{', '.join(SINK_COLUMNS)} and _kafka; it has {', '.join(output.names)}"
         )
         raise ConfigError(msg, fix="select these columns, or use JsonCodec() to write every column", columns=unknown)
     kind = output["value"].dataType
@@ -360,45 +360,45 @@ def misfit_of(codec: Codec, output: T.StructType) -> Column | None:
         return F.col(MISFIT)
     if not isinstance(codec, JsonCodec):
         return None
-    found = [
+    reasons = [
         F.when(broken, F.lit(text))
         for field in codec.fields
         if field.name in output.names
         for broken, text in _broken(field, F.col(_quoted(field.name)), output[field.name].dataType, field.name)
     ]
-    if not found:
+    if not reasons:
         return None
-    misfit = F.coalesce(*found)
+    misfit = F.coalesce(*reasons)
     if "_kafka" not in output.names:
         return misfit
     return F.when(F.coalesce(~passed_tombstone(codec, output), F.lit(True)), misfit)
 
 
-def _broken(field: T.StructField, column: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
+def _broken(field: T.StructField, column: Column, returned: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
     """Conditions that are true if a value violates its declaration, each with the reason as text."""
     if not field.nullable:
         yield column.isNull(), f"{path!r} is null, declared NOT NULL"
-    yield from _broken_inside(field.dataType, column, found, path)
+    yield from _broken_inside(field.dataType, column, returned, path)
 
 
-def _broken_inside(kind: T.DataType, column: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
-    if isinstance(kind, T.StructType) and isinstance(found, T.StructType):
+def _broken_inside(kind: T.DataType, column: Column, returned: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
+    if isinstance(kind, T.StructType) and isinstance(returned, T.StructType):
         for field in kind:
-            inside = _broken(field, column[field.name], found[field.name].dataType, f"{path}.{field.name}")
+            inside = _broken(field, column[field.name], returned[field.name].dataType, f"{path}.{field.name}")
             yield from ((column.isNotNull() & broken, text) for broken, text in inside)
-    elif isinstance(kind, T.ArrayType) and isinstance(found, T.ArrayType):
-        yield from _broken_element(kind.elementType, column, found.elementType, f"{path}[]")
-    elif isinstance(kind, T.MapType) and isinstance(found, T.MapType):
-        yield from _broken_element(kind.valueType, F.map_values(column), found.valueType, f"{path}[]")
-    elif isinstance(kind, T.VarcharType | T.CharType) and isinstance(found, T.StringType):
+    elif isinstance(kind, T.ArrayType) and isinstance(returned, T.ArrayType):
+        yield from _broken_element(kind.elementType, column, returned.elementType, f"{path}[]")
+    elif isinstance(kind, T.MapType) and isinstance(returned, T.MapType):
+        yield from _broken_element(kind.valueType, F.map_values(column), returned.valueType, f"{path}[]")
+    elif isinstance(kind, T.VarcharType | T.CharType) and isinstance(returned, T.StringType):
         yield F.length(column) > kind.length, f"{path!r} is longer than its {kind.simpleString().upper()}"
 
 
-def _broken_element(kind: T.DataType, values: Column, found: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
+def _broken_element(kind: T.DataType, values: Column, returned: T.DataType, path: str) -> Iterator[tuple[Column, str]]:
     def test(number: int) -> Callable[[Column], Column]:
-        return lambda element: F.coalesce(list(_broken_inside(kind, element, found, path))[number][0], F.lit(False))
+        return lambda element: F.coalesce(list(_broken_inside(kind, element, returned, path))[number][0], F.lit(False))
 
-    for number, (_, text) in enumerate(_broken_inside(kind, F.lit(None), found, path)):
+    for number, (_, text) in enumerate(_broken_inside(kind, F.lit(None), returned, path)):
         yield F.exists(values, test(number)), text
 
 

@@ -23,7 +23,7 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         r"ClassNotFoundException: org\.apache\.spark\.sql\.kafka010",
         EnvironmentSetupError,
         "the Spark session has no Kafka connector",
-        "let SparkEngine start the session, or add org.apache.spark:spark-sql-kafka-0-10_2.13 of your Spark's version",
+        "let SparkEngine start the session, or add org.apache.spark:spark-sql-kafka-0-10_2.13 in your Spark version",
     ),
     (
         r"OutOfMemoryError|Java heap space|No space left on device|MemoryError|UNABLE_TO_ACQUIRE_MEMORY",
@@ -36,7 +36,7 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         # A restarted server requires another token.
         r"StatusCode\.(UNAVAILABLE|UNAUTHENTICATED)",
         EngineUnavailableError,
-        "the Spark Connect server was lost, or was restarted",
+        "the connection to the Spark Connect server was lost, or the server was restarted",
         "see its log (kpipe spark status), start it again if it is gone (kpipe spark start), then run again",
     ),
     (
@@ -45,20 +45,20 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         r"Job aborted due to cancellation|cancelled because|OPERATION_CANCELED|SPARK_JOB_CANCELLED|"
         r"Error while sending or receiving|java\.net\.\w+Exception",
         EngineUnavailableError,
-        "the Spark engine was lost or the work was cancelled",
+        "the Spark engine was lost, or its job was canceled",
         "see the engine's log, then run again",
     ),
     (
         r"OffsetOutOfRangeException|data may have been lost|Cannot fetch offset \d+|KAFKA_DATA_LOSS",
         LostRangeError,
         "offsets of the slice were deleted while it was read",
-        "run again: the plan names the lost range; raise the topic's retention",
+        "run again: the next plan reports the lost range; to keep records longer, raise the topic's retention",
     ),
     (
         r"org\.apache\.kafka\.common\.errors\.(Timeout|Disconnect|Network|NotLeader|Coordinator|UnknownTopic)\w*|"
         r"Timeout of \d+ms expired before|Timed out waiting for a node|Failed to get records for",
         BrokerUnavailableError,
-        "Spark's Kafka source got no answer from the brokers",
+        "Spark's Kafka source got no response from the brokers",
         "check the brokers, then run again",
     ),
 )
@@ -105,23 +105,23 @@ def classify(error: BaseException, where: str) -> KpipeError:
     cause = cause_of(error)
     text = text_of(error)
     if is_of_lost_java(error):
-        return java_lost(f", while working on {where}: {cause}")
+        return java_lost(f" while processing {where}: {cause}")
     if is_sparks(error) and _MISSING_PACKAGE.search(text):
         return EnvironmentSetupError(
-            f"Spark's Python workers lack a package, while working on {where}: {cause}",
+            f"Spark's Python workers lack a package while processing {where}: {cause}",
             fix="start the workers with the driver's Python (PYSPARK_PYTHON), or install kpipe-platform there; for a "
             "cluster: kpipe spark pack, then kpipe spark start --archive",
         )
     if cause.language == "python":
         if _EXHAUSTED.search(cause.exception_type) or _EXHAUSTED.search(cause.message):
             return EngineUnavailableError(
-                f"a Python function ran out of memory, disk or files while working on {where}: {cause}",
-                fix="lower max_records, or give the workers more of it",
+                f"a Python function ran out of memory, disk space or open files while processing {where}: {cause}",
+                fix="lower max_records, or raise this limit for the workers",
             )
         if isinstance(error, ConnectionError | TimeoutError) or _AWAY.search(cause.exception_type):
             away = TransientError(
-                f"something that the stage calls did not answer, while working on {where}: {cause}",
-                fix="check that service, then run again; offsets are unmoved",
+                f"a service that the stage calls did not respond while processing {where}: {cause}",
+                fix="check that service, then run again; offsets did not move",
                 cause=str(cause),
                 exception_type=cause.exception_type,
             )
@@ -130,9 +130,9 @@ def classify(error: BaseException, where: str) -> KpipeError:
     elif cause.sql_state is None or not cause.sql_state.startswith(_DATA_STATES):
         for pattern, kind, what, fix in _MARKS:
             if re.search(pattern, text):
-                found = kind(f"{what}, while working on {where}: {cause}", fix=fix)
-                found.part = "source" if kind is BrokerUnavailableError else None
-                return found
+                typed = kind(f"{what} while processing {where}: {cause}", fix=fix)
+                typed.part = "source" if kind is BrokerUnavailableError else None
+                return typed
     return _stage_failed(cause, where)
 
 
@@ -143,9 +143,9 @@ def java_lost(when: str) -> EngineUnavailableError:
         when: End of the message's sentence.
     """
     return EngineUnavailableError(
-        f"Spark's Java process, which this process had started, is gone{when}",
-        fix="run again in a new process, as Dagster's launcher does: PySpark starts its Java once. Where it was killed "
-        "for its memory, lower max_records, or give the machine more",
+        f"the Java process of Spark, which this process started, no longer runs{when}",
+        fix="run again in a new process, as Dagster's launcher does, because PySpark starts Java once per process; if "
+        "Java was killed for lack of memory, lower max_records or add memory",
     )
 
 
@@ -163,7 +163,7 @@ def is_away(error: BaseException | None) -> bool:
 def _stage_failed(cause: Cause, where: str) -> StageFailedError:
     return StageFailedError(
         f"the stage failed on {where}: {cause}",
-        fix="mend the stage or the data; offsets are unmoved, so the same slice is taken again",
+        fix="fix the stage or the data, then run again; offsets did not move, so the next run reads the same records",
         cause=str(cause),
         source=cause,
         exception_type=cause.exception_type,

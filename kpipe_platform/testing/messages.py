@@ -56,8 +56,8 @@ def outgoing(record: Any) -> dict[str, Any]:
         unknown = record.keys() - _FIELDS
         if unknown:
             msg = (
-                f"a record has no {', '.join(sorted(map(str, unknown)))}, only {', '.join(sorted(_FIELDS))}. "
-                'To write a mapping as JSON, write {"value": mapping}'
+                f"a record has no field {', '.join(sorted(map(str, unknown)))}; its fields are "
+                f"{', '.join(sorted(_FIELDS))}. To write a mapping as JSON, use {{'value': mapping}}"
             )
             raise TypeError(msg)
         message = {

@@ -60,8 +60,8 @@ class RunningBroker:
         if name.startswith("_") or not hasattr(EmbeddedBroker, name):
             msg = f"RunningBroker has no attribute {name!r}"
             raise AttributeError(msg)
-        msg = f"kafka_broker is the broker at {self.bootstrap_servers} of {RUNNING_BROKER}, which has no {name}."
-        fix = f"start an EmbeddedBroker of the test's own, or unset {RUNNING_BROKER}"
+        msg = f"kafka_broker is the running broker of {RUNNING_BROKER}={self.bootstrap_servers}, which has no {name}."
+        fix = f"start an EmbeddedBroker in the test, or unset {RUNNING_BROKER}"
         raise ConfigError(msg, fix=fix, setting=RUNNING_BROKER)
 
     def check(self) -> None:
@@ -82,7 +82,7 @@ class RunningBroker:
             raise pytest.UsageError(msg) from error
         except KafkaException as error:
             msg = (
-                f"{given}: no Kafka broker answers there within {_ANSWER_DEADLINE_S:.0f} s ({error.args[0].str()}).\n"
+                f"{given}: no Kafka broker answered within {_ANSWER_DEADLINE_S:.0f} s ({error.args[0].str()}).\n"
                 f"  How to fix: correct the address, start the broker (kpipe broker start), or unset {RUNNING_BROKER}"
             )
             raise pytest.UsageError(msg) from error
@@ -137,12 +137,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addini("kpipe_brokers", "number of brokers of the kafka_broker fixture, 1 to 3", default="1")
     parser.addini(
         "kpipe_broker_settings",
-        "broker settings of the kafka_broker fixture, one `name = value` a line",
+        "broker settings of the kafka_broker fixture, one `name = value` per line",
         type="linelist",
         default=[],
     )
     parser.addini("kpipe_spark_master", "master of the spark fixture", default="local[2]")
-    parser.addini("kpipe_spark", "classic, connect, or sc://host:port of a server that runs", default="classic")
+    parser.addini("kpipe_spark", "classic, connect, or sc://host:port of a running server", default="classic")
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -284,14 +284,14 @@ def spark_remote(pytestconfig: pytest.Config) -> Iterator[str | None]:
         with ConnectServer(master=pytestconfig.getini("kpipe_spark_master"), settings=_QUICK, warm=False) as server:
             yield server.remote
             if not server.is_running():
-                msg = f"the Spark Connect server ended meanwhile. The last lines of its log:\n{server.log_tail()}"
-                raise EngineUnavailableError(msg, fix="see what the log says")
+                msg = f"the Spark Connect server stopped during the tests. The end of its log:\n{server.log_tail()}"
+                raise EngineUnavailableError(msg, fix="fix the cause that the log names")
     elif wanted == "classic":
         yield None
     elif wanted.startswith("sc://"):
         yield wanted
     else:
-        msg = f"kpipe_spark is {wanted!r}: not classic, connect or sc://host:port"
+        msg = f"kpipe_spark is {wanted!r}; use classic, connect or sc://host:port"
         raise pytest.UsageError(msg)
 
 

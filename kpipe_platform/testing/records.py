@@ -69,7 +69,7 @@ def produce(
         msg = f"produce(transaction={transaction!r})"
         raise ConfigError(msg, fix='use "commit" or "abort", or leave it out')
     if isinstance(records, str | bytes | bytearray | Mapping):
-        msg = f"produce takes several records, and {type(records).__name__} is one: write [record]"
+        msg = f"produce() takes several records, not a single {type(records).__name__}: write [record]"
         raise TypeError(msg)
     # Idempotence would delay the first record of each call by half a second, so order is kept by sending one request
     # at a time. Acknowledged records need no callback: they are implied by an empty queue without errors.
@@ -116,8 +116,8 @@ def produce(
             producer.purge()
             producer.abort_transaction(deadline_s)
         if is_missing:
-            msg = f"There is no topic {topic!r}."
-            raise TopicNotFoundError(msg, fix="create it, for example by the fixture kafka_topic", topic=topic)
+            msg = f"Topic {topic!r} does not exist."
+            raise TopicNotFoundError(msg, fix="create it, for example with the kafka_topic fixture", topic=topic)
         reason = failures[0][0].str() if failures else f"no answer within {deadline_s:.0f} s"
         msg = f"{len(failures) + unacknowledged} of {count} records for topic {topic!r} were not acknowledged: {reason}"
         raise DeliveryError(msg, topic=topic)
@@ -134,10 +134,10 @@ def produce(
 
 def _is_missing(producer: Producer, topic: str) -> bool:
     try:
-        found = producer.list_topics(topic, timeout=_UNKNOWN_TOPIC_S).topics[topic]
+        metadata = producer.list_topics(topic, timeout=_UNKNOWN_TOPIC_S).topics[topic]
     except KafkaException:
         return False  # the brokers are unavailable
-    return found.error is not None and found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+    return metadata.error is not None and metadata.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 def consume(
@@ -192,8 +192,8 @@ def consume(
             left_s = end_time - time.monotonic()
             if left_s <= 0:
                 msg = (
-                    f"Topic {topic!r} was not read within {deadline_s:.0f} s: offsets still to come, by "
-                    f"partition: {ends}"
+                    f"Topic {topic!r} was not read to its end within {deadline_s:.0f} s. End offsets that were not "
+                    f"reached, by partition: {ends}"
                 )
                 raise BrokerUnavailableError(msg, topic=topic)
             for message in consumer.consume(_BATCH, timeout=min(left_s, 0.1)):

@@ -56,7 +56,7 @@ def create_topic(
     try:
         admin.create_topics([topic], operation_timeout=deadline_s)[name].result(deadline_s)
     except KafkaException as error:
-        msg = f"The broker refuses topic {name!r}: {error.args[0].str()}"
+        msg = f"The broker refused to create topic {name!r}: {error.args[0].str()}"
         raise ConfigError(msg, topic=name) from error
     while time.monotonic() < end:
         # Metadata lists a leader shortly before that broker leads. Offset requests are answered by the leaders.
@@ -64,7 +64,7 @@ def create_topic(
         if len(ranges) == partitions:
             return name
         time.sleep(_POLL_S)
-    msg = f"Topic {name!r} had no leaders for its {partitions} partitions within {deadline_s:.0f} s."
+    msg = f"Topic {name!r} did not have leaders for all {partitions} partitions within {deadline_s:.0f} s."
     raise BrokerUnavailableError(msg, topic=name)
 
 
@@ -90,7 +90,7 @@ def delete_topic(client: Client, name: str, *, deadline_s: float = 30.0) -> None
         if name not in admin.list_topics(timeout=max(0.1, end - time.monotonic())).topics:
             return
         time.sleep(_POLL_S)
-    msg = f"Topic {name!r} was still there {deadline_s:.0f} s after its deletion."
+    msg = f"Topic {name!r} still exists {deadline_s:.0f} s after its deletion."
     raise BrokerUnavailableError(msg, topic=name)
 
 
@@ -119,21 +119,21 @@ def log_ranges(
     while True:
         left_s = max(0.001, begin + deadline_s - time.monotonic())
         try:
-            found = admin.list_topics(topic, timeout=left_s).topics[topic]
-            if found.error is not None:
-                raise KafkaException(found.error)
-            starts = _offsets(admin, topic, list(found.partitions), OffsetSpec.earliest(), level, left_s)
-            ends = _offsets(admin, topic, list(found.partitions), OffsetSpec.latest(), level, left_s)
+            metadata = admin.list_topics(topic, timeout=left_s).topics[topic]
+            if metadata.error is not None:
+                raise KafkaException(metadata.error)
+            starts = _offsets(admin, topic, list(metadata.partitions), OffsetSpec.earliest(), level, left_s)
+            ends = _offsets(admin, topic, list(metadata.partitions), OffsetSpec.latest(), level, left_s)
             return {partition: (starts[partition], ends[partition]) for partition in sorted(ends)}
         except KafkaException as exception:
             error = exception.args[0]
             waited_s = time.monotonic() - begin
             unknown = error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
             if unknown and waited_s >= min(_UNKNOWN_TOPIC_S, deadline_s):
-                msg = f"There is no topic {topic!r}."
+                msg = f"Topic {topic!r} does not exist."
                 raise TopicNotFoundError(msg, topic=topic) from exception
             if error.code() not in _PASSING or waited_s >= deadline_s:
-                msg = f"The ends of topic {topic!r} cannot be had: {error.str()}"
+                msg = f"The log ends of topic {topic!r} cannot be read: {error.str()}"
                 raise BrokerUnavailableError(msg, topic=topic) from exception
         time.sleep(_POLL_S)
 

@@ -30,13 +30,13 @@ NO_ID = {"key": "no-id", "value": b'{"amount": 1.0}', "headers": [("correlation-
 
 
 def show(orders: Orders, asset: dg.AssetsDefinition, *others: Any, **how: Any) -> dict[str, Any]:
-    """Materialise the dead letters, and what comes after them; their metadata."""
+    """Materialize the dead letters, and what comes after them; their metadata by keys without kpipe/."""
     result = orders.run(asset, None, others=list(others), **how)
     assert result.success
     (event,) = [
         e.materialization for e in result.get_asset_materialization_events() if e.materialization.asset_key == asset.key
     ]
-    return dict(event.metadata)
+    return {key.removeprefix("kpipe/"): value for key, value in event.metadata.items()}
 
 
 def rows(value: Any) -> list[dict[str, Any]]:
@@ -70,7 +70,7 @@ class TestDeclaration:
         assert asset.partitions_def is None
         assert asset.asset_deps[asset.key] == {self.FLIGHTS.key}
         assert asset.group_names_by_key[asset.key] == "air"
-        assert asset.metadata_by_key[asset.key]["topic"] == "flights.dlq"
+        assert asset.metadata_by_key[asset.key]["kpipe/topic"] == "flights.dlq"
 
     def test_all_of_it_can_be_said(self) -> None:
         other = dg.AssetSpec("other")
@@ -80,7 +80,7 @@ class TestDeclaration:
         assert asset.key == dg.AssetKey(["x", "lost"])
         assert asset.asset_deps[asset.key] == {self.FLIGHTS.key, other.key}
         metadata = asset.metadata_by_key[asset.key]
-        assert (metadata["topic"], metadata["a"]) == ("dlq-of-flights", 1)
+        assert (metadata["kpipe/topic"], metadata["a"]) == ("dlq-of-flights", 1)
 
     def test_a_limit_that_makes_no_sense(self) -> None:
         with pytest.raises(ConfigError, match="max_records=0"):
@@ -94,7 +94,7 @@ class TestDeclaration:
 @pytest.mark.broker
 @pytest.mark.spark
 class TestOnABroker:
-    def test_counts_and_a_table_materialised_twice(self, make_orders: Callable[..., Orders]) -> None:
+    def test_counts_and_a_table_materialized_twice(self, make_orders: Callable[..., Orders]) -> None:
         orders = make_orders(2)
         frames: list[pd.DataFrame] = []
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def source(key: str) -> Any:
-    *prefix, name = key.split("/")
-    return kafka_topic_asset("t", value_codec=JsonCodec("id BIGINT"), partitions=1, name=name, key_prefix=prefix)
+def source(key: str) -> dg.AssetSpec:
+    topic = kafka_topic_asset("t", value_codec=JsonCodec("id BIGINT"), partitions=1)
+    return topic.get_asset_spec().replace_attributes(key=key.split("/"))
 
 
 def stage_with(*parameters: str) -> Any:

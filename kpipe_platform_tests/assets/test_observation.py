@@ -24,6 +24,7 @@ from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.topics import create_topic, delete_topic
 from kpipe_platform_tests.checks.conftest import move_group
 from kpipe_platform_tests.io_managers.conftest import ORDER, Orders, order
+from kpipe_platform_tests.metadata import plain_metadata
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 HOUR = {"retention.ms": "3600000"}
@@ -59,11 +60,11 @@ def look(
 
 
 def values(observation: dg.AssetObservation) -> dict[str, Any]:
-    return {name: value.value for name, value in observation.metadata.items()}
+    return plain_metadata(observation.metadata)
 
 
 def standing(observation: dg.AssetObservation) -> dict[str, dict[str, Any]]:
-    table: Any = observation.metadata["groups"].value
+    table: Any = observation.metadata["kpipe/consumer_groups"].value
     return {str(record.data["group"]): dict(record.data) for record in table.records}
 
 
@@ -80,7 +81,7 @@ class TestNumbers:
         first = look(orders, topic)
         assert {p: o.tags["dagster/data_version"] for p, o in first.items()} == {"0": "3", "1": "3", "2": "3"}
         assert {p: values(o)["offsets_per_s"] for p, o in first.items()} == {"0": None, "1": None, "2": None}
-        kept = ("log_start", "end", "span", "timestamp_type", "retention")
+        kept = ("log_start", "log_end", "offset_count", "timestamp_type", "retention")
         assert [values(first["1"])[name] for name in kept] == [0, 3, 3, "create_time", "retention.ms=3600000"]
         assert "time_to_loss_s" not in values(first["1"])
         orders.send(*(order(n, partition=1) for n in range(40)))
@@ -98,7 +99,7 @@ class TestNumbers:
         for future in admin.delete_records([TopicPartition(orders.source, 0, 4)]).values():
             future.result(10)
         found = values(look(orders, topic_of(orders))["0"])
-        assert [found[name] for name in ("log_start", "end", "span")] == [4, 10, 6]
+        assert [found[name] for name in ("log_start", "log_end", "offset_count")] == [4, 10, 6]
         assert found["timestamp_type"] == "log_append_time"
         assert found["retention"] == "off: no retention.ms and no retention.bytes"
 

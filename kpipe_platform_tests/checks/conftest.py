@@ -15,6 +15,7 @@ from kpipe_platform import KafkaConnection, KafkaIOManager, KafkaSource
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform_tests.io_managers.conftest import Orders, instance, make_orders, orders
 from kpipe_platform_tests.io_managers.killing import wait_until
+from kpipe_platform_tests.metadata import plain_metadata
 
 __all__ = ["admin", "delete_records", "instance", "make_orders", "move", "orders", "run_check", "unreachable"]
 
@@ -86,11 +87,11 @@ def unreachable(kafka_io_manager: KafkaIOManager) -> KafkaIOManager:
 
 
 def numbers(evaluation: dg.AssetCheckEvaluation) -> dict[str, Any]:
-    """The metadata as plain values."""
-    return {name: value.value for name, value in evaluation.metadata.items()}
+    """The metadata as plain values, by keys without kpipe/."""
+    return plain_metadata(evaluation.metadata)
 
 
 def rows(evaluation: dg.AssetCheckEvaluation) -> dict[str, dict[str, Any]]:
     """The table of a check over several partitions, by partition."""
-    table: Any = evaluation.metadata["by_partition"].value
+    table: Any = evaluation.metadata["kpipe/by_partition"].value
     return {str(record.data["partition"]).rpartition("/")[2]: dict(record.data) for record in table.records}

@@ -30,9 +30,9 @@ Move = Callable[..., None]
         ([], []),
         ([(0, 5)], []),
         ([(5, 9), (5, 5), (0, 5)], []),
-        ([(7, 9), (0, 5)], ["no materialisation has offsets [5, 7): one ended at 5, the next began at 7"]),
-        ([(3, 9), (0, 5)], ["offsets [3, 5) were taken again: one materialisation ended at 5, the next began at 3"]),
-        ([(0, 2), (2, 9), (1, 2)], ["offsets [0, 2) were taken again: one materialisation ended at 9, the next began"]),
+        ([(7, 9), (0, 5)], ["no materialization has offsets [5, 7): one ended at 5, the next began at 7"]),
+        ([(3, 9), (0, 5)], ["offsets [3, 5) were taken again: one materialization ended at 5, the next began at 3"]),
+        ([(0, 2), (2, 9), (1, 2)], ["offsets [0, 2) were taken again: one materialization ended at 9, the next began"]),
     ],
 )
 def test_breaks(taken: list[tuple[int, int]], told: list[str]) -> None:
@@ -43,7 +43,7 @@ def test_breaks(taken: list[tuple[int, int]], told: list[str]) -> None:
 
 def test_a_recreated_topic_is_a_break() -> None:
     (found,) = breaks([Taken(0, 3, "new"), Taken(0, 9, "old")])
-    assert found == "the topic was recreated between the materialisations that end at 9 and 3"
+    assert found == "the topic was recreated between the materializations that end at 9 and 3"
 
 
 def obey(orders: Orders, evaluation: dg.AssetCheckEvaluation) -> None:
@@ -69,7 +69,7 @@ class TestDrift:
             orders.send(*(order(n) for n in range(10 * batch, 10 * batch + 10)))
             (found,) = orders.run(asset, others=[check]).get_asset_check_evaluations()
             assert found.passed
-        kept = ("materialisations", "breaks", "last_end", "committed", "drift")
+        kept = ("materializations", "breaks", "last_end", "committed", "drift")
         assert [numbers(found)[name] for name in kept] == [2, 0, 20, 20, 0]
         for _ in range(10):
             # "Report materialization" in the UI.
@@ -81,7 +81,7 @@ class TestDrift:
         assert not found.passed
         assert [numbers(found)[name] for name in kept] == [2, 0, 20, 5, -15]
         assert f"group {orders.group} is at offset 5 of {orders.source}/0" in found.description
-        assert "Dagster's last materialisation ended at 20 (-15): another tool than kpipe moved" in found.description
+        assert "Dagster's last materialization ended at 20 (-15): another tool than kpipe moved" in found.description
         obey(orders, found)
         assert orders.committed() == 20
         assert run_check(orders, asset, check).passed
@@ -98,7 +98,7 @@ class TestDrift:
         found = run_check(orders, asset, check)
         assert not found.passed
         assert "(-6): kpipe-cli, which is no run of this Dagster, moved the group" in found.description
-        assert "or keep the group's and materialise the partition, which then begins at 4" in found.description
+        assert "or keep the group's and materialize the partition, which then begins at 4" in found.description
         (found,) = orders.run(asset, others=[check]).get_asset_check_evaluations()
         assert not found.passed
         assert [numbers(found)[name] for name in ("breaks", "last_end", "committed", "drift")] == [1, 10, 10, 0]
@@ -144,7 +144,7 @@ class TestDrift:
         create_topic(servers, orders.source)
         found = run_check(orders, asset, check)
         assert not found.passed
-        assert "was recreated since Dagster's last materialisation ended at 2" in found.description
+        assert "was recreated since Dagster's last materialization ended at 2" in found.description
         obey(orders, found)
 
     def test_this_partition_only(self, make_orders: Callable[..., Orders], run_check: RunCheck, move: Move) -> None:
@@ -157,7 +157,7 @@ class TestDrift:
         move(orders.group, orders.source, 1, partition=1)
         found = {key: run_check(orders, asset, check, key) for key in "012"}
         assert {key: e.passed for key, e in found.items()} == {"0": True, "1": False, "2": True}
-        assert found["2"].description.endswith("there is no materialisation yet")
+        assert found["2"].description.endswith("there is no materialization yet")
         whole = offset_contiguity_check(asset, partitioned=False)
         table = rows(run_check(orders, asset, whole, None))
         assert {n: (row["last_end"], row["committed"]) for n, row in table.items()} == {

@@ -1,4 +1,4 @@
-"""The share of failed records in the last materialisation of this partition."""
+"""The share of failed records in the last materialization of this partition."""
 
 from __future__ import annotations
 
@@ -19,42 +19,44 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 RunCheck = Callable[..., dg.AssetCheckEvaluation]
 
 
-def test_at_and_above_the_bound_and_the_last_materialisation_only(orders: Orders) -> None:
+def test_at_and_above_the_bound_and_the_last_materialization_only(orders: Orders) -> None:
     asset = orders.asset()
     check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.25)
     orders.send(*(order(n) for n in range(3)), BAD)
     (found,) = orders.run(asset, others=[check]).get_asset_check_evaluations()
     assert found.passed
-    assert numbers(found)["ratio"] == 0.25
+    assert numbers(found)["dead_letter_ratio"] == 0.25
     orders.send(*(order(n) for n in range(3)), BAD, BAD)
     (found,) = orders.run(asset, others=[check]).get_asset_check_evaluations()
     assert not found.passed
     assert found.description == (
         "partition 0: 2 of 5 records failed (40.00%): 2 dead-lettered, 0 skipped; limit 25.00%"
     )
-    assert {name: numbers(found)[name] for name in ("records_read", "dead_letters", "skipped", "ratio")} == {
+    assert {
+        name: numbers(found)[name] for name in ("records_read", "dead_letters", "records_skipped", "dead_letter_ratio")
+    } == {
         "records_read": 5,
         "dead_letters": 2,
-        "skipped": 0,
-        "ratio": 0.4,
+        "records_skipped": 0,
+        "dead_letter_ratio": 0.4,
     }
     # A slice of nothing has no share, and hides none: it is the last one.
     (found,) = orders.run(asset, others=[check]).get_asset_check_evaluations()
     assert found.passed
-    assert (numbers(found)["records_read"], numbers(found)["ratio"]) == (0, None)
+    assert (numbers(found)["records_read"], numbers(found)["dead_letter_ratio"]) == (0, None)
 
 
 def test_a_check_of_one_partition_does_not_read_another(
     make_orders: Callable[..., Orders], run_check: RunCheck
 ) -> None:
-    """Skipped records count; partition 2 was never materialised."""
+    """Skipped records count; partition 2 was never materialized."""
     orders = make_orders(3)
     asset = orders.asset(on_fault=FaultAction.SKIP)
     check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.1)
     orders.send({**BAD, "partition": 0}, order(1, partition=0), order(2, partition=1))
     failed = orders.run(asset, "0", others=[check]).get_asset_check_evaluations()[0]
     passed = orders.run(asset, "1", others=[check]).get_asset_check_evaluations()[0]
-    assert [(e.partition, e.passed, numbers(e)["skipped"]) for e in (failed, passed)] == [
+    assert [(e.partition, e.passed, numbers(e)["records_skipped"]) for e in (failed, passed)] == [
         ("0", False, 1),
         ("1", True, 0),
     ]
@@ -72,11 +74,11 @@ def test_an_unpartitioned_asset(make_orders: Callable[..., Orders]) -> None:
     check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.1)
     orders.send({**BAD, "partition": 0}, order(1, partition=1))
     (found,) = orders.run(asset, None, others=[check]).get_asset_check_evaluations()
-    assert (found.passed, numbers(found)["ratio"]) == (False, 0.5)
+    assert (found.passed, numbers(found)["dead_letter_ratio"]) == (False, 0.5)
     assert found.description.startswith("enriched: 1 of 2 records failed")
 
 
-def test_a_materialisation_that_was_reported_by_hand_counts_for_nothing(orders: Orders, run_check: RunCheck) -> None:
+def test_a_materialization_that_was_reported_by_hand_counts_for_nothing(orders: Orders, run_check: RunCheck) -> None:
     asset = orders.asset()
     check = dead_letter_ratio_check(asset, max_dead_letter_ratio=0.1)
     by_hand = dg.AssetMaterialization("enriched", partition="0")
@@ -86,7 +88,7 @@ def test_a_materialisation_that_was_reported_by_hand_counts_for_nothing(orders: 
     orders.run(asset)
     orders.instance.report_runless_asset_event(by_hand)
     found = run_check(orders, asset, check)
-    assert (found.passed, numbers(found)["ratio"]) == (False, 0.5)
+    assert (found.passed, numbers(found)["dead_letter_ratio"]) == (False, 0.5)
 
 
 @pytest.mark.parametrize("ratio", [-0.1, 1.1])

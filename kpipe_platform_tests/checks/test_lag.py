@@ -34,11 +34,11 @@ class TestRecords:
         found = run_check(orders, asset, check)
         assert found.passed
         assert numbers(found) == {
-            "partitions": 1,
-            "failed": 0,
-            "not_known": 0,
+            "partition_count": 1,
+            "partitions_failed": 0,
+            "partitions_not_known": 0,
             "committed": None,
-            "end": 5,
+            "log_end": 5,
             "lag": 5,
             "oldest_offset": None,
             "oldest_age_s": None,
@@ -156,7 +156,7 @@ class TestAge:
         base = now_ms()
         orders.send(*(order(n, partition=n, timestamp_ms=base - n * 100_000) for n in range(19)))
         found = run_check(orders, asset, check, None)
-        assert numbers(found)["failed"] == 9
+        assert numbers(found)["partitions_failed"] == 9
         table = rows(found)
         for n in range(19):
             assert table[str(n)]["oldest_age_s"] == pytest.approx(n * 100, abs=30)
@@ -199,7 +199,7 @@ class TestRefusals:
         with pytest.raises(TopicNotFoundError):
             run_check(orders, asset, check)
 
-    def test_alone_it_finds_the_topic_in_the_last_materialisation(self, orders: Orders, run_check: RunCheck) -> None:
+    def test_alone_it_finds_the_topic_in_the_last_materialization(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
         check = lag_check(asset, max_lag=0)
         with pytest.raises(ConfigError, match=r"never materialized(.|\n)*source=\.\.\."):
@@ -212,5 +212,5 @@ class TestRefusals:
     def test_another_io_manager(self, orders: Orders, run_check: RunCheck) -> None:
         asset = orders.asset()
         check = lag_check(asset, max_lag=1, source=orders.topic_asset)
-        with pytest.raises(ConfigError, match="needs a KafkaIOManager"):
+        with pytest.raises(ConfigError, match="needs a KafkaSource or a KafkaIOManager"):
             run_check(orders, asset, check, manager=dg.InMemoryIOManager())

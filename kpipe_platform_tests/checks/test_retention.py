@@ -91,7 +91,7 @@ def test_by_size(make_orders: Callable[..., Orders], run_check: RunCheck, move: 
     found = run_check(orders, orders.asset(), check_of(orders, 200))
     assert not found.passed
     assert numbers(found)["time_to_loss_s"] == pytest.approx(100, rel=0.2)
-    assert "about 1004 bytes an offset" in found.description
+    assert "about 1004 bytes per offset" in found.description
     move(orders.group, orders.source, 90)
     assert numbers(run_check(orders, orders.asset(), check_of(orders, 50)))["time_to_loss_s"] > 150
 
@@ -114,7 +114,7 @@ def test_deleted_before_it_was_read_and_this_partition_only(
     delete_records(orders.source, 1, 50)
     check = check_of(orders, 1)
     found = {key: run_check(orders, orders.asset(), check, key) for key in "012"}
-    assert {key: (e.passed, numbers(e)["lost"]) for key, e in found.items()} == {
+    assert {key: (e.passed, numbers(e)["offsets_lost"]) for key, e in found.items()} == {
         "0": (True, 0),
         "1": (False, 40),
         "2": (True, 0),
@@ -122,7 +122,7 @@ def test_deleted_before_it_was_read_and_this_partition_only(
     assert numbers(found["1"])["log_start"] == 50
     assert found["1"].description == (f"{orders.source}/1: 40 offsets [10, 50) were deleted before they were read")
     whole = run_check(orders, orders.asset(), check_of(orders, 1, partitioned=False), None)
-    assert {n: (row["passed"], row["lost"]) for n, row in rows(whole).items()} == {
+    assert {n: (row["passed"], row["offsets_lost"]) for n, row in rows(whole).items()} == {
         "0": (True, 0),
         "1": (False, 40),
         "2": (True, 0),

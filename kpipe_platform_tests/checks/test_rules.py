@@ -1,4 +1,4 @@
-"""Rules as asset checks, over materialisations as the storage holds them: no broker, no Spark."""
+"""Rules as asset checks, over materializations as the storage holds them: no broker, no Spark."""
 
 from __future__ import annotations
 
@@ -28,11 +28,15 @@ def checked(orders):  # type: ignore[no-untyped-def]
     return orders
 
 
-def materialised(read: int, partition: str = "0", **failed: int) -> dg.AssetMaterialization:
-    metadata: dict[str, Any] = {"records_read": dg.MetadataValue.int(read), "kpipe/ranges": dg.MetadataValue.json([])}
+def materialized(read: int, partition: str = "0", **failed: int) -> dg.AssetMaterialization:
+    metadata: dict[str, Any] = {
+        "kpipe/records_read": dg.MetadataValue.int(read),
+        "kpipe/consumer_group": "kpipe.checked",
+        "kpipe/ranges": dg.MetadataValue.json([]),
+    }
     if failed:
         rows = [{"rule": r, "action": "skip", "checked": read, "failed": count} for r, count in failed.items()]
-        metadata["rules"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
+        metadata["kpipe/rules"] = dg.MetadataValue.table([dg.TableRecord(row) for row in rows])
     return dg.AssetMaterialization(checked.key, partition=partition, metadata=metadata)
 
 
@@ -64,12 +68,12 @@ BY_HAND = dg.AssetMaterialization(checked.key, partition="0")
 @pytest.mark.parametrize(
     ("events", "passed"),
     [
-        pytest.param([materialised(9, **KNOWN)], False, id="in a slice that others were looked at"),
-        pytest.param([materialised(9, **KNOWN), materialised(0)], False, id="also after an empty slice"),
-        pytest.param([materialised(9, "1", **KNOWN), materialised(0)], False, id="and in an empty partition"),
-        pytest.param([materialised(9)], False, id="in a stage without rules"),
-        pytest.param([materialised(9, **KNOWN), *[BY_HAND] * 100], False, id="also behind what was reported by hand"),
-        pytest.param([materialised(0)], True, id="before the first record nobody knows"),
+        pytest.param([materialized(9, **KNOWN)], False, id="in a slice that others were looked at"),
+        pytest.param([materialized(9, **KNOWN), materialized(0)], False, id="also after an empty slice"),
+        pytest.param([materialized(9, "1", **KNOWN), materialized(0)], False, id="and in an empty partition"),
+        pytest.param([materialized(9)], False, id="in a stage without rules"),
+        pytest.param([materialized(9, **KNOWN), *[BY_HAND] * 100], False, id="also behind what was reported by hand"),
+        pytest.param([materialized(0)], True, id="before the first record nobody knows"),
         pytest.param([], True, id="nor before the first run"),
     ],
 )
@@ -85,13 +89,13 @@ def test_a_misspelt_rule_is_not_green_for_ever(events: list[dg.AssetMaterializat
 @pytest.mark.parametrize(
     ("events", "rule", "passed"),
     [
-        pytest.param([materialised(9, **KNOWN)], "positive", True, id="it held"),
-        pytest.param([materialised(9, **KNOWN)], "short", False, id="it failed"),
-        pytest.param([materialised(9, **KNOWN), materialised(0)], "short", True, id="an empty slice broke no rule"),
-        pytest.param([materialised(9, **KNOWN), BY_HAND], "short", False, id="one reported by hand looked at nothing"),
-        pytest.param([materialised(9, "1", **KNOWN)], "short", True, id="the other partition's slice"),
+        pytest.param([materialized(9, **KNOWN)], "positive", True, id="it held"),
+        pytest.param([materialized(9, **KNOWN)], "short", False, id="it failed"),
+        pytest.param([materialized(9, **KNOWN), materialized(0)], "short", True, id="an empty slice broke no rule"),
+        pytest.param([materialized(9, **KNOWN), BY_HAND], "short", False, id="one reported by hand looked at nothing"),
+        pytest.param([materialized(9, "1", **KNOWN)], "short", True, id="the other partition's slice"),
         pytest.param(
-            [materialised(9, **KNOWN), materialised(9, positive=0)], "short", True, id="the stage left it out once"
+            [materialized(9, **KNOWN), materialized(9, positive=0)], "short", True, id="the stage left it out once"
         ),
     ],
 )

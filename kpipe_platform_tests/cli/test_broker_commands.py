@@ -60,7 +60,7 @@ def test_start_status_crash_start_and_stop_keep_the_data(tmp_path: Path) -> None
     again = kpipe("broker", "start")
     assert again.exit_code == 0
     assert again.stdout == f"127.0.0.1:{port}\n"
-    assert "running already" in again.stderr
+    assert "already running" in again.stderr
     for other in (["--brokers", "2"], ["--data-dir", str(tmp_path)], ["--port", "1"], ["--setting", "a=b"]):
         answer_to_other = kpipe("broker", "start", *other)
         assert answer_to_other.exit_code == 1
@@ -141,7 +141,7 @@ def test_a_throw_away_broker_in_the_foreground(how: str) -> None:
     assert status()["state"] == "stopped"
     if how == "kill":
         assert process.returncode == 1
-        assert "ended by itself" in errors
+        assert "stopped unexpectedly" in errors
         assert "Kafka Server started" in errors
     else:
         assert process.returncode == 0
@@ -166,7 +166,7 @@ def test_a_start_that_is_killed_can_be_cleaned_up(tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         (["--setting", "nonsense"], "NAME=VALUE"),
-        (["--setting", "log.dirs=/x"], "decides log.dirs itself"),
+        (["--setting", "log.dirs=/x"], "sets log.dirs itself"),
         (["--setting", "num.io.threads=many"], "Not a number"),
     ],
 )

@@ -90,7 +90,7 @@ def test_the_run_at_work_finishes_and_no_further_one_begins(tmp_path: Path) -> N
     with running_dev(tmp_path, "--drain-s", "120", definitions=DEFINITIONS) as dev:
         until_at_work(dev, tmp_path / "at_work")
         dev.ctrl_c()
-        dev.until(lambda: "Waiting up to 120 s for 1 run at work" in dev.log, STOP_DEADLINE_S)
+        dev.until(lambda: "Waiting up to 120 s for 1 active run" in dev.log, STOP_DEADLINE_S)
         # The daemon is gone, so nothing can request a run of the other partition.
         dev.until(lambda: "Dagster services shut down" in dev.log, STOP_DEADLINE_S)
         assert dev.process.poll() is None
@@ -100,7 +100,7 @@ def test_the_run_at_work_finishes_and_no_further_one_begins(tmp_path: Path) -> N
         dev.check_nothing_is_left()
 
     assert "enriched partition 0 (run " in dev.log
-    assert "The runs are finished. Stopping Dagster and Kafka" in dev.log
+    assert "All runs have finished. Stopping Dagster and Kafka" in dev.log
     assert "Traceback" not in dev.log, dev.log
     assert dev.run_states() == ["SUCCESS"]
     with brokers_again(dev) as servers:
@@ -121,13 +121,13 @@ def test_a_second_ctrl_c_ends_it_and_nothing_is_committed(tmp_path: Path) -> Non
     with running_dev(tmp_path, *options, definitions=DEFINITIONS, **hanging) as dev:
         until_at_work(dev, tmp_path / "reached")
         dev.ctrl_c()
-        dev.until(lambda: "Waiting up to 900 s for 1 run at work" in dev.log, STOP_DEADLINE_S)
+        dev.until(lambda: "Waiting up to 900 s for 1 active run" in dev.log, STOP_DEADLINE_S)
         dev.ctrl_c()
 
         assert dev.process.wait(STOP_DEADLINE_S) == 0, dev.log
         dev.check_nothing_is_left()
 
-    assert "Ending 1 run at work: Spark jobs are cancelled, transactions aborted" in dev.log
+    assert "Canceling 1 active run: Spark jobs are canceled, transactions are aborted" in dev.log
     assert set(dev.run_states()) <= {"FAILURE", "CANCELED"}
     with brokers_again(dev) as servers:
         assert committed(servers) == {0: None, 1: None}

@@ -49,8 +49,8 @@ def test_a_run_that_does_not_finish_is_ended_after_the_deadline(tmp_path: Path) 
 
         assert dev.process.wait(STOP_DEADLINE_S) == 0, dev.log
         dev.check_nothing_is_left()
-    assert "Waiting up to 3 s for 1 run at work" in dev.log
-    assert "Not finished within 3 s. Ending 1 run at work" in dev.log
+    assert "Waiting up to 3 s for 1 active run" in dev.log
+    assert "Not finished within 3 s. Canceling 1 active run" in dev.log
     assert "Stopped." in dev.log
     # A run that the history still called running would hold a place in the queue of the next start.
     assert set(dev.run_states()) <= {"FAILURE", "CANCELED"}
@@ -77,4 +77,4 @@ def test_says_why_when_dagster_does_not_start(tmp_path: Path) -> None:
         assert dev.process.wait(RUN_DEADLINE_S) != 0
 
         dev.check_nothing_is_left()
-    assert "Dagster ended by itself" in dev.log
+    assert "Dagster stopped unexpectedly" in dev.log

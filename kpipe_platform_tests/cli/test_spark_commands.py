@@ -77,7 +77,7 @@ def test_start_status_use_and_stop(tmp_path: Path) -> None:
 
     again = kpipe("start", "--master", "local[1]")
     assert (again.exit_code, again.stdout) == (0, f"{remote}\n")
-    assert "running already" in again.stderr
+    assert "already running" in again.stderr
     for other in (["--master", "local[2]"], ["--master", "local[1]", "--port", "1"], ["--setting", "spark.a=b"]):
         refused = kpipe("start", *other)
         assert refused.exit_code == 1
@@ -122,7 +122,7 @@ def assert_only_for_this_user(state: Path, token: Path, remote: str) -> None:
         answer = subprocess.run(
             [sys.executable, "-c", STRANGER, remote], env=environment, capture_output=True, text=True, timeout=100
         )
-        assert "asks for a token that this process does not have" in answer.stdout, answer.stderr
+        assert "requires a token that this process does not have" in answer.stdout, answer.stderr
 
 
 @contextmanager
@@ -163,7 +163,7 @@ def test_a_server_that_crashed_can_be_started_again(tmp_path: Path) -> None:
         identity.send(signal.SIGKILL)
         _, errors = process.communicate(timeout=90)
     assert process.returncode == 1
-    assert "ended by itself" in errors
+    assert "stopped unexpectedly" in errors
     assert identity.wait(10)
     assert is_free(port)
     assert status()["state"] == "stopped"
@@ -188,8 +188,8 @@ def test_a_signal_stops_a_server_in_the_foreground() -> None:
     ("arguments", "message"),
     [
         (["--setting", "nonsense"], "NAME=VALUE"),
-        (["--setting", "spark.connect.grpc.binding.port=1"], "decides spark.connect.grpc.binding.port itself"),
-        (["--setting", "spark.connect.authenticate.token=x"], "decides spark.connect.authenticate.token itself"),
+        (["--setting", "spark.connect.grpc.binding.port=1"], "sets spark.connect.grpc.binding.port itself"),
+        (["--setting", "spark.connect.authenticate.token=x"], "sets spark.connect.authenticate.token itself"),
         (["--master", "nonsense"], "Master must either be"),
     ],
 )
@@ -215,7 +215,7 @@ def test_packages_for_a_clusters_executors(tmp_path: Path, monkeypatch: pytest.M
     # An archive is for a cluster.
     refused = kpipe("start", "--master", "local[1]", "--archive", "executors.tar.gz")
     assert refused.exit_code == 1
-    assert "has no executors" in refused.stderr
+    assert "starts no separate executors" in refused.stderr
 
 
 def test_a_port_that_is_taken_is_refused() -> None:

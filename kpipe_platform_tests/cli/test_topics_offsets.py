@@ -165,7 +165,11 @@ def test_brokers_that_are_away_are_an_error_and_no_traceback(kpipe: Kpipe, monke
     # A person waits for them for 10 s.
     impatient = replace(connection_settings("127.0.0.1:1"), request_timeout_s=1)
     monkeypatch.setattr(connection, "connection_settings", lambda _: impatient)
-    refused(kpipe("topics", "list", KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1"), "127.0.0.1:1", "check that the brokers run")
+    refused(
+        kpipe("topics", "list", KAFKA_BOOTSTRAP_SERVERS="127.0.0.1:1"),
+        "127.0.0.1:1",
+        "check that the brokers are running",
+    )
 
 
 # ----------------------------------------------------------------------------------------------- topics
@@ -210,7 +214,7 @@ def test_topics_are_listed_without_kafkas_own(kpipe: Kpipe, kafka_topic: TopicFa
 def test_a_topic_that_exists_is_no_silent_success(kpipe: Kpipe, kafka_topic: TopicFactory) -> None:
     name = kafka_topic("there", partitions=2)
 
-    refused(kpipe("topics", "create", name, "--partitions", "5"), "exists already", "--if-not-exists")
+    refused(kpipe("topics", "create", name, "--partitions", "5"), "already exists", "--if-not-exists")
     again = succeeded(kpipe("topics", "create", name, "--partitions", "5", "--if-not-exists"))
     assert "2 partition(s)" in again.stderr
     assert len(json.loads(kpipe("topics", "describe", name, "--json").stdout)["partitions"]) == 2
@@ -252,7 +256,7 @@ def test_a_mistyped_group_is_refused_and_the_readers_are_named(
     topic, other = kafka_topic(partitions=2), kafka_topic("other")
     produce(topic, [b"x"] * 3)
     wrong = group.replace("orders", "ordres")
-    refused(kpipe(command.format(wrong, topic)), f"{wrong!r} has no offset", "no group that can be seen has one")
+    refused(kpipe(command.format(wrong, topic)), f"{wrong!r} has no committed offset", "no visible group has one")
     commit(clients, plan(clients, group, topic, 1))
     commit(clients, plan(clients, wrong, other))
 
@@ -453,12 +457,12 @@ def test_it_asks_first(kpipe: Kpipe, kafka_topic: TopicFactory, produce: Produce
     ("arguments", "parts"),
     [
         ("--to 6", ["has no offset 6", "ends at 5", "--to latest"]),
-        ("--to 1", ["offset 1", "was deleted", "begins at 2", "--to earliest"]),
+        ("--to 1", ["offset 1", "was deleted", "starts at 2", "--to earliest"]),
         ("--to error", ["'error'", "earliest, latest, an offset, or a time"]),
         ("--to yesterday", ["'yesterday'", "earliest, latest, an offset, or a time"]),
         ("--to -3", ["'-3'"]),
         ("--to 20260131", ["has no offset 20260131"]),
-        ("--to 20260131T000000Z", ["or milliseconds in 13 digits"]),
+        ("--to 20260131T000000Z", ["(milliseconds, 13 digits)"]),
         ("--to 3 --partition 4", ["has no partition 4"]),
     ],
 )

@@ -56,7 +56,7 @@ class Flights:
         self.groups = {source.group(flights_enriched.key): FLIGHTS, source.group(carrier_delays.key): ENRICHED}
         self._admin = AdminClient({"bootstrap.servers": servers, "log_level": 0})
         assert seed(self.connection, self.sent).written == len(self.sent)
-        self.work.materialise(planes, airlines)
+        self.work.materialize(planes, airlines)
 
     @property
     def transactional_id(self) -> str:
@@ -65,14 +65,14 @@ class Flights:
 
     def enrich_one(self) -> dict[str, Any]:
         """One slice of partition 0."""
-        return self.work.materialise(flights_enriched, partition="0")
+        return self.work.materialize(flights_enriched, partition="0")
 
     def finish(self) -> None:
         """Slices of everything until caught up."""
         with Steps(Console(file=io.StringIO())).step("work") as step:
             self.work.enrich(step)
             await_settled(self.connection, [ENRICHED, DEAD_LETTERS])
-            self.work.summarise_delays(step)
+            self.work.summarize_delays(step)
 
     def committed(self) -> int:
         """How far the group is in partition 0."""

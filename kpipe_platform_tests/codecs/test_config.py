@@ -42,9 +42,9 @@ def test_codecs_of_different_settings_differ() -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        ({}, "there is no codec None"),
-        ({"codec": "avro"}, "there is no codec 'avro'"),
-        ({"codec": ["raw"]}, r"there is no codec \['raw'\]"),
+        ({}, "unknown codec None"),
+        ({"codec": "avro"}, "unknown codec 'avro'"),
+        ({"codec": ["raw"]}, r"unknown codec \['raw'\]"),
         ({"codec": "text", "charset": "latin-1"}, "codec 'text' has no setting 'charset'"),
         ({"codec": "json", "fields": []}, "codec 'json' has no setting 'fields'"),
         ({"codec": "json", "schema": "a INTT"}, "expected a type, found 'INTT'"),

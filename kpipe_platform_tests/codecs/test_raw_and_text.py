@@ -53,9 +53,9 @@ def test_text_names_the_byte_that_is_not_utf8(data: bytes, message: str) -> None
 @pytest.mark.parametrize(
     ("codec", "value", "message"),
     [
-        (RawCodec(), "text", "codec 'raw' writes bytes, found str"),
-        (TextCodec(), b"bytes", "codec 'text' writes str, found bytes"),
-        (TextCodec(), "a\ud800", "the text has half of a surrogate pair at position 1, which UTF-8 cannot hold"),
+        (RawCodec(), "text", "codec 'raw' encodes bytes, not str"),
+        (TextCodec(), b"bytes", "codec 'text' encodes str, not bytes"),
+        (TextCodec(), "a\ud800", "the text has a lone surrogate at position 1, which UTF-8 cannot encode"),
     ],
 )
 def test_what_has_no_bytes(codec: Codec, value: object, message: str) -> None:
@@ -75,5 +75,5 @@ def test_explain_has_an_answer_even_where_nothing_is_found() -> None:
     fault = TextCodec().explain(b"fine")
     assert (fault.kind, fault.message) == (
         "unreadable",
-        "the engine could not read these 4 bytes as text, and no reason was found",
+        "Spark could not decode these 4 bytes as text, and kpipe did not find the reason",
     )

@@ -73,7 +73,7 @@ def _graph() -> str:
 
 
 def _topic_of(metadata: Mapping[str, Any]) -> str | None:
-    found = metadata.get("topic")
+    found = metadata.get("kpipe/topic")
     return getattr(found, "value", found)
 
 

@@ -72,5 +72,5 @@ def test_slices_add_up_and_a_repeated_one_replaces_itself(spark: SparkSession, t
 
 @pytest.mark.spark
 def test_a_table_that_nobody_stored_says_what_to_do(tables: ParquetTableIOManager) -> None:
-    with pytest.raises(ConfigError, match="materialise delays first"):
+    with pytest.raises(ConfigError, match="materialize delays first"):
         tables.load_input(dg.build_input_context(asset_key=KEY))

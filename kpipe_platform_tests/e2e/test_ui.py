@@ -134,21 +134,21 @@ def materialize_by_clicking(page: Page, shot: Callable[[str], None]) -> None:
 
 
 def assert_metadata_is_shown(page: Page, *, written: int, dead_letters: int) -> None:
-    expect(metadata_of(page, "records_read")).to_have_text(str(RECORDS))
-    expect(metadata_of(page, "records_written")).to_have_text(str(written))
-    expect(metadata_of(page, "dead_letters")).to_have_text(str(dead_letters))
-    expect(metadata_of(page, "dead_letter_reasons").get_by_role("cell")).to_have_text(
+    expect(metadata_of(page, "kpipe/records_read")).to_have_text(str(RECORDS))
+    expect(metadata_of(page, "kpipe/records_written")).to_have_text(str(written))
+    expect(metadata_of(page, "kpipe/dead_letters")).to_have_text(str(dead_letters))
+    expect(metadata_of(page, "kpipe/dead_letter_reasons").get_by_role("cell")).to_have_text(
         [f"{dead_letters:,}", 'field "dep_time" is required but missing']
     )
-    slices = metadata_of(page, "slices")
+    slices = metadata_of(page, "kpipe/slices")
     expect(slices.get_by_role("row")).to_have_count(2)
     cells = slices.get_by_role("row").last.get_by_role("cell").all_inner_texts()
     assert cells[:7] == [str(PARTITION), "0", str(RECORDS), str(RECORDS), str(written), str(dead_letters), "0"]
-    expect(metadata_of(page, "steps").get_by_role("row")).to_have_count(6)
+    expect(metadata_of(page, "kpipe/steps").get_by_role("row")).to_have_count(6)
 
 
 def assert_preview_opens(page: Page, shot: Callable[[str], None]) -> None:
-    metadata_of(page, "preview").get_by_text("[Show Markdown]").click()
+    metadata_of(page, "kpipe/preview").get_by_text("[Show Markdown]").click()
     table = page.get_by_role("dialog").get_by_role("table")
     # Field by field, a column for each of the first five records.
     expect(table.get_by_role("columnheader")).to_have_text(["field", *(f"record {n}" for n in range(1, 6))])

@@ -48,7 +48,7 @@ def test_seeding_that_cannot_be_says_why_in_two_lines(
     monkeypatch.setattr(main, "unwind_on_signals", lambda: None)
     answer = CliRunner().invoke(main.app, ["seed"])
     assert answer.exit_code == 1
-    assert answer.stderr.splitlines()[-2].startswith("error: topic 'flights' holds 50 records")
+    assert answer.stderr.splitlines()[-2].startswith("error: topic 'flights' contains 50 records")
     assert answer.stderr.splitlines()[-1].startswith("  How to fix: ")
 
 

@@ -59,6 +59,6 @@ def test_the_last_line_is_for_programs() -> None:
     console, stream = _console(terminal=False)
     console.print(summary(result))
     text = stream.getvalue()
-    assert "26 materialisations" in text
+    assert "26 materializations" in text
     assert "8,255 dead letters: missing field dep_time" in text
     assert "50" in text

@@ -81,12 +81,12 @@ def test_every_flight_ends_up_once_and_nothing_is_left(scratch: Path) -> None:
     table = [re.split(r"\s*│\s*", line.strip("│ ")) for line in lines if line.startswith("│")]
     records = {row[0]: row[1] for row in table}
     assert records["Writing flights to Kafka"] == f"{FLIGHTS:,}"
-    assert records["Materialising flights_enriched"] == f"{FLIGHTS:,}"
-    assert records["Materialising carrier_delays"] == f"{FLIGHTS - departed_not:,}"
+    assert records["Materializing flights_enriched"] == f"{FLIGHTS:,}"
+    assert records["Materializing carrier_delays"] == f"{FLIGHTS - departed_not:,}"
     assert f"{departed_not} dead letters: missing field dep_time" in out
     # Only our own progress is on stderr, neither Spark's lines nor Dagster's.
     assert all(
-        line.startswith(("done", "  ...", "Writing", "Materialising", "Counting")) for line in shown.splitlines()
+        line.startswith(("done", "  ...", "Writing", "Materializing", "Counting")) for line in shown.splitlines()
     )
     _assert_all_gone(scratch)
 
@@ -95,7 +95,7 @@ def test_every_flight_ends_up_once_and_nothing_is_left(scratch: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("after", "by"),
-    [("done  Writing flights to Kafka", signal.SIGTERM), ("Materialising flights_enriched", signal.SIGINT)],
+    [("done  Writing flights to Kafka", signal.SIGTERM), ("Materializing flights_enriched", signal.SIGINT)],
 )
 def test_an_interrupted_run_leaves_nothing(scratch: Path, after: str, by: signal.Signals) -> None:
     process = _start(scratch)

@@ -90,7 +90,7 @@ def test_a_topic_with_a_part_of_the_flights_is_refused(
 ) -> None:
     seeding._create_topics(connection)
     produce(connection.bootstrap_servers, FLIGHTS, [json.dumps({"stray": 1})])
-    with pytest.raises(ConfigError, match=r"holds 1 records, but not the 3,000 flights") as caught:
+    with pytest.raises(ConfigError, match=r"contains 1 records instead of the 3,000 flights") as caught:
         seed(connection, some_flights)
     assert "delete the topics" in str(caught.value)
 

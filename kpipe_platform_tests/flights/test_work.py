@@ -12,7 +12,7 @@ from rich.console import Console
 
 from examples.flights.progress import Steps
 from examples.flights.reading import await_settled
-from examples.flights.reference import DAGSTER_HOME, materialise_reference
+from examples.flights.reference import DAGSTER_HOME, materialize_reference
 from examples.flights.seed import seed
 from examples.flights.verify import count
 from examples.flights.work import Work, dagster_instance
@@ -39,8 +39,8 @@ def test_every_flight_is_materialized_once(connection: ConnectionSettings, spark
         DAGSTER_HOME: str(tmp_path / "home"),
     }
     steps = Steps(Console(file=io.StringIO()))
-    assert materialise_reference(steps, tmp_path, environment)
-    assert not materialise_reference(steps, tmp_path, environment), "once is enough"
+    assert materialize_reference(steps, tmp_path, environment)
+    assert not materialize_reference(steps, tmp_path, environment), "once is enough"
     assert spark.range(1).count() == 1, "the session that was there before stays"
 
     platform = resources(environment)
@@ -53,9 +53,9 @@ def test_every_flight_is_materialized_once(connection: ConnectionSettings, spark
             work.enrich(step)
         await_settled(connection, [ENRICHED, DEAD_LETTERS])
         with steps.step("summarize", total=COUNT) as step:
-            work.summarise_delays(step)
+            work.summarize_delays(step)
     assert [done.records for done in steps.done[-2:]] == [COUNT, COUNT - departed_not]
-    assert work.materialisations == PARTITIONS + 1
+    assert work.materializations == PARTITIONS + 1
 
     group = platform["kafka_io_manager"].source.group
     figures = count(

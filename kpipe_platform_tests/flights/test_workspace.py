@@ -48,7 +48,7 @@ def test_a_kept_folder_stays_and_has_one_user(tmp_path: Path) -> None:
     kept = tmp_path / "deep" / "run"
     with working_folder(kept) as folder:
         (folder / "file").write_text("x")
-        with pytest.raises(EnvironmentSetupError, match="another run works in"), working_folder(kept):
+        with pytest.raises(EnvironmentSetupError, match="another run uses the folder"), working_folder(kept):
             pass
     assert (kept / "file").exists()
 

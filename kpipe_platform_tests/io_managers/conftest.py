@@ -31,6 +31,7 @@ from kpipe_platform import (
 from kpipe_platform.testing.messages import ConsumedRecord
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 from kpipe_platform.testing.topics import create_topic
+from kpipe_platform_tests.metadata import plain_metadata
 
 ORDER = "id BIGINT NOT NULL, amount DOUBLE, note STRING"
 
@@ -85,7 +86,7 @@ class Orders:
     def run(
         self, asset: Any, partition: str | None = "0", *, manager: KafkaIOManager | None = None, **how: Any
     ) -> dg.ExecuteInProcessResult:
-        """Materialise once; raises the asset's own error."""
+        """Materialize once; raises the asset's own error."""
         extra = how.pop("resources", {})
         others = how.pop("others", [])
         return dg.materialize(
@@ -98,14 +99,14 @@ class Orders:
         )
 
     def metadata(self, result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-        """Metadata of the run's only materialisation of the asset, as plain values."""
+        """Metadata of the run's only materialization of the asset, as plain values, by keys without kpipe/."""
         events = [
             e.materialization
             for e in result.get_asset_materialization_events()
             if e.materialization.asset_key == dg.AssetKey("enriched")
         ]
         assert len(events) == 1
-        return {name: value.value for name, value in events[0].metadata.items()}
+        return plain_metadata(events[0].metadata)
 
     def outputs(self, *, settled: bool = True, **how: Any) -> list[ConsumedRecord]:
         if settled:

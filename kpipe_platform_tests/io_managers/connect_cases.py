@@ -149,7 +149,7 @@ def test_parts_of_a_slice_are_written_at_once(orders: Orders) -> None:
     orders.send(*(order(n) for n in range(2_000)), BAD)
     found = orders.metadata(orders.run(orders.asset(scaling=relaxed)))
     # The server was asked how many tasks it runs at once.
-    assert found["parts_at_once"] == 2
+    assert found["transactions_per_slice"] == 2
     assert sorted(orders.ids()) == list(range(2_000))
     assert (len(orders.letters()), orders.committed()) == (1, 2_001)
 
@@ -178,7 +178,7 @@ def test_rules(orders: Orders) -> None:
 
     orders.send(order(1), order(2, value={"amount": -1.0}), order(3, value={"amount": 1000.0}))
     found = orders.metadata(orders.run(orders.asset(stage)))
-    assert (found["records_written"], found["dead_letters"], found["skipped"]) == (1, 1, 1)
+    assert (found["records_written"], found["dead_letters"], found["records_skipped"]) == (1, 1, 1)
     assert orders.ids() == [1]
 
 
@@ -268,7 +268,7 @@ def test_a_terminated_run_leaves_nothing_at_work_on_the_server(orders: Orders, c
     ):
         orders.run(orders.asset())
     assert time.monotonic() - sent[0] < 20
-    # Its job is cancelled, and the worker that hung is gone with it.
+    # Its job is canceled, and the worker that hung is gone with it.
     worker = int(reached.read_text())
     wait_until(lambda: not alive(worker), "the end of its worker", 30)
     assert len(orders.outputs(isolation="read_uncommitted")) == 20

@@ -1,4 +1,4 @@
-"""Materialisations that hang or are killed at a fault point: in processes of their own, or only their writers."""
+"""Materializations that hang or are killed at a fault point: in processes of their own, or only their writers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def writers_at(
 
 
 def kill_at(place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, **how: int) -> None:
-    """Materialise partition 0 and kill driver, JVM and workers by SIGKILL when the place is reached.
+    """Materialize partition 0 and kill driver, JVM and workers by SIGKILL when the place is reached.
 
     Args:
         place: A fault of ``kpipe_platform_tests/faultpoints``.
@@ -103,7 +103,7 @@ def kill_at(place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, **
 def hanging_at(
     place: str, orders: Orders, broker: EmbeddedBroker, folder: Path, *, after: int = 0, parts: int = 1
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A materialisation of partition 0 that hangs at the place; whatever is left of it in the end is killed.
+    """Materialize partition 0 in a process that hangs at the given place. On exit, kill the process.
 
     Args:
         place: A fault of ``kpipe_platform_tests/faultpoints``.
@@ -119,7 +119,7 @@ def hanging_at(
             [
                 sys.executable,
                 "-m",
-                "kpipe_platform_tests.io_managers.materialise_orders",
+                "kpipe_platform_tests.io_managers.materialize_orders",
                 broker.bootstrap_servers,
                 orders.source,
                 orders.target,

@@ -134,7 +134,7 @@ def test_a_write_that_is_not_acknowledged_is_made_again(orders: Orders, own_brok
         FaultAction.DEAD_LETTER, destination=FaultPolicy(retry=retry), source=FaultPolicy(retry=retry)
     )
     runner = "kpipe_platform.slices.run.take"
-    with when_logged(runner, "attempt 1 failed and is made again", lambda: own_broker.start_broker(0)):
+    with when_logged(runner, "attempt 1 failed; retrying in", lambda: own_broker.start_broker(0)):
         asset = orders.asset(stops(own_broker, first), on_fault=policies)
         found = orders.metadata(orders.run(asset, manager=manager))
     assert (len(calls), found["records_written"]) == (2, CACHED)

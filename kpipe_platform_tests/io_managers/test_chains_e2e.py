@@ -189,7 +189,7 @@ class TestSources:
 
     def test_different_fixed_numbers_are_refused_when_declared(self, make_orders: Callable[..., Orders]) -> None:
         topics = self.topics(make_orders(), make_orders(), 2, 4)
-        with pytest.raises(ConfigError, match=r"partitions differ: one has 2, two has 4\n.*partitioned=False"):
+        with pytest.raises(ConfigError, match=r"differ in partitions: one has 2, two has 4\n.*partitioned=False"):
             self.over(*topics)
         self.over(*topics, partitioned=False)
 
@@ -201,7 +201,7 @@ class TestSources:
         first.send(order(1))
         joined = self.over(*topics)
         register_kafka_partitions(first.instance, second.source, range(2))
-        says = f"partitions differ: .*{first.source} has 1"
+        says = f"differ in partitions: .*{first.source} has 1"
         with pytest.raises(ConfigError, match=says):
             dg.materialize(
                 [*topics, joined],

@@ -1,4 +1,4 @@
-"""Rules, row functions, policies by part and retries, through real materialisations."""
+"""Rules, row functions, policies by part and retries, through real materializations."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ class TestRules:
         result = orders.run(asset, others=checks)
         found = orders.metadata(result)
         assert (found["records_read"], found["records_written"]) == (4, 2)
-        assert (found["dead_letters"], found["skipped"]) == (1, 1)
+        assert (found["dead_letters"], found["records_skipped"]) == (1, 1)
         assert orders.ids() == [1, 4]
         assert {r.data["rule"]: (r.data["action"], r.data["failed"]) for r in found["rules"].records} == {
             "positive": ("dead_letter", 1),
@@ -124,7 +124,7 @@ class TestRules:
         }
         assert evaluations["noted"].severity is dg.AssetCheckSeverity.WARN
         assert evaluations["positive"].severity is dg.AssetCheckSeverity.ERROR
-        assert evaluations["positive"].metadata["failed"].value == 1
+        assert evaluations["positive"].metadata["kpipe/records_failed"].value == 1
         # A second slice is counted by itself.
         orders.send(order(6))
         result = orders.run(asset, others=checks[:-1])
@@ -197,7 +197,7 @@ class TestRules:
             ids = orders.ids()
             assert (sorted(ids) if way == "lanes" else ids) == good
             assert found["records_written"] == len(good)
-        counted = (found["records_read"], found["dead_letters"], found["skipped"])
+        counted = (found["records_read"], found["dead_letters"], found["records_skipped"])
         assert counted == ((last, 2, 0) if action == "dead_letter" else (last, 0, 2))
         assert orders.lag() == 0
         if action == "dead_letter":
@@ -234,7 +234,7 @@ class TestRules:
             return ruled(orders)
 
         found = orders.metadata(orders.run(enriched))
-        assert (found["records_written"], found["dead_letters"], found["skipped"]) == (2, 1, 1)
+        assert (found["records_written"], found["dead_letters"], found["records_skipped"]) == (2, 1, 1)
         assert "rules" in found
         # Nothing of the run is noted after it.
         orders.send(order(9))
@@ -306,7 +306,7 @@ class TestPolicies:
         policies = FaultPolicies(FaultAction.DEAD_LETTER, source=FaultPolicy(FaultAction.SKIP))
         orders.send(order(1), BAD, order(2, value={"note": "poison"}))
         found = orders.metadata(orders.run(orders.asset(poisoned, on_fault=policies)))
-        assert (found["records_written"], found["skipped"], found["dead_letters"]) == (1, 1, 1)
+        assert (found["records_written"], found["records_skipped"], found["dead_letters"]) == (1, 1, 1)
         assert [e.original.offset for e in envelopes(orders)] == [2]
 
     def test_the_asset_is_nearer_than_the_io_manager(self, orders: Orders) -> None:
@@ -320,10 +320,10 @@ class TestPolicies:
         )
         orders.send(order(1), BAD)
         found = orders.metadata(orders.run(orders.asset(on_fault=None), manager=manager))
-        assert (found["skipped"], found["dead_letters"]) == (1, 0)
+        assert (found["records_skipped"], found["dead_letters"]) == (1, 0)
         orders.send(BAD)
         found = orders.metadata(orders.run(orders.asset(on_fault=FaultAction.DEAD_LETTER), manager=manager))
-        assert (found["skipped"], found["dead_letters"]) == (0, 1)
+        assert (found["records_skipped"], found["dead_letters"]) == (0, 1)
 
     def test_a_record_that_stands_alone_is_tried_again_first(self, orders: Orders, tmp_path: Any) -> None:
         log = str(tmp_path / "alone")
@@ -393,4 +393,4 @@ def test_a_dead_letter_that_cannot_be_made_may_be_skipped_by_its_own_policy(make
     assert orders.committed() is None
     policies = FaultPolicies(FaultAction.DEAD_LETTER, dead_letter=FaultPolicy(FaultAction.SKIP))
     found = orders.metadata(orders.run(orders.asset(on_fault=policies)))
-    assert (found["records_written"], found["dead_letters"], found["skipped"]) == (1, 0, 1)
+    assert (found["records_written"], found["dead_letters"], found["records_skipped"]) == (1, 0, 1)

@@ -82,7 +82,7 @@ def _stat(entry: Path) -> list[str]:
 
 @contextmanager
 def following(orders: Orders, broker: EmbeddedBroker, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that follows partition 0; whatever is left of it in the end is killed."""
+    """A process that follows partition 0. On exit, it is killed if it is still alive."""
     root = Path(kpipe_platform.__file__).parent.parent
     arguments = [broker.bootstrap_servers, orders.source, orders.target, orders.manager.source.group_prefix]
     with (folder / "stderr").open("wb") as stderr:
@@ -106,7 +106,7 @@ def take_two(orders: Orders, child: subprocess.Popen[bytes], folder: Path) -> No
     """Two slices, the second one out of the wait."""
 
     def slices_done() -> int:
-        return (folder / "stderr").read_text().count("slice done")
+        return (folder / "stderr").read_text().count("slice committed")
 
     for number in range(2):
         orders.send(order(number))
@@ -123,5 +123,5 @@ def test_a_run_that_is_killed_between_slices_loses_nothing(
     assert child.returncode == -signal.SIGKILL
     orders.send(order(2))
     found = orders.metadata(orders.run(orders.asset()))
-    assert [(r["start"], r["end"]) for r in found["kpipe/ranges"]] == [(2, 3)]
+    assert [(r["start"], r["end"]) for r in found["ranges"]] == [(2, 3)]
     assert orders.ids() == [0, 1, 2]

@@ -57,7 +57,7 @@ def test_parts_are_written_at_once_and_everything_is_there_once(orders: Orders) 
     assert len(orders.letters()) == 2
     assert (orders.committed(), orders.lag()) == (4002, 0)
     assert (stored(orders).lane, stored(orders).lanes) == (2, 2)
-    assert found["parts_at_once"] == 2
+    assert found["transactions_per_slice"] == 2
     # Each part is in the partition's order.
     written = orders.ids()
     for part in ([n for n in written if n < 2000], [n for n in written if n >= 2000]):
@@ -94,7 +94,7 @@ def test_parts_overlap_in_time(orders: Orders, tmp_path: Path, delivery: Any, re
     manager = manager_with(orders, destination=destination)
     found = orders.metadata(orders.run(orders.asset(stage, scaling=RELAXED), manager=manager))
     assert found["records_written"] == records
-    assert ("parts_at_once" in found) is (delivery == "exactly_once")
+    assert ("transactions_per_slice" in found) is (delivery == "exactly_once")
     assert sorted(orders.ids()) == list(range(records))
     assert orders.lag() == 0
 
@@ -171,7 +171,7 @@ def test_a_writer_that_is_killed_before_and_between_the_commits_of_its_parts(
     assert reached.exists()
     found = orders.metadata(orders.run(orders.asset(scaling=RELAXED)))
     assert found["records_written"] == 2000 - (committed or 0)
-    assert [item["start"] for item in found["kpipe/ranges"]] == [committed or 0]
+    assert [item["start"] for item in found["ranges"]] == [committed or 0]
     assert sorted(orders.ids()) == list(range(2000))
     assert orders.lag() == 0
 
@@ -194,7 +194,7 @@ def test_what_cannot_be_taken_in_parts_is_refused_before_any_work(orders: Orders
     with pytest.raises(ConfigError, match="@kafka_asset"):
         orders.run(plain, manager=manager_with(orders, source=relaxed))
     unknown = manager_with(orders, spark=SparkEngine(master="spark://127.0.0.1:1"))
-    with pytest.raises(ConfigError, match="how many tasks"):
+    with pytest.raises(ConfigError, match="the number of tasks"):
         orders.run(orders.asset(scaling=RELAXED), manager=unknown)
     assert orders.committed() is None
 

@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 @contextmanager
 def running(orders: Orders, asset: Any, partition: str | None = "0", **how: Any) -> Iterator[Future[Any]]:
-    """A materialisation in a thread of its own."""
+    """A materialization in a thread of its own."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(orders.run, asset, partition, **how)
 
@@ -99,11 +99,11 @@ def test_a_stream_is_followed_exactly_once_and_in_order(orders: Orders, kafka_br
     assert [number for number, _ in seen] == list(range(records + 1))
     assert orders.ids() == list(range(records + 1))
     assert (found["records_read"], found["records_written"], found["lag"]) == (records, records, 0)
-    assert found["slices_taken"] >= rounds
-    assert [(r["start"], r["end"]) for r in found["kpipe/ranges"]] == [(1, records + 1)]
+    assert found["slice_count"] >= rounds
+    assert [(r["start"], r["end"]) for r in found["ranges"]] == [(1, records + 1)]
     assert orders.committed() == records + 1
     waited = [at - sent[number] for number, at in seen if number in sent]
-    logger.info("produce to readable: p50 %.3f s, in %s slices", percentile(waited, 50), found["slices_taken"])
+    logger.info("produce to readable: p50 %.3f s, in %s slices", percentile(waited, 50), found["slice_count"])
     # The metadata's figure is that of the first and last record of each slice.
     assert 0 < found["latency_p50_ms"] <= found["latency_p95_ms"] < 1000 * (max(waited) + 5)
 
@@ -133,7 +133,7 @@ def test_nothing_is_asked_of_spark_or_of_the_group_while_nothing_is_new(
     assert time.monotonic() - began >= 2
     assert len(plans) == 1
     assert 10 < asked < 100
-    assert (found["records_read"], "slices_taken" in found, "latency_p50_ms" in found) == (1, False, False)
+    assert (found["records_read"], "slice_count" in found, "latency_p50_ms" in found) == (1, False, False)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_the_other_bounds_end_the_wait_too(orders: Orders, limits: dict[str, Any
         orders.send(order(1))
         found = orders.metadata(run.result(60))
     if taken is not None:
-        assert (found["records_read"], found["slices_taken"]) == (2, taken)
+        assert (found["records_read"], found["slice_count"]) == (2, taken)
     orders.run(orders.asset())
     assert orders.ids() == [0, 1]
 
@@ -158,7 +158,7 @@ def test_a_run_that_finds_nothing_waits_for_the_first_record(orders: Orders) -> 
             wait_until(lambda number=number: orders.committed() == number, "the slice before")  # type: ignore[misc]
             orders.send(order(number))
         found = orders.metadata(run.result(60))
-    assert (found["records_read"], found["kpipe/ranges"][0]["end"]) == (3, 3)
+    assert (found["records_read"], found["ranges"][0]["end"]) == (3, 3)
     assert found["latency_p50_ms"] > 0
     assert orders.ids() == [0, 1, 2]
 
@@ -179,7 +179,7 @@ def test_each_partition_of_a_range_run_waits_by_itself(make_orders: Callable[...
         result = run.result(60)
     assert result.success
     found = {
-        e.materialization.partition: e.materialization.metadata["records_read"].value
+        e.materialization.partition: e.materialization.metadata["kpipe/records_read"].value
         for e in result.get_asset_materialization_events()
     }
     assert found == {"0": 2, "1": 2}
@@ -269,7 +269,7 @@ class TestRefusals:
         asset = orders.asset(max_slices=None, scaling=PartitionScaling(max_records=2))
         found = orders.metadata(orders.run(asset, manager=manager))
         assert f"{orders.source}/0 [2, {5 - left})" in found["lost_ranges"]
-        assert (found["records_read"], found["kpipe/ranges"][0]["end"], orders.committed()) == (2 + left, 5, 5)
+        assert (found["records_read"], found["ranges"][0]["end"], orders.committed()) == (2 + left, 5, 5)
 
     def test_an_offset_moved_between_two_slices_is_the_compares(
         self, orders: Orders, monkeypatch: pytest.MonkeyPatch

@@ -70,7 +70,7 @@ def test_of_a_writer(orders: Orders, spark: SparkSession, tmp_path: Path, how: s
         found = orders.metadata(orders.run(asset))
     assert reached.exists()
     assert (found["records_read"], found["records_written"], found["dead_letters"]) == (count + 1, count, 1)
-    assert [(r["start"], r["end"]) for r in found["kpipe/ranges"]] == [(0, count + 1)]
+    assert [(r["start"], r["end"]) for r in found["ranges"]] == [(0, count + 1)]
     assert orders.metadata(orders.run(asset))["records_read"] == 0
     assert sorted(orders.ids()) == list(range(count))
 
@@ -93,7 +93,7 @@ def test_of_the_driver(orders: Orders, lose_answers: Callable[[], list[str]], tm
     found = orders.metadata(orders.run(asset, manager=manager, resources=resources))
     assert len(lost) == 1
     assert found["records_read"] == count
-    assert [(r["start"], r["end"]) for r in found["kpipe/ranges"]] == [(0, count)]
+    assert [(r["start"], r["end"]) for r in found["ranges"]] == [(0, count)]
     assert orders.committed() == count
     ids = [row["id"] for row in inner.rows()] if how == "another store" else orders.ids()
     assert sorted(ids) == list(range(count))

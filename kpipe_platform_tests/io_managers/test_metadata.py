@@ -7,6 +7,7 @@ import pickle
 from dataclasses import replace
 from typing import Any
 
+from kpipe_platform.dead_letters import Distribution
 from kpipe_platform.io_managers.metadata import describe, materialization_metadata
 from kpipe_platform.kafka.model.commit_metadata import SliceCounts
 from kpipe_platform.kafka.model.offsets import OffsetRange
@@ -14,6 +15,7 @@ from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.slices.report import TABLE_ROWS, IsolationCost, RunSummary, SliceReport
 from kpipe_platform.spark.sink.spec import PreviewRow
 from kpipe_platform.spark.stage.notes import RuleCount
+from kpipe_platform_tests.metadata import plain_metadata
 
 
 def report_of(number: int, *, partition: int = 0, slice_id: str = "", **changes: Any) -> SliceReport:
@@ -34,7 +36,7 @@ def report_of(number: int, *, partition: int = 0, slice_id: str = "", **changes:
 
 
 def values(summary: RunSummary) -> dict[str, Any]:
-    return {name: getattr(value, "value", value) for name, value in materialization_metadata(summary).items()}
+    return plain_metadata(materialization_metadata(summary))
 
 
 def test_totals_are_exact_and_size_does_not_grow() -> None:
@@ -43,10 +45,8 @@ def test_totals_are_exact_and_size_does_not_grow() -> None:
     late.latencies.add(range(1, 20_000))
     found = values(late)
     assert (found["records_read"], found["records_written"], found["dead_letters"]) == (50_000, 45_000, 5_000)
-    assert (found["slices_taken"], found["lag"], found["duration_s"]) == (slices, 2, 1250.0)
-    assert found["kpipe/ranges"] == [
-        {"topic": "orders", "partition": 0, "start": 0, "end": slices * 10, "topic_id": "id"}
-    ]
+    assert (found["slice_count"], found["lag"], found["duration_s"]) == (slices, 2, 1250.0)
+    assert found["ranges"] == [{"topic": "orders", "partition": 0, "start": 0, "end": slices * 10, "topic_id": "id"}]
     rows = [record.data for record in found["slices"].records]
     assert len(rows) == TABLE_ROWS
     assert (rows[0]["start"], rows[-1]["end"]) == ((slices - TABLE_ROWS) * 10, slices * 10)
@@ -56,9 +56,24 @@ def test_totals_are_exact_and_size_does_not_grow() -> None:
     assert found["rules"].records[0].data == {"rule": "r", "action": "skip", "checked": 50_000, "failed": 5_000}
 
 
+def test_facts_stand_first_then_what_the_stage_added_and_settings_last() -> None:
+    added = {"chart": "ours", "kpipe/records_read": "not ours", "kpipe/ranges": "not ours"}
+    summary = RunSummary.of([report_of(0, metadata=added), report_of(1)])
+    metadata = materialization_metadata(summary, Distribution.here(instance="blue", group="kpipe.a"))
+    keys = list(metadata)
+    assert [key for key in keys if not key.startswith(("kpipe/", "dagster/"))] == ["chart"]
+    assert keys[:5] == [
+        f"kpipe/{name}" for name in ("records_read", "records_written", "dead_letters", "records_skipped", "lag")
+    ]
+    assert keys.index("kpipe/slices") < keys.index("chart") < keys.index("kpipe/steps")
+    assert keys[-4:] == ["kpipe/consumer_group", "kpipe/instance", "kpipe/worker", "kpipe/ranges"]
+    assert metadata["kpipe/records_read"].value == 20
+    assert metadata["kpipe/ranges"].value[0]["end"] == 20
+
+
 def test_one_slice_is_told_as_it_is() -> None:
     found = values(RunSummary.of([report_of(0)]))
-    assert "slices_taken" not in found
+    assert "slice_count" not in found
     assert "latency_p50_ms" not in found
     assert [record.data["seconds"] for record in found["slices"].records] == [0.25]
     assert {r.data["step"]: r.data["seconds"] for r in found["steps"].records} == {
@@ -85,7 +100,7 @@ def test_partitions_without_anything_new_are_shown_only_alone() -> None:
     assert shown(both) == [0]
     alone = SliceReport(Slice("kpipe.a", "run", "s", (idle,)), [SliceCounts()])
     assert shown(alone) == [1]
-    assert [item["partition"] for item in values(RunSummary.of([both]))["kpipe/ranges"]] == [0, 1]
+    assert [item["partition"] for item in values(RunSummary.of([both]))["ranges"]] == [0, 1]
 
 
 def test_the_costs_of_isolation_add_up() -> None:

@@ -54,7 +54,7 @@ def test_what_was_begun_when_the_step_is_terminated_has_failed_once(
     working.done(report_of(slice_of(0, 0, 3), 3))
     events.close("the run was terminated")
     # A thread that notices later has nothing to add; nor has one that never began.
-    working.ended("job cancelled")
+    working.ended("job canceled")
     waiting.planned(slice_of(1, 0, 5))
     assert told(caplog) == [
         ("started", 0, 0, 8, None),

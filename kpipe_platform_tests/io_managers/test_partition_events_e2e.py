@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame
 
 from kpipe_platform import ExecutionMode, JsonCodec, KafkaTopic, PartitionScaling
 from kpipe_platform.errors import KpipeError
+from kpipe_platform_tests.metadata import plain_metadata
 
 from .conftest import BAD, Orders, order
 
@@ -40,9 +41,7 @@ def observed(orders: Orders) -> list[tuple[str, str | None, dict[str, Any]]]:
     records = orders.instance.fetch_observations(dg.AssetKey("enriched"), limit=100, ascending=True).records
     found = [record.asset_observation for record in records]
     return [
-        (str(o.metadata["event"].value), o.partition, {k: v.value for k, v in o.metadata.items()})
-        for o in found
-        if o is not None
+        (str(o.metadata["kpipe/event"].value), o.partition, plain_metadata(o.metadata)) for o in found if o is not None
     ]
 
 
@@ -64,12 +63,21 @@ def test_a_run_is_started_and_completed_once_whatever_its_slices(
     assert counts.items() <= told[1].items()
     assert kinds(orders) == [("started", "0"), ("completed", "0")]
     metadata = observed(orders)[1][2]
-    assert counts.items() <= metadata.items()
-    assert (metadata["range"], metadata["run"], metadata["group"]) == ("[0, 6)", result.run_id, orders.group)
-    # They are the run's own, and of no materialisation's weight.
+    assert [metadata[key] for key in ("records_read", "records_written", "dead_letters", "records_skipped")] == [
+        6,
+        5,
+        1,
+        0,
+    ]
+    assert (metadata["offset_range"], metadata["run"], metadata["consumer_group"]) == (
+        "[0, 6)",
+        result.run_id,
+        orders.group,
+    )
+    # They are the run's own, and of no materialization's weight.
     stored = orders.instance.all_logs(result.run_id, of_type=dg.DagsterEventType.ASSET_OBSERVATION)
     assert len(stored) == 2
-    assert orders.metadata(result)["kpipe/ranges"][0]["end"] == 6
+    assert orders.metadata(result)["ranges"][0]["end"] == 6
 
 
 def test_without_the_switch_there_are_no_observations_but_the_log(
@@ -169,7 +177,7 @@ def test_an_unpartitioned_asset_has_one_observation_for_a_change(
         ("started", 2, 0, 1),
     ]
     assert kinds(orders) == [("started", None), ("completed", None)]
-    records, _ = observed(orders)[1][2]["partitions"]
+    records, _ = observed(orders)[1][2]["by_partition"]
     rows = [record.data for record in records]
     assert [(row["partition"], row["start"], row["end"], row["read"]) for row in rows] == [(0, 0, 1, 1), (2, 0, 1, 1)]
 
@@ -203,7 +211,7 @@ def test_a_plain_asset_tells_the_same(orders: Orders, caplog: pytest.LogCaptureF
     orders.run(plain(orders))
     assert short(logged(caplog)) == [("started", 0, 0, 1), ("completed", 0, 0, 1)]
     assert kinds(orders) == [("started", "0"), ("completed", "0")]
-    assert observed(orders)[1][2]["written"] == 1
+    assert observed(orders)[1][2]["records_written"] == 1
 
 
 def test_a_plain_asset_whose_function_fails_is_told_when_the_step_is_over(

@@ -229,5 +229,5 @@ def test_rows_in_another_order_than_theirs_are_sorted(
     )
     outcome = write_rows(WriterRows(backwards, per_record=True, in_order=True), spec)
     assert (outcome.status, outcome.total.read, outcome.total.written) == ("committed", 100, 100)
-    assert [record.getMessage() for record in caplog.records if "they are sorted" in record.getMessage()]
+    assert [record.getMessage() for record in caplog.records if "sorting them" in record.getMessage()]
     assert [json.loads(record.value or b"") for record in consume(orders.target)] == list(range(100))

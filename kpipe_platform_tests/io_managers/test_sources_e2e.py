@@ -165,7 +165,7 @@ class TestRefusals:
         delete_topic(kafka_broker.bootstrap_servers, orders.source)
         create_topic(kafka_broker.bootstrap_servers, orders.source)
         orders.send(*(order(n) for n in range(100, 120)))
-        with pytest.raises(TopicRecreatedError, match="deleted and created again"):
+        with pytest.raises(TopicRecreatedError, match="deleted and recreated"):
             orders.run(orders.asset())
         assert orders.ids() == list(range(10))
 
@@ -181,7 +181,7 @@ class TestRefusals:
         found = orders.metadata(result)
         assert found["resumed_ranges"] == f"- {orders.source}/0 [10, {10 + more})"
         said = [entry.user_message for entry in orders.instance.all_logs(result.run_id)]
-        assert any(f"last materialisation ended: {orders.source}/0 at 10" in text for text in said)
+        assert any(f"last materialization ended: {orders.source}/0 at 10" in text for text in said)
         assert (found["records_read"], orders.committed()) == (more, 10 + more)
         assert "resumed_ranges" not in orders.metadata(orders.run(orders.asset()))
         assert orders.ids() == list(range(10 + more))
@@ -207,7 +207,7 @@ class TestRefusals:
     def test_an_offset_that_vanished_from_a_group_of_another_name(self, orders: Orders) -> None:
         orders.send(*(order(n) for n in range(10)))
         orders.run(orders.asset())
-        with pytest.raises(OffsetsVanishedError, match=f"up to offset 10 by group {orders.group}"):
+        with pytest.raises(OffsetsVanishedError, match=f"ended at offset 10 of group {orders.group}"):
             orders.run(orders.asset(), manager=with_source(orders.manager, group_prefix="renamed"))
         assert orders.ids() == list(range(10))
 

@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
 
 def by_partition(orders: Orders, name: str = "ids") -> dict[str, Any]:
-    """A name of the metadata, by partition, of the last materialisation of each."""
+    """A name of the metadata, by partition, of the last materialization of each."""
     records = orders.instance.fetch_materializations(dg.AssetKey("enriched"), limit=100, ascending=True).records
     found = [record.asset_materialization for record in records]
     return {each.partition: each.metadata[name].value for each in found if each is not None and each.partition}
@@ -77,7 +77,7 @@ def test_isolation_reports_the_call_whose_rows_were_written(orders: Orders) -> N
     def stage(context: dg.AssetExecutionContext, orders: DataFrame) -> DataFrame:
         assert dg.AssetExecutionContext.get().asset_key == dg.AssetKey("enriched")
         ids = [row["id"] for row in orders.collect()]
-        context.add_output_metadata({"ids": ids, "records_read": "not this"})
+        context.add_output_metadata({"ids": ids, "kpipe/records_read": "not this"})
         if 1 in ids:
             raise ValueError("one")
         return orders
@@ -101,7 +101,7 @@ def test_what_dagster_cannot_store_fails_before_the_commit(orders: Orders) -> No
         return orders
 
     orders.send(order(1))
-    with pytest.raises(StageFailedError, match="on no rows at all alike"):
+    with pytest.raises(StageFailedError, match="in the same way without any rows"):
         orders.run(orders.asset(stage))
     assert orders.committed() is None
 
@@ -114,4 +114,4 @@ def test_lanes_report_the_last_of_their_calls(orders: Orders) -> None:
     orders.send(*(order(n) for n in range(2_100)))
     relaxed = PartitionScaling(execution_mode=ExecutionMode.RELAX_ORDERING_WITHIN_PARTITION)
     found = orders.metadata(orders.run(orders.asset(stage, scaling=relaxed)))
-    assert (found["parts_at_once"], found["called"]) == (2, True)
+    assert (found["transactions_per_slice"], found["called"]) == (2, True)

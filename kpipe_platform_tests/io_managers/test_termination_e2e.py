@@ -51,7 +51,7 @@ def test_in_the_middle_of_a_write(
             orders.run(orders.asset())
         took_s = time.monotonic() - sent[0]
     assert took_s < 20
-    # Its Spark job is cancelled, and the worker that hung is gone with it.
+    # Its Spark job is canceled, and the worker that hung is gone with it.
     wait_until(lambda: not spark.sparkContext.statusTracker().getActiveJobsIds(), "the end of its jobs", 30)
     worker = int(reached.read_text())
     wait_until(lambda: not alive(worker), "the end of its worker", 30)
@@ -123,9 +123,7 @@ def test_while_it_waits_to_try_again(orders: Orders, caplog: pytest.LogCaptureFi
     again = FaultPolicies(FaultAction.DEAD_LETTER, stage=FaultPolicy(retry=RecordRetryPolicy(delay_s=60)))
     orders.send(order(0))
     with (
-        terminated(
-            lambda: wait_until(lambda: "is made again in" in caplog.text, "a failure", 120), signal.SIGTERM
-        ) as at,
+        terminated(lambda: wait_until(lambda: "retrying in" in caplog.text, "a failure", 120), signal.SIGTERM) as at,
         pytest.raises(INTERRUPTED),
     ):
         orders.run(orders.asset(stage, on_fault=again))
@@ -155,7 +153,7 @@ def test_behind_a_commit_whose_answer_did_not_come(
     assert end in ((2000, 4000) if how == "lanes" else (4000,))
     ranges: Any = metadata["kpipe/ranges"].value
     assert [(r["start"], r["end"]) for r in ranges] == [(0, end)]
-    assert metadata["records_read"].value == metadata["records_written"].value == end
+    assert metadata["kpipe/records_read"].value == metadata["kpipe/records_written"].value == end
     assert orders.metadata(orders.run(asset))["records_read"] == 4000 - end
     assert sorted(orders.ids()) == list(range(4000))
 
@@ -182,7 +180,7 @@ def test_a_run_that_waits_ends_at_once_and_dagster_knows_what_it_did(
         assert instance.get_runs()[0].status is dg.DagsterRunStatus.CANCELED
         held = instance.fetch_materializations(dg.AssetKey("enriched"), limit=10).records
         (metadata,) = [m.metadata for record in held if (m := record.asset_materialization) is not None]
-        assert metadata["records_read"].value == 2
+        assert metadata["kpipe/records_read"].value == 2
         ranges: Any = metadata["kpipe/ranges"].value
         assert [(r["start"], r["end"]) for r in ranges] == [(0, 2)]
     # It has committed all that it took, so it did not fail there.

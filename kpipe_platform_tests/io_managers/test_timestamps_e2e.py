@@ -120,7 +120,7 @@ class TestBeyondSpark:
         assert orders.committed() is None
         assert orders.outputs(settled=False) == []
         found = orders.metadata(orders.run(orders.asset(on_fault=FaultAction.SKIP)))
-        assert (found["records_written"], found["skipped"]) == (2, 1)
+        assert (found["records_written"], found["records_skipped"]) == (2, 1)
         assert orders.committed() == 3
 
     def test_a_stage_that_overflows_itself_is_isolated_all_the_same(self, any_times: Orders) -> None:

@@ -12,6 +12,7 @@ from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.jobs import RedriveConfig, redrive_job
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
+from kpipe_platform_tests.metadata import plain_metadata
 
 pytestmark = pytest.mark.broker
 
@@ -53,7 +54,7 @@ def config(topic: str, **values: object) -> dg.RunConfig:
 
 def metadata(result: dg.ExecuteInProcessResult) -> dict[str, object]:
     (event,) = [e for e in result.all_events if e.event_type_value == "STEP_OUTPUT"]
-    return {name: value.value for name, value in event.step_output_data.metadata.items()}
+    return plain_metadata(event.step_output_data.metadata)
 
 
 def test_a_run_redrives_and_the_next_one_has_nothing_left(
@@ -62,7 +63,7 @@ def test_a_run_redrives_and_the_next_one_has_nothing_left(
     job = redrive_job(connection)
     result = job.execute_in_process(run_config=config(dlq), instance=instance)
     found = metadata(result)
-    assert (found["sent"], found["kept"], found["consumer_group"]) == (2, 1, f"{dlq}.redrive")
+    assert (found["records_sent"], found["records_kept"], found["consumer_group"]) == (2, 1, f"{dlq}.redrive")
     assert found["sent_to"] == {source: 2}
     assert found["kept_by_reason"] == {"no_topic": 1}
     assert result.output_for_node("redrive")["kept_letters"][0]["offset"] == 2
@@ -72,7 +73,7 @@ def test_a_run_redrives_and_the_next_one_has_nothing_left(
         (b"k", b"other", (("kpipe.redrive.attempts", b"1"),)),
     ]
     again = metadata(job.execute_in_process(run_config=config(dlq), instance=instance))
-    assert (again["sent"], again["kept"], again["read"]) == (0, 1, 1)
+    assert (again["records_sent"], again["records_kept"], again["records_read"]) == (0, 1, 1)
     assert len(consume(source)) == 2
 
 
@@ -81,11 +82,11 @@ def test_options_are_those_of_the_command(
 ) -> None:
     job = redrive_job(connection)
     dry = job.execute_in_process(run_config=config(dlq, exceptions=["Boom"], dry_run=True), instance=instance)
-    assert (metadata(dry)["sent"], metadata(dry)["left_out"], consume(source)) == (1, 2, [])
+    assert (metadata(dry)["records_sent"], metadata(dry)["records_left_out"], consume(source)) == (1, 2, [])
     part = job.execute_in_process(run_config=config(dlq, exceptions=["Boom"]), instance=instance)
-    assert metadata(part)["sent"] == 1
+    assert metadata(part)["records_sent"] == 1
     rest = job.execute_in_process(run_config=config(dlq, topics=[source], at=["0@1"], limit=1), instance=instance)
-    assert (metadata(rest)["sent"], metadata(rest)["limited"]) == (1, True)
+    assert (metadata(rest)["records_sent"], metadata(rest)["limited"]) == (1, True)
     assert [each.value for each in consume(source)] == [b"bad", b"other"]
 
 
@@ -130,7 +131,7 @@ def test_the_connection_may_come_from_the_definitions(
     definitions = dg.Definitions(jobs=[job], resources={"kafka_connection": connection})
     dg.Definitions.validate_loadable(definitions)
     result = definitions.resolve_job_def("nightly").execute_in_process(instance=instance)
-    assert metadata(result)["sent"] == 2
+    assert metadata(result)["records_sent"] == 2
 
 
 def test_a_failed_run_raises_kpipes_own_error(

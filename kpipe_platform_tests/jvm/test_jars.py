@@ -161,14 +161,14 @@ def test_offline_message_says_how_to_fill_the_cache(
     text = str(caught.value)
     assert "repository cannot be reached" in text
     assert "Connection refused" in text
-    assert "needed once" in text
+    assert "only once" in text
     assert "KPIPE_CACHE_DIR" in text
     assert str(empty_cache) in text
 
 
 def test_unknown_artifact_message(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake_java(tmp_path, monkeypatch, "\t:: g#a;9.9: not found\n")
-    with pytest.raises(EnvironmentSetupError, match="does not have it") as caught:
+    with pytest.raises(EnvironmentSetupError, match="does not have the artifact") as caught:
         fetch_jars("g:a:9.9")
     assert "g#a;9.9: not found" in str(caught.value)
 
@@ -192,7 +192,7 @@ def test_full_disk_during_the_download(empty_cache: Path, tmp_path: Path, monkey
 def test_cache_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("KPIPE_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    with pytest.raises(EnvironmentSetupError, match="cannot be made") as caught:
+    with pytest.raises(EnvironmentSetupError, match="cannot be created") as caught:
         fetch_jars("g:a:1.0")
     assert "KPIPE_CACHE_DIR" in str(caught.value)
 

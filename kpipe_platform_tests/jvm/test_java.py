@@ -18,7 +18,7 @@ def fake_java(home: Path, answer: str, *, code: int = 0) -> Path:
 
 @pytest.fixture(autouse=True)
 def _forget_versions() -> None:
-    java._ask_version.cache_clear()
+    java._run_version.cache_clear()
 
 
 def test_the_real_java_is_new_enough() -> None:

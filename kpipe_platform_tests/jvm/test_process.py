@@ -44,7 +44,7 @@ def test_start_and_stop(tmp_path: Path, detached: bool) -> None:
     assert pid is not None
     assert os.getpgid(pid) != os.getpgid(0)
     assert PidFile(pid_file).running() == ProcessIdentity.of(pid)
-    with pytest.raises(RuntimeError, match="running already"):
+    with pytest.raises(RuntimeError, match="already running"):
         process.start()
     process.stop()
     assert not process.is_running()
@@ -198,7 +198,7 @@ def test_a_killed_child_is_gone_only_when_its_port_is_free(tmp_path: Path) -> No
     assert is_free(port)
 
 
-def test_a_recycled_pid_is_another_process_and_is_not_signalled(tmp_path: Path) -> None:
+def test_a_recycled_pid_is_another_process_and_is_not_signaled(tmp_path: Path) -> None:
     process = python(tmp_path, LOOP)
     process.start()
     pid = process.pid

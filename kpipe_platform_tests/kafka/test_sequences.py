@@ -172,7 +172,7 @@ def brokers(broker: Broker) -> Iterator[None]:
             raise OffsetsPendingError("pending")
         return {PLACE: broker.offset}
 
-    def marks(_: object, places: Iterable[Partition], isolation: str) -> dict[Partition, Watermarks]:
+    def watermarks(_: object, places: Iterable[Partition], isolation: str) -> dict[Partition, Watermarks]:
         end = broker.stable_end if isolation == "read_committed" else broker.log_end
         return dict.fromkeys(places, Watermarks(broker.log_start, end))
 
@@ -180,7 +180,7 @@ def brokers(broker: Broker) -> Iterator[None]:
         (facts_module, "describe_topics", describe),
         (facts_module, "group_members", lambda *_: []),
         (facts_module, "committed_offsets", offsets),
-        (facts_module, "watermarks", marks),
+        (facts_module, "read_watermarks", watermarks),
         (transactions_module, "fetch_offsets", offsets),
         (transactions_module, "initialised", lambda _, transactional_id, **__: broker.init(transactional_id)),
         (transactions_module, "Clients", FakeClients),

@@ -9,7 +9,7 @@ import dagster as dg
 import pytest
 
 from kpipe_platform.io_managers.step import Step
-from kpipe_platform.partitions.groups import asset_of_group, is_known
+from kpipe_platform.partitions.groups import Reads, reads_of
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations
 from kpipe_platform.sensors.tick.in_flight import last_success_s
 from kpipe_platform.slices.plan.ranges import LastMaterialization
@@ -27,7 +27,7 @@ def instance() -> Iterator[dg.DagsterInstance]:
 def stored(instance: dg.DagsterInstance, end: int, partition: str | None) -> None:
     """What a slice leaves."""
     ranges = [{"topic": "t", "partition": 0, "start": 0, "end": end, "topic_id": "id"}]
-    metadata = {"consumer_group": GROUP, "kpipe/ranges": dg.MetadataValue.json(ranges)}
+    metadata = {"kpipe/consumer_group": GROUP, "kpipe/ranges": dg.MetadataValue.json(ranges)}
     instance.report_runless_asset_event(dg.AssetMaterialization(KEY, partition=partition, metadata=metadata))
 
 
@@ -40,8 +40,7 @@ def reported(instance: dg.DagsterInstance, partition: str | None, times: int = 1
 
 READERS: dict[str, Callable[[dg.DagsterInstance, str | None], Any]] = {
     "plan": lambda instance, key: Step(KEY, GROUP, "", "", 1, key and (key,), instance).earlier(("t", 0)),  # type: ignore[arg-type]
-    "asset of a group": lambda instance, _: asset_of_group(instance, GROUP),
-    "group of a topic": lambda instance, _: is_known(instance, GROUP, "t"),
+    "group and topics": lambda instance, _: reads_of(instance, KEY),
     "last success": lambda instance, key: last_success_s(instance, KEY, key),
 }
 
@@ -58,6 +57,8 @@ def test_what_was_reported_by_hand_hides_nothing(
     assert before
     if reader == "plan":
         assert before == LastMaterialization(7, "id", GROUP)
+    if reader == "group and topics":
+        assert before == Reads(GROUP, ("t",))
     reported(instance, partition, 3)
     assert READERS[reader](instance, partition) == before
 

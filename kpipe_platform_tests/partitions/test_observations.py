@@ -6,6 +6,7 @@ import dagster as dg
 
 from kpipe_platform.observability import PartitionEvent, PartitionEventKind
 from kpipe_platform.partitions.observations import observations_of
+from kpipe_platform_tests.metadata import plain_metadata
 
 KEY = dg.AssetKey("a")
 
@@ -21,13 +22,15 @@ def test_each_dagster_partition_has_its_own() -> None:
         ("0", "started: orders/0 [0, 5)"),
         ("1", "started: orders/1"),
     ]
-    metadata = {name: value.value for name, value in found[0].metadata.items()}
-    assert {name: metadata[name] for name in ("event", "topic", "partition", "range", "group", "run")} == {
+    metadata = plain_metadata(found[0].metadata)
+    assert {
+        name: metadata[name] for name in ("event", "topic", "partition", "offset_range", "consumer_group", "run")
+    } == {
         "event": "started",
         "topic": "orders",
         "partition": 0,
-        "range": "[0, 5)",
-        "group": "kpipe.a",
+        "offset_range": "[0, 5)",
+        "consumer_group": "kpipe.a",
         "run": "r",
     }
     assert all(each.data_version is None and not each.tags for each in found)
@@ -36,17 +39,17 @@ def test_each_dagster_partition_has_its_own() -> None:
 def test_several_topics_of_one_partition_are_one_observation_with_a_table() -> None:
     [found] = observations_of([event(2, "a"), event(2, "b", reason="why")], KEY, partitioned=True)
     assert found.partition == "2"
-    assert found.metadata["partition_count"].value == 2
-    rows = [record.data for record in found.metadata["partitions"].records]  # type: ignore[attr-defined]
+    assert found.metadata["kpipe/partition_count"].value == 2
+    rows = [record.data for record in found.metadata["kpipe/by_partition"].records]  # type: ignore[attr-defined]
     assert rows == [{"topic": "a", "partition": 2}, {"topic": "b", "partition": 2}]
-    assert found.metadata["reason"].value == "why"
+    assert found.metadata["kpipe/reason"].value == "why"
 
 
 def test_an_unpartitioned_asset_has_one_for_all_and_the_table_is_bounded() -> None:
     [found] = observations_of([event(number) for number in range(1_000)], KEY, partitioned=False)
     assert found.partition is None
-    assert found.metadata["partition_count"].value == 1_000
-    assert len(found.metadata["partitions"].records) == 100  # type: ignore[attr-defined]
+    assert found.metadata["kpipe/partition_count"].value == 1_000
+    assert len(found.metadata["kpipe/by_partition"].records) == 100  # type: ignore[attr-defined]
 
 
 def report(instance: dg.DagsterInstance, observations: list[dg.AssetObservation]) -> None:

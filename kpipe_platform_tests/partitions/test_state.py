@@ -17,7 +17,6 @@ from kpipe_platform import KafkaConnection, KafkaSource, partition_states
 from kpipe_platform.errors import TopicNotFoundError
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
-from kpipe_platform.partitions.groups import asset_of_group
 from kpipe_platform.partitions.pauses import pause
 from kpipe_platform.partitions.state import PartitionState
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
@@ -88,7 +87,7 @@ def test_every_partition_is_told_as_it_is(
     store(topic, 3, 0)
     for future in admin.delete_records([TopicPartition(topic, 3, 2)]).values():
         future.result(10)
-    pause(instance, source.group(KEY), topic, 2, "broken producer", clock=lambda: 5.0)
+    pause(instance, KEY, 2, "broken producer", clock=lambda: 5.0)
     tags = {"dagster/partition": "0"}
     by_hand = run_of(instance, status=dg.DagsterRunStatus.STARTED, tags=tags)
     # Its asset is another one: only its tags say that it takes this group's partition.
@@ -239,19 +238,3 @@ def test_the_number_of_calls_does_not_grow_with_the_partitions(
 def test_a_topic_that_is_missing_is_told(instance: dg.DagsterInstance, source: KafkaSource) -> None:
     with pytest.raises(TopicNotFoundError):
         partition_states(instance, source, KEY, "no.such.topic")
-
-
-def test_the_asset_of_a_group_is_found_where_it_is_known(instance: dg.DagsterInstance) -> None:
-    def materialised(key: dg.AssetKey, group: str) -> None:
-        metadata = {"consumer_group": group, "kpipe/ranges": dg.MetadataValue.json([])}
-        instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=metadata))
-
-    assert asset_of_group(instance, "kpipe.shop.orders") is None
-    materialised(dg.AssetKey("orders"), "kpipe.orders")
-    # Its name fits, and it says that it has another group.
-    assert asset_of_group(instance, "kpipe.shop.orders") is None
-    materialised(KEY, "kpipe.shop.orders")
-    assert asset_of_group(instance, "kpipe.shop.orders") == KEY
-    assert asset_of_group(instance, "kpipe.orders") == dg.AssetKey("orders")
-    run_of(instance, dg.AssetKey("later"), tags={"kpipe/group": "kpipe.orders"})
-    assert asset_of_group(instance, "kpipe.orders") == dg.AssetKey("later")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pytest
 
 import kpipe_platform
 from kpipe_platform.jvm.ports import LOOPBACK, free_port
@@ -88,6 +89,17 @@ def test_a_result_without_a_value_is_stored_as_the_sentinel() -> None:
     assert manager.stored == [_compat.NoValueSentinel]
 
 
+@pytest.mark.parametrize(("metadata", "observations"), [({}, 1), ({_compat.OBSERVATION_IS_LOGGED: True}, 0)])
+def test_an_output_that_says_so_is_no_observation(metadata: dict[str, Any], observations: int) -> None:
+    @dg.multi_observable_source_asset(specs=[dg.AssetSpec("topic")])
+    def topic() -> dg.Output[None]:
+        return dg.Output(None, metadata=metadata)
+
+    result = dg.materialize([topic], selection=[topic])
+    assert len(result.get_asset_observation_events()) == observations
+    assert result.output_for_node("topic", "topic") is None
+
+
 def test_an_instance_opens_again_from_its_reference() -> None:
     with dg.instance_for_test() as instance:
         reference = instance.get_ref()
@@ -108,3 +120,28 @@ def test_run_monitoring_takes_what_the_launcher_answers() -> None:
 
 def test_the_io_managers_of_databases_have_one_base() -> None:
     assert issubclass(_compat.DbIOManager, dg.IOManager)
+
+
+def test_an_op_knows_the_definitions_of_its_code_location_and_a_module_those_that_it_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[dg.RepositoryDefinition | None] = []
+
+    @dg.op
+    def looks(context) -> None:  # type: ignore[no-untyped-def]  # Dagster refuses a postponed annotation
+        found.append(_compat.repository_of_op(context))
+
+    @dg.job
+    def looking() -> None:
+        looks()
+
+    assert looking.execute_in_process().success
+    assert found == [None]
+
+    (tmp_path / "location_of_a_test.py").write_text(
+        "import dagster as dg\n@dg.asset\ndef orders(): ...\ndefs = dg.Definitions([orders])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    repository = _compat.repository_of_module("location_of_a_test")
+    assert repository is not None
+    assert list(repository.assets_defs_by_key) == [dg.AssetKey("orders")]

@@ -92,7 +92,7 @@ def test_secrets_among_further_properties(dialect: str, name: str, password: dg.
         ("java", "bootstrap.servers", "KafkaConnection(bootstrap_servers=...)"),
         ("java", "auto.offset.reset", "KafkaSource(start=...)"),
         ("java", "key.deserializer", "Spark's reader"),
-        ("java", "kafka.fetch.max.bytes", "write 'fetch.max.bytes'"),
+        ("java", "kafka.fetch.max.bytes", "remove the prefix: 'fetch.max.bytes'"),
     ],
 )
 def test_further_properties_that_are_refused_when_they_are_declared(dialect: str, name: str, says: str) -> None:
@@ -185,7 +185,7 @@ class TestSasl:
             },
         )
         metadata = result.get_asset_materialization_events()[0].materialization.metadata
-        assert metadata["records_written"].value == 2
+        assert metadata["kpipe/records_written"].value == 2
         assert len(consume(broker.bootstrap_servers, "target")) == 2
         shown = capfd.readouterr()
         assert PASSWORD not in shown.out + shown.err + str(metadata)

@@ -39,7 +39,7 @@ def latency_of(instance: dg.DagsterInstance, run_id: str, produced_s: float, see
     Returns:
         Parts: tick (until the run is queued), queue (until it is taken out), launch (until its process runs), import
         (until the code is loaded there), start (until its step works), by step of the slice (plan, spark, commit and
-        so on, as its materialisation says), and rest (between the step's work and its parts).
+        so on, as its materialization says), and rest (between the step's work and its parts).
     """
     at_s: dict[str, float] = {}
     steps_s: dict[str, float] = {}
@@ -52,7 +52,7 @@ def latency_of(instance: dg.DagsterInstance, run_id: str, produced_s: float, see
             at_s.setdefault(_PROCESS, entry.timestamp)
         if event.event_type is dg.DagsterEventType.ASSET_MATERIALIZATION:
             metadata = event.step_materialization_data.materialization.metadata
-            table = metadata["steps"]
+            table = metadata["kpipe/steps"]
             assert isinstance(table, dg.TableMetadataValue)
             steps_s = {str(row.data["step"]): float(str(row.data["seconds"])) for row in table.records}
     kind = dg.DagsterEventType

@@ -105,7 +105,7 @@ def test_the_wait_doubles_and_then_it_is_reported_once(
     made = failing.tick()
     assert not made.run_requests
     assert f"3 runs of group {failing.group} failed at {failing.source}/0 [0, 3)" in str(made.skip_message)
-    assert "How to fix: mend what the last run says" in str(made.skip_message)
+    assert "How to fix: correct what the last run reports" in str(made.skip_message)
     failing.send(3)
     assert failing.asked() == []
     # The loss of the cursor costs a second report and no further run.
@@ -276,7 +276,7 @@ def test_offsets_of_a_group_of_another_name_are_told_instead_of_asked_for(make_s
     before = sensing.manager
     source = KafkaSource(connection=before.source.connection, group_prefix=f"{before.source.group_prefix}.new")
     sensing.manager = KafkaIOManager(source=source, destination=before.destination, spark=before.spark)
-    assert "up to offset 2 by group" in str(sensing.tick().skip_message)
+    assert "ended at offset 2 of group" in str(sensing.tick().skip_message)
     assert sensing.remembered.reported == {0: "OffsetsVanishedError"}
 
 

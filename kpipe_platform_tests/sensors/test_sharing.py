@@ -29,6 +29,7 @@ from kpipe_platform.partitions import register_kafka_partitions
 from kpipe_platform.resources.scaling import RebalanceMode
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
+from kpipe_platform_tests.metadata import plain_metadata
 
 from .conftest import Sensing
 from .deployment import SESSION_S, keep, sharing_manager
@@ -305,7 +306,7 @@ def test_drain_and_yield_keeps_a_partition_until_its_run_is_finished(
     found = consume(deployments.target)
     assert sorted(record.json()["id"] for record in found) == expected(1, 2)
 
-    # Who wrote each record is in it, in the run's tags and in the materialisation.
+    # Who wrote each record is in it, in the run's tags and in the materialization.
     wrote = {record.json()["id"]: dict(record.headers) for record in found}
     for _, number in draining:
         first, second = wrote[10 + number], wrote[20 + number]
@@ -318,7 +319,7 @@ def test_drain_and_yield_keeps_a_partition_until_its_run_is_finished(
         last = dg.AssetRecordsFilter(dg.AssetKey("enriched"), asset_partitions=[str(number)])
         [record] = deployments.instance.fetch_materializations(last, limit=1).records
         assert record.asset_materialization is not None
-        told = {name: value.value for name, value in record.asset_materialization.metadata.items()}
+        told = plain_metadata(record.asset_materialization.metadata)
         run = deployments.instance.get_run_by_id(record.run_id)
         assert run is not None
         assert run.tags["kpipe/instance"] == told["instance"] == "blue"

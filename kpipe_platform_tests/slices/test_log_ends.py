@@ -36,13 +36,13 @@ def test_one_call_for_all_partitions(
     clients: Clients, kafka_topic: TopicFactory, produce: Produce, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls: list[int] = []
-    watermarks = log_ends.watermarks
+    read_watermarks = log_ends.read_watermarks
 
     def counted(clients: Clients, places: Any, isolation: str) -> Any:
         calls.append(len(places))
-        return watermarks(clients, places, isolation)
+        return read_watermarks(clients, places, isolation)
 
-    monkeypatch.setattr(log_ends, "watermarks", counted)
+    monkeypatch.setattr(log_ends, "read_watermarks", counted)
     topic = kafka_topic("many", partitions=8)
     poller = LogEndPoller(clients, "read_committed")
     places = [(topic, number) for number in range(8)]

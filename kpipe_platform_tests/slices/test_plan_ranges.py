@@ -69,14 +69,30 @@ OF_ANOTHER_TOPIC = LastMaterialization(77, "id-0")
         pytest.param(facts(10, log_start=100), policy(on_lost_offsets="skip"), 100, 100, id="skip to an empty log"),
         pytest.param(facts(130, log_end=150), policy(), 130, 130, id="past an open transaction waits for its end"),
         pytest.param(facts(150, log_end=150), policy(max_records=3), 150, 150, id="at the end of the log"),
-        pytest.param(facts(None, earlier=LEFT), policy(start="latest"), 77, 100, id="vanished: where Dagster ended"),
         pytest.param(
-            facts(None, log_start=90, earlier=LEFT), policy(on_lost_offsets="skip"), 90, 100, id="vanished and lost"
+            facts(None, last_materialization=LEFT), policy(start="latest"), 77, 100, id="vanished: where Dagster ended"
         ),
         pytest.param(
-            facts(None, end=70, log_end=80, earlier=LEFT), policy(), 77, 77, id="vanished, past an open transaction"
+            facts(None, log_start=90, last_materialization=LEFT),
+            policy(on_lost_offsets="skip"),
+            90,
+            100,
+            id="vanished and lost",
         ),
-        pytest.param(facts(None, end=70, earlier=LEFT), policy(), 77, 77, id="perhaps past the end: the run will see"),
+        pytest.param(
+            facts(None, end=70, log_end=80, last_materialization=LEFT),
+            policy(),
+            77,
+            77,
+            id="vanished, past an open transaction",
+        ),
+        pytest.param(
+            facts(None, end=70, last_materialization=LEFT),
+            policy(),
+            77,
+            77,
+            id="perhaps past the end: the run will see",
+        ),
     ],
 )
 def test_range(given: PartitionFacts, how: PlanPolicy, start: int, end: int) -> None:
@@ -90,10 +106,10 @@ def test_a_skipped_loss_is_recorded_and_the_compare_stays_with_the_stored_offset
 
 
 def test_going_on_from_what_dagster_holds_is_marked_and_compares_with_no_offset() -> None:
-    planned = plan_range(facts(None, log_start=90, earlier=LEFT), policy(on_lost_offsets="skip"))
+    planned = plan_range(facts(None, log_start=90, last_materialization=LEFT), policy(on_lost_offsets="skip"))
     assert (planned.resumed, planned.committed, planned.lost) == (True, None, OffsetRange("t", 3, 77, 90))
     assert not plan_range(facts(None), policy()).resumed
-    assert not plan_range(facts(77, earlier=LEFT), policy()).resumed
+    assert not plan_range(facts(77, last_materialization=LEFT), policy()).resumed
 
 
 def test_an_offset_past_the_stable_end_has_no_backlog() -> None:
@@ -111,45 +127,50 @@ def test_the_backlog_is_what_waits_behind_the_range() -> None:
     [
         (facts(10, log_start=50), policy(), LostRangeError, ["[10, 50)", "t/3", "--to earliest"]),
         (facts(10, stored_id="id-0"), policy(), TopicRecreatedError, ["id-0", "id-1", "kpipe offsets set"]),
-        (facts(101), policy(), TopicRecreatedError, ["101", "past the log's end 100"]),
-        (facts(151, log_end=150), policy(), TopicRecreatedError, ["151", "past the log's end 150"]),
+        (facts(101), policy(), TopicRecreatedError, ["101", "past the log end 100"]),
+        (facts(151, log_end=150), policy(), TopicRecreatedError, ["151", "past the log end 150"]),
         (
-            facts(None, earlier=OF_THE_RUN),
+            facts(None, last_materialization=OF_THE_RUN),
             policy(),
             OffsetsVanishedError,
             ["offset 77", "--to 77 --new-group"],
         ),
         (facts(None), policy(start="error"), NoStartOffsetError, ['start="error"', "kpipe offsets set kpipe.a t"]),
         (
-            facts(None, earlier=OF_THE_RUN),
+            facts(None, last_materialization=OF_THE_RUN),
             policy(start="latest"),
             OffsetsVanishedError,
             ["no offset"],
         ),
         (
-            facts(None, earlier=LastMaterialization(77, "id-1", "old.a")),
+            facts(None, last_materialization=LastMaterialization(77, "id-1", "old.a")),
             policy(),
             OffsetsVanishedError,
-            ["offset 77 by group old.a", "renamed", "--to 77 --new-group"],
+            ["offset 77 of group old.a", "renamed", "--to 77 --new-group"],
         ),
         (
-            facts(None, earlier=replace(LEFT, topic_id="id-0")),
+            facts(None, last_materialization=replace(LEFT, topic_id="id-0")),
             policy(),
             TopicRecreatedError,
-            ["up to offset 77", "id-0"],
+            ["ended at offset 77", "id-0"],
         ),
         (
-            facts(None, log_end=100, earlier=replace(LEFT, end=101)),
+            facts(None, log_end=100, last_materialization=replace(LEFT, end=101)),
             policy(),
             TopicRecreatedError,
-            ["up to offset 101", "past the log's end 100"],
+            ["ended at offset 101", "past the log end 100"],
         ),
-        (facts(None, log_start=90, earlier=LEFT), policy(), LostRangeError, ["[77, 90)", "--to earliest --new-group"]),
         (
-            facts(None, earlier=OF_ANOTHER_TOPIC),
+            facts(None, log_start=90, last_materialization=LEFT),
+            policy(),
+            LostRangeError,
+            ["[77, 90)", "--to earliest --new-group"],
+        ),
+        (
+            facts(None, last_materialization=OF_ANOTHER_TOPIC),
             policy(),
             TopicRecreatedError,
-            ["up to offset 77", "id-0"],
+            ["ended at offset 77", "id-0"],
         ),
     ],
 )
@@ -211,7 +232,7 @@ def stage(orders: DataFrame) -> DataFrame:
 
 def test_a_part_of_a_key_with_a_dot_would_share_a_group() -> None:
     source = KafkaSource(connection=KafkaConnection(bootstrap_servers="127.0.0.1:1"))
-    with pytest.raises(ConfigError, match=r"key=\['a', 'b', 'c'\], whose group is the same"):
+    with pytest.raises(ConfigError, match=r"key=\['a', 'b', 'c'\] has the same consumer group"):
         source.group(dg.AssetKey(["a.b", "c"]))
     assert source.group(dg.AssetKey(["a", "b", "c"])) == "kpipe.a.b.c"
 

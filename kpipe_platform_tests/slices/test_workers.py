@@ -20,11 +20,11 @@ from kpipe_platform.slices.run.workers import SliceWorkers
 
 
 class Session:
-    """Notes the tags of each thread, and what is cancelled."""
+    """Notes the tags of each thread, and what is canceled."""
 
     def __init__(self) -> None:
         self.tags: dict[str, str] = {}
-        self.cancelled: list[str] = []
+        self.canceled: list[str] = []
 
 
 class ConnectSession(Session):
@@ -34,7 +34,7 @@ class ConnectSession(Session):
         self.tags[threading.current_thread().name] = tag
 
     def interruptTag(self, tag: str) -> list[str]:
-        self.cancelled.append(tag)
+        self.canceled.append(tag)
         return []
 
 
@@ -49,7 +49,7 @@ class ClassicSession(Session):
         self.tags[threading.current_thread().name] = tag
 
     def cancelJobsWithTag(self, tag: str) -> None:
-        self.cancelled.append(tag)
+        self.canceled.append(tag)
 
 
 def plan(start: int, end: int, partition: int = 0) -> Slice:
@@ -78,7 +78,7 @@ def test_work_that_is_done_cancels_nothing(workers: SliceWorkers, session: Sessi
     with workers:
         assert [f.result(30) for f in [workers.submit(lambda: 1), workers.submit(lambda: 2)]] == [1, 2]
     workers.check()
-    assert session.cancelled == []
+    assert session.canceled == []
 
 
 def test_an_error_of_the_work_is_its_own(workers: SliceWorkers, session: Session) -> None:
@@ -87,7 +87,7 @@ def test_an_error_of_the_work_is_its_own(workers: SliceWorkers, session: Session
 
     with pytest.raises(ValueError, match="its own"):
         workers.run(work)
-    assert session.cancelled == []
+    assert session.canceled == []
 
 
 def test_an_interruption_cancels_the_jobs_and_ends_the_work(workers: SliceWorkers, session: Session) -> None:
@@ -97,13 +97,13 @@ def test_an_interruption_cancels_the_jobs_and_ends_the_work(workers: SliceWorker
         workers.tag_jobs()
         begun.set()
         deadline = time.monotonic() + 30
-        while not session.cancelled and time.monotonic() < deadline:
+        while not session.canceled and time.monotonic() < deadline:
             time.sleep(0.01)
         ended.set()
 
     interrupt(workers, work, begun)
     assert ended.wait(30)
-    (tag,) = session.cancelled
+    (tag,) = session.canceled
     assert set(session.tags.values()) == {tag}
     with pytest.raises(EngineUnavailableError, match="terminated"):
         workers.check()

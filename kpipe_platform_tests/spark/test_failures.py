@@ -219,7 +219,7 @@ def test_a_java_process_that_is_gone_is_no_service_of_the_stage(call: Callable[[
     found = classify(caught.value, "orders/0 [0, 5)")
     assert isinstance(found, EngineUnavailableError)
     assert str(found).startswith(
-        "Spark's Java process, which this process had started, is gone, while working on orders/0"
+        "the Java process of Spark, which this process started, no longer runs while processing orders/0"
     )
     assert "in a new process" in str(found)
 
@@ -229,7 +229,9 @@ def test_a_session_whose_java_process_is_gone_is_told(
     call: Callable[[], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SparkSession, "getActiveSession", call)
-    with pytest.raises(EngineUnavailableError, match="Java process, which this process had started, is gone"):
+    with pytest.raises(
+        EngineUnavailableError, match="Java process of Spark, which this process started, no longer runs"
+    ):
         get_session(EngineSettings())
 
 

@@ -110,7 +110,7 @@ def test_a_broker_that_runs_already_is_used(
 
 @pytest.mark.parametrize(
     ("servers", "words"),
-    [("127.0.0.1", "*KPIPE_TEST_KAFKA=127.0.0.1: *not host:port*"), ("127.0.0.1:9", "*:9: no Kafka broker answers*")],
+    [("127.0.0.1", "*KPIPE_TEST_KAFKA=127.0.0.1: *not host:port*"), ("127.0.0.1:9", "*:9: no Kafka broker answered*")],
 )
 def test_a_broker_that_does_not_answer_is_one_usage_error(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, servers: str, words: str

@@ -108,9 +108,9 @@ def test_a_refused_record_is_an_error_and_ends_its_transaction(
     ("given", "how", "error", "match"),
     [
         ([b"1"], {"transaction": "comit"}, ConfigError, "'comit'"),
-        ("hello", {}, TypeError, "str is one: write"),
-        (b"hello", {}, TypeError, "bytes is one: write"),
-        ({"value": b"1"}, {}, TypeError, "dict is one: write"),
+        ("hello", {}, TypeError, "not a single str: write"),
+        (b"hello", {}, TypeError, "not a single bytes: write"),
+        ({"value": b"1"}, {}, TypeError, "not a single dict: write"),
     ],
 )
 def test_what_would_be_written_otherwise_than_meant_is_refused(
@@ -156,7 +156,7 @@ def test_a_read_that_does_not_end_says_what_is_missing(
     topic = kafka_topic()
     produce(topic, [b"1"])
     monkeypatch.setattr(records, "log_ranges", lambda *_, **__: {0: (0, 9)})
-    with pytest.raises(BrokerUnavailableError, match=r"offsets still to come, by partition: \{0: 9\}"):
+    with pytest.raises(BrokerUnavailableError, match=r"not reached, by partition: \{0: 9\}"):
         consume(topic, deadline_s=0.3)
 
 

@@ -1,4 +1,4 @@
-"""`kpipe dev`: start and stop a broker, a warm Spark and the Dagster UI together."""
+"""`kpipe dev`: run a broker, a warm Spark and the Dagster UI together."""
 
 from __future__ import annotations
 
@@ -65,32 +65,32 @@ concurrency:
 
 def dev(
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port of the Dagster UI.")] = 3000,
-    brokers: Annotated[int, typer.Option(min=1, max=3, help="Kafka brokers to start.")] = 1,
-    data_dir: Annotated[Path, typer.Option(help="Where topics, tables and Dagster's history are kept.")] = Path(
+    brokers: Annotated[int, typer.Option(min=1, max=3, help="Number of Kafka brokers.")] = 1,
+    data_dir: Annotated[Path, typer.Option(help="Folder for topics, tables and Dagster's history.")] = Path(
         ".kpipe/dev"
     ),
     seed: Annotated[
         str,
-        typer.Option(metavar="COMMAND", help="Run this before Dagster starts, to fill topics."),
+        typer.Option(metavar="COMMAND", help="Command that fills topics before Dagster starts."),
     ] = "",
-    drain_s: Annotated[float, typer.Option(min=0.0, help="Seconds that Ctrl-C waits for the runs at work.")] = 30.0,
+    drain_s: Annotated[float, typer.Option(min=0.0, help="Seconds that Ctrl-C waits for active runs.")] = 30.0,
     warm: Annotated[
-        bool, typer.Option("--warm-engine/--no-warm-engine", help="Runs attach to one Spark, or each starts its own.")
+        bool, typer.Option("--warm-engine/--no-warm-engine", help="Start one Spark for all runs, or one in each run.")
     ] = True,
 ) -> None:
-    """Start Kafka and the Dagster UI; Ctrl-C lets the runs at work finish and stops it.
+    """Start Kafka, a warm Spark and the Dagster UI.
 
-    Dagster loads the workspace.yaml of the current folder, or the flights platform where there is none. The command of
-    --seed finds the address of the broker in KAFKA_BOOTSTRAP_SERVERS and Dagster's folder in DAGSTER_HOME.
+    Dagster loads workspace.yaml from the current folder, or the flights platform if there is none. The --seed command
+    gets the broker's address in KAFKA_BOOTSTRAP_SERVERS and Dagster's folder in DAGSTER_HOME.
 
-    A second Ctrl-C ends those runs: nothing of them is committed. Runs that are queued wait for the next start. Data is
-    kept: the next start goes on where this one ended. Delete the data folder to start afresh.
+    Press Ctrl-C to finish active runs and shut down. Press it again to cancel these runs: they commit nothing. Queued
+    runs start the next time. Data is kept; delete the data folder to start from scratch.
     """
     if not is_free(port):
         raise EnvironmentSetupError(
-            f"Port {port} is in use, so the Dagster UI cannot be there.",
-            fix=f"stop what listens on it, or take another: make dev PORT={port + 1} "
-            f"(that is kpipe dev --port {port + 1})",
+            f"Port {port} is in use, so the Dagster UI cannot listen on it.",
+            fix=f"stop the program that listens on it, or use another port: make dev PORT={port + 1}, "
+            f"or kpipe dev --port {port + 1}",
             port=port,
         )
     folder = data_dir.absolute()
@@ -103,11 +103,11 @@ def dev(
 
 
 def service_environment(environment: Mapping[str, str], *, bootstrap_servers: str, folder: Path) -> dict[str, str]:
-    """The environment of Dagster and of the seeding, from this process's own.
+    """Return the environment of Dagster and of the seed command.
 
     Args:
-        environment: What this process was started with. What it says of Dagster's home and the tables wins.
-        bootstrap_servers: Address of the broker, which always wins: these services are for it.
+        environment: Environment of this process. Its DAGSTER_HOME and KPIPE_DATA_DIR override the defaults.
+        bootstrap_servers: Address of the broker; overrides the environment.
         folder: The data folder.
     """
     defaults = {"DAGSTER_HOME": str(folder / "dagster"), "KPIPE_DATA_DIR": str(folder / "tables")}
@@ -120,11 +120,11 @@ def service_environment(environment: Mapping[str, str], *, bootstrap_servers: st
 
 
 def dagster_yaml(cpus: int) -> str:
-    """Settings of the Dagster instance that `kpipe dev` makes for itself.
+    """Return the settings of the Dagster instance that `kpipe dev` creates.
 
     Args:
-        cpus: Processors of this machine. Each run may start a Spark of a GB where there is no warm engine, so there
-            are no more runs than processors, and no more than four.
+        cpus: Number of processors of this machine. Without a warm engine, each run starts a Spark of 1 GB, so at most
+            as many runs as processors are active, and at most four.
     """
     return _DAGSTER_YAML.format(runs=max(1, min(4, cpus)))
 
@@ -132,14 +132,14 @@ def dagster_yaml(cpus: int) -> str:
 def _serve(
     port: int, brokers: int, folder: Path, *, seed: Sequence[str], warm: bool, drain_s: float, signals: StopSignals
 ) -> None:
-    typer.echo(f"Starting Kafka ({brokers} broker{'s' if brokers > 1 else ''}), data in {folder}")
+    _say(f"Starting Kafka ({brokers} broker{'s' if brokers > 1 else ''}), data in {folder}")
     with progress_lines() as show:
         broker = EmbeddedBroker(brokers, folder / "kafka", keep_data=True, progress=show)
         broker.start()
     try:
         environment = service_environment(os.environ, bootstrap_servers=broker.bootstrap_servers, folder=folder)
         if seed:
-            typer.echo("Filling topics")
+            _say("Filling topics")
             _seed(seed, environment)
         with ExitStack() as stack:
             with progress_lines() as show:
@@ -158,11 +158,11 @@ def _seed_command(text: str) -> list[str]:
     try:
         command = shlex.split(text)
     except ValueError as error:
-        msg = f"The command of --seed, {text}, cannot be split into words: {error}"
-        raise EnvironmentSetupError(msg, fix="quote it as a shell needs it") from error
+        msg = f"--seed {text!r} is not a valid shell command: {error}"
+        raise EnvironmentSetupError(msg, fix="quote it as in a shell") from error
     if command and shutil.which(command[0]) is None:
-        msg = f"There is no program {command[0]}, which --seed names."
-        raise EnvironmentSetupError(msg, fix="name a program on PATH, or its path from this folder")
+        msg = f"The program {command[0]} of the --seed command does not exist."
+        raise EnvironmentSetupError(msg, fix="use a program on PATH, or its path relative to this folder")
     return command
 
 
@@ -179,8 +179,8 @@ def _seed(command: Sequence[str], environment: Mapping[str, str]) -> None:
                 seeding.kill()
             raise
     if code != 0:
-        msg = f"The command of --seed failed with exit code {code}; the reason is above."
-        raise EnvironmentSetupError(msg, fix="fix that, or start without --seed")
+        msg = f"The --seed command failed with exit code {code}; see its output above."
+        raise EnvironmentSetupError(msg, fix="fix the cause, or start without --seed")
 
 
 def _serve_dagster(
@@ -202,7 +202,7 @@ def _serve_dagster(
     log.unlink(missing_ok=True)
     dagster = DagsterServices(port, log, environment, _say)
     echo_new_lines = _follower(log)
-    typer.echo("Starting Dagster")
+    _say("Starting Dagster")
     try:
         dagster.start()
         ready = False
@@ -212,13 +212,13 @@ def _serve_dagster(
                 ready = True
                 listed = {"Dagster UI": f"http://{LOOPBACK}:{port}", **addresses, "Data": str(folder)}
                 lines = "".join(f"  {what:<12}{where}\n" for what, where in listed.items())
-                typer.secho(f"\n{lines}  Ctrl-C lets the runs at work finish, then stops all of it.\n", bold=True)
+                typer.secho(f"\n{lines}  Press Ctrl-C to finish active runs and shut down.\n", bold=True)
             if engine is not None:
-                engine.look()
+                engine.restart_if_ended()
             time.sleep(_POLL_S)
         echo_new_lines()
-        msg = f"Dagster ended by itself with exit code {dagster.returncode}; why is above and in {log}."
-        raise EnvironmentSetupError(msg, fix="mend that and start again")
+        msg = f"Dagster stopped unexpectedly with exit code {dagster.returncode}; see its output above, or {log}."
+        raise EnvironmentSetupError(msg, fix="fix the cause, then start again")
     finally:
         dagster.stop(signals, drain_s, echo_new_lines)
 
@@ -226,7 +226,7 @@ def _serve_dagster(
 def _say(line: str) -> None:
     # The terminal may already be closed.
     with suppress(OSError):
-        typer.echo(line)
+        typer.echo(line, err=True)
 
 
 def _follower(path: Path) -> Callable[[], None]:
@@ -243,7 +243,7 @@ def _follower(path: Path) -> Callable[[], None]:
             complete = added[: added.rfind(b"\n") + 1]
             seen += len(complete)
             if complete:
-                typer.echo(complete.decode(errors="replace"), nl=False)
+                typer.echo(complete.decode(errors="replace"), nl=False, err=True)
 
     return echo_new_lines
 
@@ -266,12 +266,12 @@ def _only_user_of(folder: Path) -> Iterator[None]:
         lock = FileLock(folder / ".lock", timeout=0)
         lock.acquire()
     except Timeout as error:
-        msg = f"Another kpipe dev is running with the data in {folder}."
-        fix = "stop it, or keep the data of this one elsewhere: --data-dir FOLDER"
+        msg = f"Another kpipe dev is already running with the data in {folder}."
+        fix = "stop it, or use another folder: --data-dir FOLDER"
         raise EnvironmentSetupError(msg, fix=fix) from error
     except OSError as error:
         msg = f"The data folder {folder} cannot be used: {error}"
-        fix = "name one that can be written: --data-dir FOLDER"
+        fix = "use a folder that you can write to: --data-dir FOLDER"
         raise EnvironmentSetupError(msg, fix=fix) from error
     try:
         yield

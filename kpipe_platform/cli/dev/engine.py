@@ -14,15 +14,15 @@ __all__ = ["CHOSEN_BY", "DevEngine", "warm_engine"]
 
 REMOTE = "KPIPE_SPARK_REMOTE"
 CHOSEN_BY = (REMOTE, "KPIPE_SPARK_MASTER")
-"""Environment variables by which somebody has chosen an engine already."""
+"""Environment variables that choose another engine; if one is set, `kpipe dev` starts none."""
 
 
 class DevEngine:
-    """A Spark Connect server on a port that stays the same.
+    """A Spark Connect server that is restarted on the same port.
 
     Args:
-        server: The server; started.
-        say: Shows a line to the person at the terminal.
+        server: The started server.
+        say: Shows a line on the terminal.
     """
 
     def __init__(self, server: ConnectServer, say: Callable[[str], None]) -> None:
@@ -32,24 +32,24 @@ class DevEngine:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What tells the platform its address."""
+        """Environment variables that point the platform to the server."""
         return {REMOTE: self._server.remote}
 
     @property
     def remote(self) -> str:
-        """Its address."""
+        """Address of the server."""
         return self._server.remote
 
-    def look(self) -> None:
-        """Start it again when it ended; once only where that fails."""
+    def restart_if_ended(self) -> None:
+        """Restart the server if it has ended. If that fails, do not try again."""
         if self._lost or self._server.is_running():
             return
-        self._say(f"Spark ended by itself; its log is {self._server.log_path}. Starting it again")
+        self._say(f"Spark stopped unexpectedly; its log is {self._server.log_path}. Restarting it")
         try:
             self._server.start()
         except KpipeError as error:
             self._lost = True
-            self._say(f"Spark does not start any more, so runs fail: {error}")
+            self._say(f"Spark cannot be restarted, so runs will fail: {error}")
 
 
 @contextmanager
@@ -61,23 +61,23 @@ def warm_engine(
     say: Callable[[str], None],
     progress: Callable[[str], None],
 ) -> Iterator[DevEngine | None]:
-    """Run an engine for as long as the block.
+    """Run an engine for the duration of the ``with`` block.
 
     Args:
-        folder: For its log and temporary files.
-        environment: This process's own; where it chooses an engine, none is started.
-        wanted: False: none is started either.
-        say: Shows a line to the person at the terminal.
+        folder: Folder for its log and temporary files.
+        environment: Environment of this process. If it chooses an engine, none is started.
+        wanted: Whether to start an engine.
+        say: Shows a line on the terminal.
         progress: Called with a line of text for each step; details are indented.
 
     Yields:
-        The engine; None where there is none.
+        The engine; None if none was started.
     """
     if not wanted or any(environment.get(name) for name in CHOSEN_BY):
         yield None
         return
     if not has_client():
-        say("Each run starts a Spark of its own; for a warm one: pip install 'kpipe-platform[connect]'")
+        say("Each run starts its own Spark. To share a warm one: pip install 'kpipe-platform[connect]'")
         yield None
         return
     server = ConnectServer(folder, port=free_port(), progress=progress)

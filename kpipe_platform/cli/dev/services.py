@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from kpipe_platform.cli.dev.runs import Awaited
+from kpipe_platform.cli.dev.runs import ActiveRuns
 from kpipe_platform.cli.dev.sessions import end_session
 from kpipe_platform.cli.dev.signals import StopSignals
 from kpipe_platform.jvm.ports import LOOPBACK
@@ -26,7 +26,7 @@ __all__ = ["DagsterServices"]
 DEFINITIONS = "kpipe_platform.definitions"
 
 _POLL_S = 0.2
-_LOOK_S = 1.0
+_POLL_RUNS_S = 1.0
 # Without active runs, there is no need to wait longer for the webserver's open requests and the daemon's tick.
 _IDLE_DEADLINE_S = 8.0
 # Time for a run to cancel its jobs and abort its transactions. Kafka is stopped after that; the complete shutdown
@@ -57,13 +57,13 @@ _SUPERSEDED = "ignore:Function `dev_command` is superseded"
 
 
 class DagsterServices:
-    """Webserver, daemon and code servers.
+    """The webserver, daemon and code servers of `dagster dev`.
 
     Args:
         port: Port of the UI.
-        log: File that they write to.
-        environment: Their environment, DAGSTER_HOME included.
-        say: Shows a line to the person at the terminal.
+        log: Their log file.
+        environment: Their environment, including DAGSTER_HOME.
+        say: Shows a line on the terminal.
     """
 
     def __init__(self, port: int, log: Path, environment: Mapping[str, str], say: Callable[[str], None]) -> None:
@@ -80,13 +80,13 @@ class DagsterServices:
         self._session: int | None = None
 
     def start(self) -> None:
-        """Start them; they run when this returns, which says nothing about them being ready."""
+        """Start them. They are running when this returns, but they may not be ready yet."""
         self._process.start()
         # All processes that Dagster starts belong to this session, even if they create their own process groups.
         self._session = self._process.pid
 
     def is_running(self) -> bool:
-        """Tell whether they run."""
+        """Return whether they are running."""
         return self._process.is_running()
 
     @property
@@ -95,12 +95,12 @@ class DagsterServices:
         return self._process.returncode
 
     def stop(self, signals: StopSignals, drain_s: float, while_waiting: Callable[[], None]) -> None:
-        """Start no more runs, let those at work finish, and stop.
+        """Start no more runs, wait for the active ones, and stop.
 
         Args:
-            signals: A second one ends the runs at work, a third one kills everything.
-            drain_s: After this long the runs at work are ended too, seconds.
-            while_waiting: Called every moment, to show what they log.
+            signals: A second one cancels the active runs, a third one kills everything.
+            drain_s: Seconds after which the active runs are canceled too.
+            while_waiting: Called repeatedly while waiting, to show what the runs log.
         """
         if self.is_running():
             self._drain(signals, drain_s, while_waiting)
@@ -110,14 +110,14 @@ class DagsterServices:
 
     def _drain(self, signals: StopSignals, drain_s: float, while_waiting: Callable[[], None]) -> None:
         self._interrupt(whole_group=False)
-        awaited = Awaited(self._home, drain_s, self._say)
+        active = ActiveRuns(self._home, drain_s, self._say)
         end = time.monotonic() + drain_s
         idle_end: float | None = None
         while True:
-            if not awaited.runs() and idle_end is None:
+            if not active.runs() and idle_end is None:
                 idle_end = time.monotonic() + _IDLE_DEADLINE_S
-            look_again = time.monotonic() + _LOOK_S
-            while self.is_running() and not signals.hurry and time.monotonic() < look_again:
+            next_poll = time.monotonic() + _POLL_RUNS_S
+            while self.is_running() and not signals.hurry and time.monotonic() < next_poll:
                 self._process.wait(_POLL_S)
                 while_waiting()
             if not self.is_running():
@@ -125,7 +125,7 @@ class DagsterServices:
             now_s = time.monotonic()
             if signals.hurry or now_s > end or (idle_end is not None and now_s > idle_end):
                 break
-        awaited.say_ending(late=not signals.hurry)
+        active.report_canceling(late=not signals.hurry)
         self._interrupt(whole_group=True)
         end = time.monotonic() + _END_DEADLINE_S
         while self.is_running() and not signals.kill and time.monotonic() < end:

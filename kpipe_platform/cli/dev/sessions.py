@@ -15,9 +15,9 @@ _POLL_S = 0.1
 
 
 def session_members(session: int) -> Iterator[int]:
-    """The processes of a session that still run.
+    """Yield the running processes of a session.
 
-    Without /proc (macOS) there is nothing to look at: the process group, which is ended first, must do.
+    Without /proc (macOS) there are none. There, only the process group is ended, which always happens first.
     """
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError, IndexError):
@@ -28,7 +28,7 @@ def session_members(session: int) -> Iterator[int]:
 
 
 def end_session(session: int, deadline_s: float) -> None:
-    """Wait for what is left of a session to end, and end it by force after a deadline."""
+    """Wait until all processes of a session have ended, and kill them with SIGKILL after the deadline."""
     end = time.monotonic() + deadline_s
     while members := list(session_members(session)):
         if time.monotonic() >= end:

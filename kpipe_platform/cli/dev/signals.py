@@ -13,26 +13,26 @@ STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StopSignals:
-    """Counts what was asked."""
+    """Counts stop signals."""
 
     def __init__(self) -> None:
         self.count = 0
 
     @property
     def hurry(self) -> bool:
-        """A second one came: end what is at work."""
+        """Whether a second signal came: cancel active runs."""
         return self.count > 1
 
     @property
     def kill(self) -> bool:
-        """A third one came: wait for nothing."""
+        """Whether a third signal came: kill everything at once."""
         return self.count > 2
 
     def received(self, _number: int, _frame: FrameType | None) -> None:
         """Handle a signal.
 
         Raises:
-            KeyboardInterrupt: It is the first. A second one must not break off the clean-up that the first began.
+            KeyboardInterrupt: The signal is the first. Later ones must not interrupt the cleanup that the first began.
         """
         self.count += 1
         if self.count == 1:
@@ -41,7 +41,7 @@ class StopSignals:
 
 @contextmanager
 def stop_signals() -> Iterator[StopSignals]:
-    """Let SIGTERM and SIGHUP unwind the program as Ctrl-C does."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C for the duration of the ``with`` block."""
     signals = StopSignals()
     before = {each: signal.signal(each, signals.received) for each in STOPPING_SIGNALS}
     try:

@@ -10,13 +10,12 @@ import typer
 
 from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, open_clients
 from kpipe_platform.cli.dlq.options import (
-    AsJson,
     Assets,
+    At,
+    DeadLetterPartitions,
     Exceptions,
     Group,
-    LetterPartitions,
     Partitions,
-    Places,
     Rules,
     Since,
     TopicArgument,
@@ -26,6 +25,7 @@ from kpipe_platform.cli.dlq.options import (
     group_of,
 )
 from kpipe_platform.cli.dlq.redrive import redrive
+from kpipe_platform.cli.options import AsJson
 from kpipe_platform.cli.output import print_hint, print_json
 from kpipe_platform.errors import DeadLetterError
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-app = typer.Typer(help="See dead letters, and redrive them.", no_args_is_help=True)
+app = typer.Typer(help="List, show, count and redrive dead letters.", no_args_is_help=True)
 
 
 @app.command("list")
@@ -47,20 +47,20 @@ def list_(
     exceptions: Exceptions = None,
     rules: Rules = None,
     assets: Assets = None,
-    places: Places = None,
-    waiting: Annotated[bool, typer.Option("--waiting", help="Only those that were not redriven yet.")] = False,
-    limit: Annotated[int, typer.Option(min=1, help="How many to show.")] = 100,
-    dlq_partitions: LetterPartitions = None,
+    at: At = None,
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only dead letters that were not redriven yet.")] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number to list.")] = 100,
+    dlq_partitions: DeadLetterPartitions = None,
     group: Group = None,
     as_json: AsJson = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
-    """List dead letters, and why they are there."""
-    from kpipe_platform.cli.dlq.output import as_json as letter_as_json
-    from kpipe_platform.cli.dlq.output import hint_unknown, print_letters
+    """List dead letters with the reasons for them."""
+    from kpipe_platform.cli.dlq.output import as_json as dead_letter_as_json
+    from kpipe_platform.cli.dlq.output import hint_unknown, print_dead_letters
     from kpipe_platform.dead_letters.browse import Listed, browse
 
-    wanted = filter_from(topics, partitions, since, until, exceptions, rules, assets, places)
+    wanted = filter_from(topics, partitions, since, until, exceptions, rules, assets, at)
     shown: list[Listed] = []
     has_more = False
     with open_clients(bootstrap_servers) as clients:
@@ -74,29 +74,29 @@ def list_(
                 break
             shown.append(each)
     if as_json:
-        print_json([letter_as_json(each) for each in shown])
+        print_json([dead_letter_as_json(each) for each in shown])
     elif shown:
-        print_letters(shown)
+        print_dead_letters(shown)
         hint_unknown(topic, (each.found.family for each in shown))
     else:
-        print_hint("There are no such dead letters.")
+        print_hint("No dead letters match.")
     if has_more:
-        print_hint(f"There are more than {limit}; show more with --limit, or fewer by a filter.")
+        print_hint(f"More than {limit} dead letters match. Raise --limit, or add a filter.")
 
 
 @app.command()
 def show(
     topic: TopicArgument,
-    partition: Annotated[int, typer.Argument(min=0, metavar="PARTITION", help="Its partition.")],
-    offset: Annotated[int, typer.Argument(min=0, metavar="OFFSET", help="Its offset.")],
-    raw: Annotated[bool, typer.Option("--raw", help="Write the original value's bytes, and nothing else.")] = False,
+    partition: Annotated[int, typer.Argument(min=0, metavar="PARTITION", help="Partition of the dead letter.")],
+    offset: Annotated[int, typer.Argument(min=0, metavar="OFFSET", help="Offset of the dead letter.")],
+    raw: Annotated[bool, typer.Option("--raw", help="Write only the bytes of the original value.")] = False,
     as_json: AsJson = False,
     group: Group = None,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
-    """Show one dead letter in full, with the original record."""
-    from kpipe_platform.cli.dlq.output import as_json as letter_as_json
-    from kpipe_platform.cli.dlq.output import hint_unknown, print_letter
+    """Show one dead letter in full, with its original record."""
+    from kpipe_platform.cli.dlq.output import as_json as dead_letter_as_json
+    from kpipe_platform.cli.dlq.output import hint_unknown, print_dead_letter
     from kpipe_platform.dead_letters.browse import Listed, find_one
     from kpipe_platform.dead_letters.redrive.decide import Decision
     from kpipe_platform.dead_letters.redrive.payloads import Payloads
@@ -107,22 +107,26 @@ def show(
         with Payloads(clients, name) as payloads:
             completed = payloads.complete(listed.found)
     if isinstance(completed, Decision):
-        found, missing = listed.found, completed.detail
+        dead_letter, missing = listed.found, completed.detail
     else:
-        found, missing = completed, completed.problem
+        dead_letter, missing = completed, completed.problem
     if raw:
         if missing is not None:
-            msg = f"the original value of dead letter {found.place} cannot be had: {missing}"
-            raise DeadLetterError(msg, fix="the source topic had it, as long as it retained it", topic=topic)
-        if found.original.value is None:
-            print_hint("The value is null: there are no bytes.")
-        typer.echo(found.original.value or b"", nl=False)
+            msg = f"the original value of dead letter {dead_letter.place} is not available: {missing}"
+            raise DeadLetterError(
+                msg,
+                fix="leave out --raw to see the rest of the dead letter",
+                topic=topic,
+            )
+        if dead_letter.original.value is None:
+            print_hint("The value is null, so there are no bytes to write.")
+        typer.echo(dead_letter.original.value or b"", nl=False)
     elif as_json:
-        shown = letter_as_json(Listed(found, listed.is_done))
-        print_json({**shown, "missing": missing, "record": _record(found.original, missing)})
+        shown = dead_letter_as_json(Listed(dead_letter, listed.is_done))
+        print_json({**shown, "missing": missing, "record": _record(dead_letter.original, missing)})
     else:
-        print_letter(found, missing is None)
-        hint_unknown(topic, [found.family])
+        print_dead_letter(dead_letter, missing is None)
+        hint_unknown(topic, [dead_letter.family])
         if missing is not None:
             print_hint(f"The original record is not shown: {missing}.")
 
@@ -137,7 +141,7 @@ def stats(
     exceptions: Exceptions = None,
     rules: Rules = None,
     assets: Assets = None,
-    dlq_partitions: LetterPartitions = None,
+    dlq_partitions: DeadLetterPartitions = None,
     group: Group = None,
     as_json: AsJson = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,

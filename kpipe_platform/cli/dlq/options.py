@@ -12,36 +12,38 @@ if TYPE_CHECKING:
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The dead-letter topic.")]
 Group = Annotated[
     str | None,
-    typer.Option("--group", metavar="GROUP", help="Group that holds the progress. By default TOPIC.redrive."),
+    typer.Option(
+        "--group",
+        metavar="GROUP",
+        help="Consumer group that stores the redrive progress.",
+        show_default="TOPIC.redrive",
+    ),
 ]
-LetterPartitions = Annotated[
+DeadLetterPartitions = Annotated[
     list[int] | None,
-    typer.Option("--dlq-partition", min=0, help="Partition of the dead-letter topic; may be given several times."),
+    typer.Option("--dlq-partition", min=0, help="Partition of the dead-letter topic; repeatable."),
 ]
-Topics = Annotated[
-    list[str] | None, typer.Option("--topic", metavar="PATTERN", help="Original topic; may be given several times.")
-]
-Partitions = Annotated[
-    list[int] | None, typer.Option("--partition", min=0, help="Original partition; may be given several times.")
-]
+Topics = Annotated[list[str] | None, typer.Option("--topic", metavar="PATTERN", help="Original topic; repeatable.")]
+Partitions = Annotated[list[int] | None, typer.Option("--partition", min=0, help="Original partition; repeatable.")]
 Since = Annotated[
-    str | None, typer.Option(metavar="TIME", help="Dead-lettered then or later, for example 2026-01-31T06:00:00Z.")
+    str | None, typer.Option(metavar="TIME", help="Dead-lettered at or after this time, such as 2026-01-31T06:00:00Z.")
 ]
-Until = Annotated[str | None, typer.Option(metavar="TIME", help="Dead-lettered before.")]
+Until = Annotated[str | None, typer.Option(metavar="TIME", help="Dead-lettered before this time.")]
 Exceptions = Annotated[
     list[str] | None,
-    typer.Option("--exception", metavar="PATTERN", help="Exception or its cause, with or without its module."),
+    typer.Option("--exception", metavar="PATTERN", help="Exception or cause, with or without module; repeatable."),
 ]
-Rules = Annotated[list[str] | None, typer.Option("--rule", metavar="PATTERN", help="Rule that failed, or fault kind.")]
+Rules = Annotated[
+    list[str] | None, typer.Option("--rule", metavar="PATTERN", help="Rule that failed, or kind of fault; repeatable.")
+]
 Assets = Annotated[
     list[str] | None,
-    typer.Option("--asset", metavar="PATTERN", help="Asset, connector or group that gave the record up."),
+    typer.Option("--asset", metavar="PATTERN", help="Asset, connector or group that wrote it; repeatable."),
 ]
-Places = Annotated[
+At = Annotated[
     list[str] | None,
-    typer.Option("--at", metavar="PARTITION@OFFSET", help="One dead letter; may be given several times."),
+    typer.Option("--at", metavar="PARTITION@OFFSET", help="One dead letter; repeatable."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
 def filter_from(
@@ -52,12 +54,12 @@ def filter_from(
     exceptions: list[str] | None,
     rules: list[str] | None,
     assets: list[str] | None,
-    places: list[str] | None,
+    at: list[str] | None,
 ) -> DeadLetterFilter:
-    """The filter that a command's options describe.
+    """Return the filter for the values of a command's options.
 
     Raises:
-        ConfigError: A time or a place cannot be read.
+        ConfigError: A time, or a value of ``--at``, is invalid.
     """
     from kpipe_platform.dead_letters.read.filters import make_filter
 
@@ -69,12 +71,12 @@ def filter_from(
         exceptions=exceptions or (),
         rules=rules or (),
         assets=assets or (),
-        places=places or (),
+        places=at or (),
     )
 
 
 def group_of(topic: str, group: str | None) -> str:
-    """The group that holds the progress."""
+    """Return the consumer group that stores the redrive progress of a dead-letter topic."""
     from kpipe_platform.dead_letters.redrive.options import redrive_group
 
     return group or redrive_group(topic)

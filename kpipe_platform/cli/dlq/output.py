@@ -22,9 +22,9 @@ __all__ = [
     "as_text",
     "hint_unknown",
     "moving_bar",
+    "print_dead_letter",
+    "print_dead_letters",
     "print_decisions",
-    "print_letter",
-    "print_letters",
     "print_result",
     "print_stats",
 ]
@@ -35,7 +35,7 @@ _KEPT_SHOWN = 20
 
 
 def as_text(data: bytes | None) -> str | None:
-    """Bytes for a person: as text where they are UTF-8 without control characters, else as hexadecimal digits."""
+    """Return bytes as text if they are UTF-8 without control characters, else as hexadecimal digits."""
     if data is None:
         return None
     try:
@@ -46,77 +46,77 @@ def as_text(data: bytes | None) -> str | None:
 
 
 def as_json(listed: Listed) -> dict[str, Any]:
-    """A dead letter without its payload, as JSON values."""
+    """Return a dead letter without its payload as JSON values."""
     from kpipe_platform.dead_letters.envelope.times import to_iso
 
-    found = listed.found
+    dead_letter = listed.found
     return {
-        "partition": found.letter.partition,
-        "offset": found.letter.offset,
+        "partition": dead_letter.letter.partition,
+        "offset": dead_letter.letter.offset,
         "redriven": listed.is_done,
-        "time": to_iso(found.time_ms),
-        "family": found.family,
+        "time": to_iso(dead_letter.time_ms),
+        "family": dead_letter.family,
         "original": {
-            "topic": found.original.topic,
-            "partition": found.original.partition,
-            "offset": found.original.offset,
-            "timestamp_ms": found.original.timestamp_ms,
+            "topic": dead_letter.original.topic,
+            "partition": dead_letter.original.partition,
+            "offset": dead_letter.original.offset,
+            "timestamp_ms": dead_letter.original.timestamp_ms,
         },
-        "exception": found.exception_type,
-        "cause": found.cause_type,
-        "message": found.message,
-        "component": found.component,
-        "kind": found.kind,
-        "rules": list(found.rules),
-        "asset": found.who,
-        "attempts": found.attempts,
-        "redacted": found.redacted,
-        "problem": found.problem,
+        "exception": dead_letter.exception_type,
+        "cause": dead_letter.cause_type,
+        "message": dead_letter.message,
+        "component": dead_letter.component,
+        "kind": dead_letter.kind,
+        "rules": list(dead_letter.rules),
+        "asset": dead_letter.who,
+        "attempts": dead_letter.attempts,
+        "redacted": dead_letter.redacted,
+        "problem": dead_letter.problem,
     }
 
 
-def print_letters(letters: list[Listed]) -> None:
-    """A table of dead letters."""
+def print_dead_letters(dead_letters: list[Listed]) -> None:
+    """Print a table of dead letters."""
     from kpipe_platform.dead_letters.envelope.times import to_iso
 
     print_table(
         ("at", "time", "original", "exception", "message", "attempts", "state"),
         [
             (
-                _place(each.found.letter),
+                _position(each.found.letter),
                 to_iso(each.found.time_ms),
                 _coordinates(each.found.original),
                 each.found.exception_type or each.found.kind,
-                _short(each.found.message),
+                _truncated(each.found.message),
                 each.found.attempts,
                 "redriven" if each.is_done else "waiting",
             )
-            for each in letters
+            for each in dead_letters
         ],
     )
 
 
-def print_letter(found: FoundDeadLetter, is_complete: bool) -> None:
-    """One dead letter in full."""
+def print_dead_letter(dead_letter: FoundDeadLetter, is_complete: bool) -> None:
+    """Print one dead letter in full."""
     from kpipe_platform.dead_letters.envelope.times import to_iso
 
-    original = found.original
+    original = dead_letter.original
     facts = {
-        "dead letter": found.place,
-        "family": found.family,
-        "time": to_iso(found.time_ms),
+        "dead letter": dead_letter.place,
+        "family": dead_letter.family,
+        "time": to_iso(dead_letter.time_ms),
         "original": _coordinates(original),
         "original timestamp": to_iso(original.timestamp_ms),
-        "exception": found.exception_type,
-        "cause": found.cause_type,
-        "message": found.message,
-        "component": found.component,
-        "kind": found.kind,
-        "rules": ", ".join(found.rules) or None,
-        "asset": found.who,
-        "attempts": found.attempts,
-        "redacted": "yes" if found.redacted else None,
-        "problem": found.problem,
+        "exception": dead_letter.exception_type,
+        "cause": dead_letter.cause_type,
+        "message": dead_letter.message,
+        "component": dead_letter.component,
+        "kind": dead_letter.kind,
+        "rules": ", ".join(dead_letter.rules) or None,
+        "asset": dead_letter.who,
+        "attempts": dead_letter.attempts,
+        "redacted": "yes" if dead_letter.redacted else None,
+        "problem": dead_letter.problem,
     }
     width = max(map(len, facts))
     for name, value in facts.items():
@@ -132,17 +132,17 @@ def print_letter(found: FoundDeadLetter, is_complete: bool) -> None:
 
 
 def hint_unknown(topic: str, families: Iterable[str]) -> None:
-    """Say how to go on where no family of headers is known of any dead letter that is shown."""
+    """Explain how to add a header family if the family of every shown dead letter is unknown."""
     from kpipe_platform.dead_letters.read.families import ADD_A_FAMILY
 
     if set(families) == {"unknown"}:
         print_hint(
-            f"Topic {topic!r} is no dead-letter topic, or one of a family that kpipe does not know; {ADD_A_FAMILY}."
+            f"Topic {topic!r} is not a dead-letter topic, or kpipe does not support its header family; {ADD_A_FAMILY}."
         )
 
 
 def print_stats(stats: Stats) -> None:
-    """Tables of counts."""
+    """Print tables of counts."""
     print_line(f"{stats.total} dead letter(s), {stats.waiting} waiting to be redriven")
     heads = {
         "by_reason": "reason",
@@ -161,18 +161,18 @@ def print_stats(stats: Stats) -> None:
 
 
 def print_decisions(decisions: list[Decision]) -> None:
-    """A table of what would become of each dead letter."""
+    """Print a table of what a redrive would do with each dead letter."""
     print_table(
         ("at", "action", "to", "attempt", "reason"),
         [
-            (_place(each.found.letter), str(each.action), each.target, each.attempts, each.detail or each.reason)
+            (_position(each.found.letter), str(each.action), each.target, each.attempts, each.detail or each.reason)
             for each in decisions
         ],
     )
 
 
 def print_result(result: RedriveResult) -> None:
-    """Counts by partition on standard output, and on standard error what a person should know."""
+    """Print counts by partition to standard output, and explanations to standard error."""
     counts = {
         "read": "read",
         "sent": "sent",
@@ -198,26 +198,26 @@ def print_result(result: RedriveResult) -> None:
         print_hint(f"Up to {result.total('expired')} dead letter(s) were deleted before they were redriven.")
     if result.short_lived:
         print_hint(
-            f"{result.short_lived} of them have a timestamp older than what their topic keeps: the brokers delete them "
-            "again unless its retention.ms is raised."
+            f"{result.short_lived} of the records are older than the retention of their topic: the brokers delete them "
+            "again unless you raise its retention.ms."
         )
     if result.limited:
-        print_hint("Stopped at the limit; run again for more.")
+        print_hint("Stopped at --limit. Run the command again to continue.")
     if any(p.is_new and p.moved for p in result.partitions):
         print_hint(
-            f"Group {result.group} had no offset: this is its first redrive, or the brokers forgot an idle group's "
+            f"Group {result.group} had no offset: this is its first redrive, or its offset expired "
             "(offsets.retention.minutes)."
         )
     if result.dry_run:
-        print_hint("Dry run: nothing was moved.")
+        print_hint("Dry run: nothing was sent or parked.")
 
 
 @contextmanager
 def moving_bar(description: str) -> Iterator[Callable[[RedriveProgress], None]]:
-    """A progress bar on standard error; nothing where that is no terminal.
+    """Show a progress bar on standard error, if that is a terminal.
 
     Yields:
-        What takes the progress.
+        A function that takes the progress.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -238,8 +238,8 @@ def moving_bar(description: str) -> Iterator[Callable[[RedriveProgress], None]]:
         yield show
 
 
-def _place(letter: KafkaRecord) -> str:
-    return f"{letter.partition}@{letter.offset}"
+def _position(record: KafkaRecord) -> str:
+    return f"{record.partition}@{record.offset}"
 
 
 def _coordinates(record: KafkaRecord) -> str | None:
@@ -249,7 +249,7 @@ def _coordinates(record: KafkaRecord) -> str | None:
     return f"{record.topic}/{partition}@{offset}"
 
 
-def _short(message: str | None) -> str | None:
+def _truncated(message: str | None) -> str | None:
     if message is None:
         return None
     line = " ".join(message.split())

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
 from kpipe_platform.cli.connection import DEFAULT_SERVERS, BootstrapServers, connection_settings
 from kpipe_platform.cli.dlq.options import (
-    AsJson,
     Assets,
+    At,
+    DeadLetterPartitions,
     Exceptions,
     Group,
-    LetterPartitions,
     Partitions,
-    Places,
     Rules,
     Since,
     TopicArgument,
@@ -23,35 +21,14 @@ from kpipe_platform.cli.dlq.options import (
     Until,
     filter_from,
 )
+from kpipe_platform.cli.options import AsJson
 from kpipe_platform.cli.output import print_hint, print_json
 
 if TYPE_CHECKING:
     from kpipe_platform.dead_letters.redrive.decide import Decision
-    from kpipe_platform.dead_letters.redrive.options import Redacted
+    from kpipe_platform.dead_letters.redrive.options import Partitioning, Redacted
 
 __all__ = ["redrive"]
-
-
-class PartitioningChoice(str, Enum):
-    """Values of ``--partitioning``."""
-
-    original = "original"
-    by_key = "by-key"
-
-
-class RedactedChoice(str, Enum):
-    """Values of ``--redacted``."""
-
-    keep = "keep"
-    from_source = "from-source"
-    as_is = "as-is"
-
-
-class StartChoice(str, Enum):
-    """Values of ``--start``."""
-
-    earliest = "earliest"
-    error = "error"
 
 
 def redrive(
@@ -63,43 +40,45 @@ def redrive(
     exceptions: Exceptions = None,
     rules: Rules = None,
     assets: Assets = None,
-    places: Places = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and move nothing.")] = False,
+    at: At = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")] = False,
     limit: Annotated[
         int | None,
-        typer.Option(min=1, help="Stop after so many were sent or parked. A dry run lists no more than that."),
+        typer.Option(min=1, help="Maximum number to send or park, or to list in a dry run."),
     ] = None,
-    rate: Annotated[float | None, typer.Option(metavar="N", help="Records a second, at most.")] = None,
+    rate: Annotated[float | None, typer.Option(metavar="N", help="Maximum records per second.")] = None,
     to_topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Send there instead of to the original topics.")
+        str | None, typer.Option(metavar="TOPIC", help="Topic to send to, instead of the original topics.")
     ] = None,
     partitioning: Annotated[
-        PartitioningChoice, typer.Option(help="The original partition, or what the key says.")
-    ] = PartitioningChoice.original,
+        Literal["original", "by-key"], typer.Option(help="Target partition: the original one, or chosen by the key.")
+    ] = "original",
     max_attempts: Annotated[
-        int, typer.Option(min=1, help="How often a record is redriven before its dead letter is parked.")
+        int, typer.Option(min=1, help="Redrives of a record before its dead letter is parked.")
     ] = 3,
     parking_topic: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Where to park. By default TOPIC.parking.")
+        str | None, typer.Option(metavar="TOPIC", help="Topic for parked dead letters.", show_default="TOPIC.parking")
     ] = None,
     create_parking_topic: Annotated[
-        bool, typer.Option("--create-parking-topic", help="Create it when it is missing and needed.")
+        bool, typer.Option("--create-parking-topic", help="Create the parking topic if it is needed and missing.")
     ] = False,
     redacted: Annotated[
-        RedactedChoice,
-        typer.Option(help="Redacted payloads: they stay, or the source topic's bytes are sent, or what is here."),
-    ] = RedactedChoice.keep,
-    start: Annotated[StartChoice, typer.Option(help="Where a group without an offset begins.")] = StartChoice.earliest,
-    batch: Annotated[int, typer.Option(min=1, help="Dead letters of one transaction, at most.")] = 500,
-    dlq_partitions: LetterPartitions = None,
+        Literal["keep", "from-source", "as-is"],
+        typer.Option(help="Redacted payloads: keep the dead letter, send the source topic's bytes, or send as it is."),
+    ] = "keep",
+    start: Annotated[
+        Literal["earliest", "error"], typer.Option(help="Start of a group without an offset.")
+    ] = "earliest",
+    batch: Annotated[int, typer.Option(min=1, help="Maximum dead letters per transaction.")] = 500,
+    dlq_partitions: DeadLetterPartitions = None,
     group: Group = None,
     as_json: AsJson = False,
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
     """Send dead letters back to their original topics and partitions, each exactly once.
 
-    Begins where the last redrive ended, and ends where the topic ends now. A redrive that was killed is begun again
-    with the same command.
+    Starts where the last redrive ended, and stops at the current end of the topic. If a redrive is killed, run the same
+    command again to continue it.
     """
     from kpipe_platform.cli.dlq.output import moving_bar, print_decisions, print_result
     from kpipe_platform.dead_letters.redrive.options import RedriveOptions
@@ -107,16 +86,16 @@ def redrive(
 
     options = RedriveOptions(
         topic=topic,
-        filter=filter_from(topics, partitions, since, until, exceptions, rules, assets, places),
+        filter=filter_from(topics, partitions, since, until, exceptions, rules, assets, at),
         letter_partitions=tuple(dlq_partitions or ()),
         group=group,
         to_topic=to_topic,
-        partitioning="by_key" if partitioning is PartitioningChoice.by_key else "original",
+        partitioning=cast("Partitioning", partitioning.replace("-", "_")),
         max_attempts=max_attempts,
         parking_topic=parking_topic,
         create_parking_topic=create_parking_topic,
-        redacted=cast("Redacted", redacted.name),
-        start="error" if start is StartChoice.error else "earliest",
+        redacted=cast("Redacted", redacted.replace("-", "_")),
+        start=start,
         dry_run=dry_run,
         limit=limit,
         max_records_per_s=rate,
@@ -164,10 +143,10 @@ def _within(limit: int, decisions: list[Decision]) -> list[Decision]:
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
-    letter, record = decision.found.letter, decision.record
+    source, record = decision.found.letter, decision.record
     return {
-        "partition": letter.partition,
-        "offset": letter.offset,
+        "partition": source.partition,
+        "offset": source.offset,
         "action": decision.action.value,
         "to_topic": None if record is None else record.topic,
         "to_partition": None if record is None else record.partition,

@@ -92,8 +92,8 @@ class JsonCodec(Codec):
         try:
             return write_json(value, include_nulls=self.include_nulls, kind=self.fields or None).encode("utf-8")
         except UnicodeEncodeError as error:
-            found = error.object[error.start]
-            message = f"a text has half of a surrogate pair ({found!r}), which UTF-8 cannot hold"
+            surrogate = error.object[error.start]
+            message = f"a text has a lone surrogate ({surrogate!r}), which UTF-8 cannot encode"
             raise EncodeFault(message, kind=NOT_ENCODABLE) from None
 
     def _decode(self, data: bytes) -> dict[str, Any]:
@@ -102,20 +102,20 @@ class JsonCodec(Codec):
         except UnicodeDecodeError as error:
             raise not_utf8(error) from None
         if not text or (text.isspace() and not text.strip(_WHITE_SPACE)):
-            what = "is empty" if not text else "holds only white space"
-            raise DecodeFault(f"the value {what}, where a JSON object should be", kind=EMPTY)
+            what = "is empty" if not text else "contains only white space"
+            raise DecodeFault(f"the value {what}; expected a JSON object", kind=EMPTY)
         try:
             value, end = read_json(text)
         except JsonSyntaxError as error:
             raise DecodeFault(f"not JSON: {error}", kind=NOT_JSON) from None
         if not isinstance(value, dict):
             raise DecodeFault(f"expected a JSON object, found {shown(value)}", kind=NOT_AN_OBJECT)
-        found: dict[str, Any] = read_fields(self.fields, value) if self.has_schema else with_doubles(value)
+        fields: dict[str, Any] = read_fields(self.fields, value) if self.has_schema else with_doubles(value)
         if end != len(text) and text[end:].strip(_WHITE_SPACE):
             rest = text[end:].lstrip(_WHITE_SPACE)
-            place = JsonSyntaxError(f"text after the object, {rest[:12]!r},", text, len(text) - len(rest))
-            raise DecodeFault(f"not JSON: {place}", kind=NOT_JSON)
-        return found
+            problem = JsonSyntaxError(f"text after the object, {rest[:12]!r},", text, len(text) - len(rest))
+            raise DecodeFault(f"not JSON: {problem}", kind=NOT_JSON)
+        return fields
 
 
 def _check_fields(fields: T.StructType, path: str = "") -> None:
@@ -124,7 +124,7 @@ def _check_fields(fields: T.StructType, path: str = "") -> None:
         where = f"{path}.{one.name}" if path else one.name
         twin = known.setdefault(one.name.lower(), one.name)
         if twin != one.name:
-            msg = f"schema: fields {twin!r} and {where!r} differ only in case, and Spark does not tell them apart"
+            msg = f"schema: fields {twin!r} and {where!r} differ only in case, which Spark does not distinguish"
             raise ConfigError(msg, fix="declare one of them, or read the topic with RawCodec()", field=where)
         _check_type(one.dataType, where)
 
@@ -132,7 +132,7 @@ def _check_fields(fields: T.StructType, path: str = "") -> None:
 def _check_type(kind: T.DataType, where: str) -> None:
     if isinstance(kind, T.MapType):
         if not isinstance(kind.keyType, T.StringType):
-            msg = f"schema: field {where!r} is {kind.simpleString()}, and the keys of a JSON object are strings"
+            msg = f"schema: field {where!r} is {kind.simpleString()}, but the keys of a JSON object are strings"
             raise ConfigError(msg, fix="use MAP<STRING, ...>", field=where)
         _check_type(kind.valueType, where)
     elif isinstance(kind, T.ArrayType):

@@ -35,7 +35,7 @@ def read_fields(
     Raises:
         DecodeFault: The first field, in the schema's order, whose value does not fit.
     """
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for field in schema:
         where = f"{path}.{field.name}" if path else field.name
         # If a name is repeated, Spark converts every value, keeps the last, and refuses the record if any is invalid.
@@ -49,8 +49,8 @@ def read_fields(
         if not field.nullable and last is None and not replaced:
             what, kind = ("null", NULL_FIELD) if values else ("missing", MISSING_FIELD)
             raise DecodeFault(f'field "{where}" is required but {what}', kind=kind, field=where)
-        found[field.name] = last
-    return found
+        fields[field.name] = last
+    return fields
 
 
 def shown(value: Any) -> str:
@@ -59,7 +59,7 @@ def shown(value: Any) -> str:
     if kind == "null":
         return kind
     text = str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False, default=float)
-    return f"{kind} {_shortened(text)}"
+    return f"{kind} {_truncate(text)}"
 
 
 def _read(kind: T.DataType, value: Any, where: str, *, replaced: bool) -> Any:
@@ -73,7 +73,7 @@ def _read(kind: T.DataType, value: Any, where: str, *, replaced: bool) -> Any:
         return _read_map(kind, value, where, replaced=replaced)
     note = mismatch(kind, value, replaced=replaced)
     if note is not None:
-        message = f'field "{where}": expected {_shortened(kind.simpleString())}, found {shown(value)}{note}'
+        message = f'field "{where}": expected {_truncate(kind.simpleString())}, found {shown(value)}{note}'
         raise DecodeFault(message, kind=WRONG_TYPE, field=where)
     return value if isinstance(kind, T.DecimalType) else with_doubles(value)
 
@@ -83,16 +83,16 @@ def _read_map(kind: T.MapType, value: dict[str, Any], where: str, *, replaced: b
     read = [
         (name, _read(kind.valueType, one, f"{where}[{json.dumps(name)}]", replaced=replaced)) for name, one in pairs
     ]
-    found: dict[str, Any] = {}
+    entries: dict[str, Any] = {}
     for name, one in read:
-        if name in found and not replaced:
-            message = f'field "{where}": the key {shown(name)} is there twice'
+        if name in entries and not replaced:
+            message = f'field "{where}": the key {shown(name)} occurs twice'
             raise DecodeFault(message, kind=WRONG_TYPE, field=where)
-        found[name] = one
-    return found
+        entries[name] = one
+    return entries
 
 
-def _shortened(text: str) -> str:
+def _truncate(text: str) -> str:
     return text if len(text) <= MAX_SHOWN_CHARS else text[: MAX_SHOWN_CHARS - 3] + "..."
 
 

@@ -120,9 +120,9 @@ def _check_surrogates(text: str) -> None:
     if "\\ud" not in text and "\\uD" not in text:
         return
     paired = re.sub(SURROGATE_PAIR, lambda pair: " " * len(pair.group()), text.replace(BACKSLASHES, "  "))
-    half = re.search(SURROGATE, paired)
-    if half is not None:
-        raise JsonSyntaxError(f"half of a surrogate pair, {half.group()},", text, half.start())
+    lone = re.search(SURROGATE, paired)
+    if lone is not None:
+        raise JsonSyntaxError(f"lone surrogate {lone.group()}", text, lone.start())
 
 
 def _check_limits(text: str) -> None:
@@ -189,8 +189,8 @@ def _original_position(position: int, ends: list[tuple[int, int]]) -> int:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    return found if len(found) == len(pairs) else RepeatedNames(pairs)
+    fields = dict(pairs)
+    return fields if len(fields) == len(pairs) else RepeatedNames(pairs)
 
 
 def _exact(text: str) -> Decimal | float:

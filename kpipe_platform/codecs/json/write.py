@@ -92,7 +92,7 @@ def _write_object(value: Mapping[Any, Any], put: Any, nulls: bool, path: str, ki
             continue
         if not isinstance(name, str):
             where = path or "the value"
-            message = f"the name {name!r} in {where} is {type(name).__name__}; names in JSON are text"
+            message = f"the name {name!r} in {where} is {type(name).__name__}; names in JSON are strings"
             raise EncodeFault(message, kind=NOT_ENCODABLE, field=path or None)
         put(f"{separator}{_text(name)}:")
         _write(one, put, nulls, f"{path}.{name}" if path else name, entry or fields.get(name))
@@ -116,9 +116,9 @@ def _fields(value: Any) -> Mapping[Any, Any] | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     for method in ("model_dump", "asDict", "_asdict"):
-        found = getattr(value, method, None)
-        if callable(found) and not isinstance(value, type):
-            fields = found()
+        to_dict = getattr(value, method, None)
+        if callable(to_dict) and not isinstance(value, type):
+            fields = to_dict()
             if isinstance(fields, Mapping):
                 return fields
     return None
@@ -194,5 +194,5 @@ def _scalar_text(value: Any, nulls: bool, path: str) -> str:
         return write_json(value.value, include_nulls=nulls)
     elif hasattr(value, "tolist"):
         return write_json(value.tolist(), include_nulls=nulls)  # numpy scalars and arrays
-    message = f"{path or 'the value'} is {type(value).__name__} ({value!s:.60}), which JSON cannot hold"
+    message = f"{path or 'the value'} is {type(value).__name__} ({value!s:.60}), which has no JSON form"
     raise EncodeFault(message, kind=NOT_ENCODABLE, field=path or None)

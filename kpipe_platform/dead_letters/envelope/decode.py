@@ -46,14 +46,14 @@ def decode_envelope(data: bytes) -> Envelope:
         document = json.loads(data)
         version = document["schema"]
     except (ValueError, KeyError, TypeError) as error:
-        raise DecodeFault(f"no dead-letter envelope: {error}", kind=UNREADABLE) from None
+        raise DecodeFault(f"not a dead-letter envelope: {error}", kind=UNREADABLE) from None
     if version != SCHEMA:
-        message = f"a dead-letter envelope of schema {version!r}, where {SCHEMA!r} is read"
+        message = f"the dead-letter envelope has schema {version!r}; this version reads {SCHEMA!r}"
         raise DecodeFault(message, kind=UNREADABLE)
     try:
         return _read(document)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        message = f"a dead-letter envelope with a wrong or missing part: {type(error).__name__} {error}"
+        message = f"the dead-letter envelope has an invalid or missing part: {type(error).__name__} {error}"
         raise DecodeFault(message, kind=UNREADABLE) from None
 
 
@@ -64,7 +64,7 @@ def _bytes(text: str | None) -> bytes | None:
 def _number(value: Any) -> int | None:
     if value is None or type(value) is int:
         return value
-    msg = f"{value!r} is no number"
+    msg = f"{value!r} is not a number"
     raise TypeError(msg)
 
 

@@ -90,8 +90,8 @@ class Envelope:
             DeadLetterError: The envelope holds only a reference to the payload.
         """
         if self.reference is not None:
-            msg = f"the dead letter of {self.original.coordinates} has a reference to the payload, not its bytes"
-            fix = "read the record at these coordinates, as long as the source topic retains it"
+            msg = f"the dead letter of {self.original.coordinates} contains only a reference to the payload"
+            fix = "read the record at these coordinates while the source topic retains it"
             raise DeadLetterError(msg, fix=fix, correlation_id=self.correlation_id)
         record = self.original
         if OMITTED_HEADERS in self.omitted:

@@ -7,7 +7,7 @@ from typing import Any
 
 from kpipe_platform.dead_letters.envelope.times import required_from_iso, to_iso
 from kpipe_platform.kafka.model.instance_names import instance_name, worker_name
-from kpipe_platform.policies.faults import bounded
+from kpipe_platform.policies.faults import truncate
 
 SCHEMA = "kpipe.dead_letter/1"
 """Name and version of the envelope."""
@@ -74,7 +74,7 @@ class Retry:
 
     def __post_init__(self) -> None:
         if len(self.message) > MAX_RETRY_MESSAGE_CHARS:
-            object.__setattr__(self, "message", bounded(self.message, MAX_RETRY_MESSAGE_CHARS))
+            object.__setattr__(self, "message", truncate(self.message, MAX_RETRY_MESSAGE_CHARS))
 
     def to_json(self) -> dict[str, Any]:
         """Return the retry's JSON form in the envelope."""

@@ -51,6 +51,6 @@ def required_from_iso(text: str | None) -> int:
     """
     ms = from_iso(text)
     if ms is None:
-        msg = "a time is null"
+        msg = "a required time is null"
         raise ValueError(msg)
     return ms

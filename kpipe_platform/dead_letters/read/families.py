@@ -24,8 +24,8 @@ ENTRY_POINT_GROUP = "kpipe_platform.dead_letter_families"
 """Group of the entry points that add header families."""
 
 ADD_A_FAMILY = (
-    f"for dead letters of a tool that kpipe does not know, install a package with an entry point of group "
-    f"{ENTRY_POINT_GROUP!r} that names its HeaderFamily"
+    f"for dead letters of another tool, install a package with an entry point in group {ENTRY_POINT_GROUP!r} "
+    "that names its HeaderFamily"
 )
 """Part of error messages: how to add support for the dead letters of another tool."""
 
@@ -134,8 +134,8 @@ def _known() -> _Known:
     for entry_point in metadata.entry_points(group=ENTRY_POINT_GROUP):
         family = _loaded(entry_point)
         if family.name in {each.name for each in families} | {"kpipe", "unknown"}:
-            msg = f"entry point {entry_point.name!r} adds a second dead-letter family named {family.name!r}"
-            raise ConfigError(msg, fix="give it another name, or uninstall one of the packages")
+            msg = f"entry point {entry_point.name!r} adds another dead-letter family named {family.name!r}"
+            raise ConfigError(msg, fix="rename the family, or uninstall one of the packages")
         families.append(family)
     names = {REDACTED_HEADER, ORIGIN_HEADER}.union(*(family.names for family in families))
     prefixes = tuple(dict.fromkeys(prefix for family in families for prefix in family.prefixes))
@@ -143,15 +143,15 @@ def _known() -> _Known:
 
 
 def _loaded(entry_point: metadata.EntryPoint) -> HeaderFamily:
-    where = f"entry point {entry_point.name!r} = {entry_point.value!r} of group {ENTRY_POINT_GROUP!r}"
+    where = f"entry point {entry_point.name!r} = {entry_point.value!r} in group {ENTRY_POINT_GROUP!r}"
     try:
         family = entry_point.load()
     except Exception as error:  # importing runs the package's code
         msg = f"{where} cannot be loaded: {type(error).__name__}: {error}"
-        raise ConfigError(msg, fix="correct the package that has it, or uninstall it") from error
+        raise ConfigError(msg, fix="correct the package that declares it, or uninstall the package") from error
     if not isinstance(family, HeaderFamily):
-        msg = f"{where} names {type(family).__name__}"
-        raise ConfigError(msg, fix="let it name a kpipe_platform.dead_letters.HeaderFamily")
+        msg = f"{where} names an object of type {type(family).__name__}"
+        raise ConfigError(msg, fix="name a kpipe_platform.dead_letters.HeaderFamily in the entry point")
     return family
 
 

@@ -40,10 +40,10 @@ class DeadLetterFilter:
     assets: tuple[str, ...] = ()
     places: tuple[tuple[int, int], ...] = ()
 
-    def takes(self, found: FoundDeadLetter) -> bool:
+    def takes(self, dead_letter: FoundDeadLetter) -> bool:
         """Return whether a dead letter meets the conditions."""
-        original, letter, time_ms = found.original, found.letter, found.time_ms
-        if self.places and (letter.partition, letter.offset) not in self.places:
+        original, record, time_ms = dead_letter.original, dead_letter.letter, dead_letter.time_ms
+        if self.places and (record.partition, record.offset) not in self.places:
             return False
         if self.partitions and original.partition not in self.partitions:
             return False
@@ -51,12 +51,12 @@ class DeadLetterFilter:
             return False
         if self.until_ms is not None and (time_ms is None or time_ms >= self.until_ms):
             return False
-        names = (found.exception_type, found.cause_type)
+        names = (dead_letter.exception_type, dead_letter.cause_type)
         return (
             _matches(self.topics, [original.topic])
             and _matches(self.exceptions, [*names, *(_short(name) for name in names)])
-            and _matches(self.rules, [found.kind, *found.rules])
-            and _matches(self.assets, [found.who])
+            and _matches(self.rules, [dead_letter.kind, *dead_letter.rules])
+            and _matches(self.assets, [dead_letter.who])
         )
 
 
@@ -69,8 +69,8 @@ def parse_place(text: str) -> tuple[int, int]:
     partition, _, offset = text.partition("@")
     if partition.isdecimal() and offset.isdecimal():
         return int(partition), int(offset)
-    msg = f"{text!r} is no place of a dead letter"
-    raise ConfigError(msg, fix="write partition and offset as kpipe dlq list shows them, for example 0@42")
+    msg = f"{text!r} is not the position of a dead letter"
+    raise ConfigError(msg, fix="use partition@offset as shown by kpipe dlq list, for example 0@42")
 
 
 def make_filter(
@@ -92,8 +92,8 @@ def make_filter(
     since_ms = None if since is None else parse_time(since, "since")
     until_ms = None if until is None else parse_time(until, "until")
     if since_ms is not None and until_ms is not None and since_ms >= until_ms:
-        msg = f"no time is both since {_shown(since_ms)} and before {_shown(until_ms)}"
-        raise ConfigError(msg, fix="give the earlier time as since and the later one as until")
+        msg = f"since ({_shown(since_ms)}) is not before until ({_shown(until_ms)})"
+        raise ConfigError(msg, fix="set since to the earlier time and until to the later time")
     return DeadLetterFilter(
         tuple(topics),
         tuple(partitions),

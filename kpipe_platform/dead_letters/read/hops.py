@@ -83,9 +83,9 @@ def find_hops(headers: Headers) -> Hops | None:
             values.setdefault(name, []).append(value)
     present = {}
     for family in header_families():
-        places = [first[name] for name in _names(family) if name in first]
-        if places:
-            present[family.name] = (min(places), family)
+        positions = [first[name] for name in _names(family) if name in first]
+        if positions:
+            present[family.name] = (min(positions), family)
     if not present:
         return None
     ordered = [family for _, family in sorted(present.values(), key=lambda each: each[0])]

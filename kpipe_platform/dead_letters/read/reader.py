@@ -17,7 +17,7 @@ from kpipe_platform.kafka.model.records import KafkaRecord
 _KPIPE_CLASS = "kpipe_platform."
 
 
-def read_dead_letter(letter: KafkaRecord) -> FoundDeadLetter:
+def read_dead_letter(record: KafkaRecord) -> FoundDeadLetter:
     """Read a dead letter.
 
     kpipe's envelope and its header ``kpipe.origin`` take precedence. The record is then returned as it was, including
@@ -26,7 +26,7 @@ def read_dead_letter(letter: KafkaRecord) -> FoundDeadLetter:
     differ.
 
     Args:
-        letter: The record in the dead-letter topic.
+        record: The record in the dead-letter topic.
 
     Returns:
         The content of the dead letter. A record that is not a dead letter of any known family has family ``unknown``.
@@ -34,35 +34,35 @@ def read_dead_letter(letter: KafkaRecord) -> FoundDeadLetter:
     Raises:
         ConfigError: The entry point of a family does not load.
     """
-    origin = Origin.from_headers(letter.headers)
-    if origin is None and is_envelope(letter.value):
-        return _read_envelope(letter)
-    hops = find_hops(letter.headers)
+    origin = Origin.from_headers(record.headers)
+    if origin is None and is_envelope(record.value):
+        return _read_envelope(record)
+    hops = find_hops(record.headers)
     if origin is not None:
-        return _read_raw(letter, origin, hops)
+        return _read_raw(record, origin, hops)
     if hops is not None:
-        return _read_headers(letter, hops)
-    redacted, attempts = REDACTED_MARK in letter.headers, attempts_of(letter.headers) or 0
-    return FoundDeadLetter(letter, "unknown", _nowhere(letter), attempts=attempts, redacted=redacted)
+        return _read_headers(record, hops)
+    redacted, attempts = REDACTED_MARK in record.headers, attempts_of(record.headers) or 0
+    return FoundDeadLetter(record, "unknown", _nowhere(record), attempts=attempts, redacted=redacted)
 
 
-def with_source(found: FoundDeadLetter, source: KafkaRecord) -> FoundDeadLetter:
+def with_source(dead_letter: FoundDeadLetter, source: KafkaRecord) -> FoundDeadLetter:
     """Complete a dead letter with the record that was read at its original coordinates.
 
     Args:
-        found: A dead letter whose payload or headers are only in the source topic.
+        dead_letter: A dead letter whose payload or headers are only in the source topic.
         source: The record in the source topic.
     """
     known = attempts_of(source.headers)
-    attempts = found.attempts if known is None else max(known, found.attempts)
-    return replace(found, original=source, attempts=attempts, redacted=False, from_source=None, reference=None)
+    attempts = dead_letter.attempts if known is None else max(known, dead_letter.attempts)
+    return replace(dead_letter, original=source, attempts=attempts, redacted=False, from_source=None, reference=None)
 
 
 def _read_envelope(record: KafkaRecord) -> FoundDeadLetter:
     try:
         envelope = decode_envelope(record.value)
     except DecodeFault as error:
-        return FoundDeadLetter(record, "kpipe", _nowhere(record), problem=f"its envelope cannot be read: {error}")
+        return FoundDeadLetter(record, "kpipe", _nowhere(record), problem=f"its envelope cannot be decoded: {error}")
     fault, origin = envelope.fault, envelope.origin_range
     original, own, problem = envelope.original, record.headers[: envelope.header_count], None
     if envelope.reference is None:
@@ -71,7 +71,7 @@ def _read_envelope(record: KafkaRecord) -> FoundDeadLetter:
     elif OMITTED_MESSAGE_HEADERS in envelope.omitted:
         own = ()
     if envelope.reference is not None and original.offset is None:
-        problem = "its payload did not fit into the envelope, and it was in no log before"
+        problem = "its payload did not fit into the envelope and is not in any topic"
     return FoundDeadLetter(
         record,
         "kpipe",
@@ -127,11 +127,11 @@ def _read_raw(record: KafkaRecord, origin: Origin, hops: Hops | None) -> FoundDe
 
 
 def _read_headers(record: KafkaRecord, hops: Hops) -> FoundDeadLetter:
-    found = _of_hops(record, hops)
+    dead_letter = _of_hops(record, hops)
     for family in hops.present:
         if family.refine is not None:
-            found = family.refine(found)
-    return found
+            dead_letter = family.refine(dead_letter)
+    return dead_letter
 
 
 def _of_hops(record: KafkaRecord, hops: Hops) -> FoundDeadLetter:

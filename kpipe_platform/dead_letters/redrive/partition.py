@@ -19,7 +19,7 @@ from kpipe_platform.dead_letters.redrive.topics import RedriveTopics
 from kpipe_platform.dead_letters.redrive.transaction import RedriveTransaction, RefusedError
 from kpipe_platform.errors import NoStartOffsetError, TopicRecreatedError
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import OffsetRange, Watermarks, watermarks
+from kpipe_platform.kafka.model.offsets import OffsetRange, Watermarks, read_watermarks
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.kafka.read.reader import read_range
 
@@ -75,19 +75,19 @@ class PartitionRedrive:
     Args:
         shared: Objects that all partitions share.
         partition: The partition.
-        marks: Watermarks: the log start, and the offset to stop at.
+        watermarks: Watermarks: the log start, and the offset to stop at.
     """
 
-    def __init__(self, shared: Shared, partition: int, marks: Watermarks) -> None:
+    def __init__(self, shared: Shared, partition: int, watermarks: Watermarks) -> None:
         self._shared, self._options = shared, shared.options
-        self._partition, self._marks = partition, marks
+        self._partition, self._marks = partition, watermarks
         self._transaction: RedriveTransaction | None = None
-        self._progress = Progress(marks.log_start)
+        self._progress = Progress(watermarks.log_start)
         # Next offset to read after the records whose outcome is committed.
-        self._position = marks.log_start
+        self._position = watermarks.log_start
         self._pending: list[_Item] = []
         self._pending_records = self._pending_bytes = 0
-        self._counts = PartitionResult(partition, marks.log_start, marks.end, marks.log_start)
+        self._counts = PartitionResult(partition, watermarks.log_start, watermarks.end, watermarks.log_start)
 
     def run(self) -> None:
         """Redrive the partition and add its counts to the result."""
@@ -149,7 +149,7 @@ class PartitionRedrive:
                 # Perhaps an open transaction holds back the end of committed records. Nothing can be read until it
                 # ends.
                 place = (topic, self._partition)
-                written = watermarks(self._shared.clients, [place], "read_uncommitted")[place].end
+                written = read_watermarks(self._shared.clients, [place], "read_uncommitted")[place].end
                 self._marks = replace(self._marks, end=min(stored.offset, written))
                 self._counts.end = self._marks.end
             if (topic_id is not None and topic_id != self._shared.topic_id) or stored.offset > self._marks.end:

@@ -15,7 +15,7 @@ from kpipe_platform.dead_letters.redrive.options import Redacted
 from kpipe_platform.errors import BrokerUnavailableError, TopicNotFoundError, TransientError
 from kpipe_platform.kafka.admin.topics import describe_topics, is_topic_name
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import watermarks
+from kpipe_platform.kafka.model.offsets import read_watermarks
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.kafka.read.fetch import RecordFetcher
 
@@ -69,8 +69,8 @@ class Payloads:
             return None
         try:
             # A consumer would wait forever for an offset after the log end.
-            marks = watermarks(self._clients, [(topic, partition)], "read_committed")[(topic, partition)]
-            if not marks.log_start <= offset < marks.end:
+            watermarks = read_watermarks(self._clients, [(topic, partition)], "read_committed")[(topic, partition)]
+            if not watermarks.log_start <= offset < watermarks.end:
                 return None
             return self._fetcher.get(topic, partition, offset)
         except BrokerUnavailableError:

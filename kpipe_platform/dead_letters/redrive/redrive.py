@@ -26,7 +26,7 @@ from kpipe_platform.kafka.admin.groups import group_members, refuse_foreign_memb
 from kpipe_platform.kafka.admin.topics import check_partitions, describe_topics
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.settings import ConnectionSettings
-from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, Watermarks, read_watermarks
 from kpipe_platform.kafka.read.reader import read_range
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 _LOOKED_AT = 1_000
 
 
-def _check(shared: Shared, numbers: list[int], marks: Mapping[Partition, Watermarks]) -> None:
+def _check(shared: Shared, numbers: list[int], watermarks: Mapping[Partition, Watermarks]) -> None:
     """Check, before anything is sent, that the progress will fit into the commit metadata."""
     options, topic = shared.options, shared.options.topic
     parking = options.parking_name
@@ -45,15 +45,15 @@ def _check(shared: Shared, numbers: list[int], marks: Mapping[Partition, Waterma
     topics = RedriveTopics(shared.clients, parking, parking_partitions=create, dry_run=True)
     planned = replace(shared, topics=topics, pace=Pace(None), result=result, on_progress=None, on_decision=None)
     for number in numbers:
-        PartitionRedrive(planned, number, marks[(topic, number)]).check()
+        PartitionRedrive(planned, number, watermarks[(topic, number)]).check()
         if result.limited:
             break
 
 
-def _require_dead_letters(clients: Clients, topic: str, group: str, marks: Mapping[Partition, Watermarks]) -> None:
+def _require_dead_letters(clients: Clients, topic: str, group: str, watermarks: Mapping[Partition, Watermarks]) -> None:
     """Raise `ConfigError` if none of the first records of the partitions is a dead letter of a known family."""
     looked_at = 0
-    for (_, number), mark in marks.items():
+    for (_, number), mark in watermarks.items():
         first = OffsetRange(topic, number, mark.log_start, min(mark.end, mark.log_start + _LOOKED_AT))
         for letter in read_range(clients.settings, group, first):
             found = read_dead_letter(letter)
@@ -119,9 +119,9 @@ def redrive(
         check_partitions({options.topic: described}, [(options.topic, number) for number in numbers])
         refuse_foreign_members(group, group_members(clients, group))
         # Read all ends before sending anything, so that this redrive does not read its own results.
-        marks = watermarks(clients, [(options.topic, number) for number in numbers], "read_committed")
+        watermarks = read_watermarks(clients, [(options.topic, number) for number in numbers], "read_committed")
         if options.to_topic is None and not options.filter.places:
-            _require_dead_letters(clients, options.topic, group, marks)
+            _require_dead_letters(clients, options.topic, group, watermarks)
         create = described.partitions if options.create_parking_topic else None
         shared = Shared(
             clients=clients,
@@ -137,9 +137,9 @@ def redrive(
             now_s=now_s,
         )
         if not options.dry_run:
-            _check(shared, numbers, marks)
+            _check(shared, numbers, watermarks)
         for number in numbers:
-            PartitionRedrive(shared, number, marks[(options.topic, number)]).run()
+            PartitionRedrive(shared, number, watermarks[(options.topic, number)]).run()
             if result.limited:
                 break
     logger.info(

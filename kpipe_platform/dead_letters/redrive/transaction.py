@@ -24,7 +24,7 @@ from kpipe_platform.errors import (
     OffsetConflictError,
     TransactionTimedOutError,
 )
-from kpipe_platform.kafka.client._compat import MAX_PURGED, PURGED_CODES, served
+from kpipe_platform.kafka.client._compat import MAX_PURGED, PURGED_CODES, serve_reports
 from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered, translate
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.offsets import OffsetRange
@@ -256,7 +256,7 @@ class RedriveTransaction:
     def _served(self, call: Callable[[], int]) -> int:
         """Serve delivery reports, and record an exception of the client as a failure."""
         try:
-            return served(call)
+            return serve_reports(call)
         except KafkaException as exception:
             self._failures.append(kafka_error(exception))
         return 0

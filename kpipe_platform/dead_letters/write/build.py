@@ -9,11 +9,11 @@ from typing import Any, Protocol
 from kpipe_platform.dead_letters.envelope.model import OMITTED_RETRIES, OMITTED_RULES, Envelope
 from kpipe_platform.dead_letters.envelope.parts import Distribution, OriginRange, Retry, Segment
 from kpipe_platform.dead_letters.write.context import DeadLetterContext
-from kpipe_platform.dead_letters.write.fit import DeadLetter, Failure, envelope_letters, raw_letters
+from kpipe_platform.dead_letters.write.fit import DeadLetter, Failure, envelope_dead_letters, raw_dead_letters
 from kpipe_platform.dead_letters.write.redaction import redacted
 from kpipe_platform.errors import DeadLetterError
 from kpipe_platform.kafka.model.records import KafkaRecord
-from kpipe_platform.policies.faults import Fault, bounded
+from kpipe_platform.policies.faults import Fault, truncate
 
 MAX_RETRIES = 20
 """Maximum number of retries in a dead letter. The last ones are kept, about 15 kB at most."""
@@ -88,8 +88,8 @@ def build_dead_letter(
         record = _with_bytes(kept)
     origin = None
     if origin_range is not None:
-        places = (origin_range.topic, origin_range.partition, origin_range.start, origin_range.end)
-        origin = OriginRange(*places)
+        coordinates = (origin_range.topic, origin_range.partition, origin_range.start, origin_range.end)
+        origin = OriginRange(*coordinates)
     omitted: tuple[str, ...] = ()
     retries = (*context.retries, *retries)
     if len(retries) > MAX_RETRIES:
@@ -114,20 +114,20 @@ def build_dead_letter(
         retries=retries,
         omitted=omitted,
         header_count=len(record.headers),
-        rules=tuple(bounded(rule, MAX_RULE_CHARS) for rule in rules) if rules else (),
+        rules=tuple(truncate(rule, MAX_RULE_CHARS) for rule in rules) if rules else (),
         redacted=context.redact is not None,
     )
-    letters = raw_letters if context.form == "raw" else envelope_letters
+    candidates = raw_dead_letters if context.form == "raw" else envelope_dead_letters
     size = 0
-    for letter in letters(Failure(envelope, context)):
-        size = letter.size_bytes
-        if letter.fits(context):
-            return letter
+    for dead_letter in candidates(Failure(envelope, context)):
+        size = dead_letter.size_bytes
+        if dead_letter.fits(context):
+            return dead_letter
     limit = context.max_record_bytes
-    msg = f"the dead letter of {record.coordinates} takes {size:,} bytes at least; {context.topic!r} takes {limit:,}"
+    msg = f"the dead letter of {record.coordinates} has {size:,} bytes or more; topic {context.topic!r} takes {limit:,}"
     fix = f"set max.message.bytes of topic {context.topic!r} to {size} or more"
     if context.form == "raw":
-        fix += ', or use form="envelope", which can refer to a payload that does not fit'
+        fix += ', or use form="envelope", which replaces a payload that does not fit with a reference'
     raise DeadLetterError(msg, fix=fix, topic=context.topic, size_bytes=size, limit_bytes=limit)
 
 
@@ -159,5 +159,5 @@ def _with_bytes(record: KafkaRecord) -> KafkaRecord:
 def _as_bytes(data: Any, what: str, record: KafkaRecord) -> bytes | None:
     if data is None or isinstance(data, bytes | bytearray | memoryview):
         return None if data is None else bytes(data)
-    msg = f"the {what} of {record.coordinates} is {type(data).__name__}, and a dead letter keeps original bytes"
-    raise DeadLetterError(msg, fix="give the record as it was read from Kafka, before its codec decoded it")
+    msg = f"the {what} of {record.coordinates} is {type(data).__name__}; a dead letter needs the original bytes"
+    raise DeadLetterError(msg, fix="pass the record as read from Kafka, before its codec decoded it")

@@ -26,7 +26,7 @@ from kpipe_platform.dead_letters.write.context import DeadLetterContext
 from kpipe_platform.dead_letters.write.headers import coordinate_headers, error_headers
 from kpipe_platform.kafka.model.records import Headers, KafkaRecord
 from kpipe_platform.kafka.model.sizes import compressed_size, record_size
-from kpipe_platform.policies.faults import Fault, bounded
+from kpipe_platform.policies.faults import Fault, truncate
 
 # Safety margin: the share of the topic's limit that the estimated compressed size may reach.
 _SURE = 0.9
@@ -83,7 +83,7 @@ class Failure(NamedTuple):
         return error_headers(record, fault, self.context, self.envelope.origin_range)
 
 
-def raw_letters(failure: Failure) -> Iterator[DeadLetter]:
+def raw_dead_letters(failure: Failure) -> Iterator[DeadLetter]:
     """Yield dead letters in raw form, each with fewer error headers than the one before."""
     envelope, context = failure
     record, fault = envelope.original, envelope.fault
@@ -100,20 +100,20 @@ def raw_letters(failure: Failure) -> Iterator[DeadLetter]:
         # name its source. Error headers alone are unambiguous only if the record has no headers of its own.
         origin = (Origin(record.topic, record.partition, record.offset, len(record.headers), kept_ms).to_header(),)
 
-    def letter(errors: list[tuple[str, bytes | None]]) -> DeadLetter:
+    def dead_letter(errors: list[tuple[str, bytes | None]]) -> DeadLetter:
         return DeadLetter(context.topic, record.key, record.value, (*own, *errors, *origin), timestamp_ms)
 
     for less, _ in _shrunk(fault):
-        yield letter(failure.errors(record, less))
-    yield letter(coordinate_headers(failure.errors(record, fault)))
+        yield dead_letter(failure.errors(record, less))
+    yield dead_letter(coordinate_headers(failure.errors(record, fault)))
 
 
-def envelope_letters(failure: Failure) -> Iterator[DeadLetter]:
+def envelope_dead_letters(failure: Failure) -> Iterator[DeadLetter]:
     """Yield dead letters with smaller and smaller envelopes, and finally with a reference to the payload."""
     envelope, context = failure
     record, fault = envelope.original, envelope.fault
 
-    def letter(key: bytes | None, own: Headers) -> DeadLetter:
+    def dead_letter(key: bytes | None, own: Headers) -> DeadLetter:
         described = record if own is record.headers else replace(record, headers=())
         headers = (*own, *failure.errors(described, envelope.fault))
         if headers and headers[-1][0] == ORIGIN_HEADER:
@@ -125,32 +125,32 @@ def envelope_letters(failure: Failure) -> Iterator[DeadLetter]:
     for less, omitted in _shrunk(fault):
         if less is not fault:
             envelope = replace(envelope, fault=less, omitted=(*known, *omitted))
-        yield letter(record.key, record.headers)
+        yield dead_letter(record.key, record.headers)
     if record.headers:
         without = replace(envelope.original, headers=())
         envelope = replace(envelope, original=without, omitted=(*envelope.omitted, OMITTED_HEADERS))
-        yield letter(record.key, record.headers)
+        yield dead_letter(record.key, record.headers)
     if record.key is not None:
         without = replace(envelope.original, key=None)
         envelope = replace(envelope, original=without, omitted=(*envelope.omitted, OMITTED_KEY))
-        yield letter(record.key, record.headers)
+        yield dead_letter(record.key, record.headers)
     if envelope.retries:
         envelope = replace(envelope, retries=(), omitted=_with(envelope.omitted, OMITTED_RETRIES))
-        yield letter(record.key, record.headers)
+        yield dead_letter(record.key, record.headers)
     if envelope.rules:
         envelope = replace(envelope, rules=(), omitted=_with(envelope.omitted, OMITTED_RULES))
-        yield letter(record.key, record.headers)
+        yield dead_letter(record.key, record.headers)
     if context.oversized == "raw":
-        yield from raw_letters(failure)
+        yield from raw_dead_letters(failure)
     without = replace(envelope.original, key=None, value=None, headers=())
     envelope = replace(envelope, original=without, reference=_reference(record))
-    yield letter(record.key, record.headers)
+    yield dead_letter(record.key, record.headers)
     if record.headers:
         envelope = replace(envelope, omitted=(*envelope.omitted, OMITTED_MESSAGE_HEADERS))
-        yield letter(record.key, ())
+        yield dead_letter(record.key, ())
     if record.key is not None:
         envelope = replace(envelope, omitted=(*envelope.omitted, OMITTED_MESSAGE_KEY))
-        yield letter(None, ())
+        yield dead_letter(None, ())
 
 
 def _shrunk(fault: Fault) -> Iterator[tuple[Fault, tuple[str, ...]]]:
@@ -161,7 +161,7 @@ def _shrunk(fault: Fault) -> Iterator[tuple[Fault, tuple[str, ...]]]:
         fault, omitted = replace(fault, stacktrace=None), (*omitted, OMITTED_STACKTRACE)
         yield fault, omitted
     if len(fault.message) > SHORT_MESSAGE_CHARS:
-        fault = replace(fault, message=bounded(fault.message, SHORT_MESSAGE_CHARS))
+        fault = replace(fault, message=truncate(fault.message, SHORT_MESSAGE_CHARS))
         yield fault, (*omitted, OMITTED_MESSAGE)
 
 

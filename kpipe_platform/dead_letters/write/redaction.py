@@ -42,22 +42,22 @@ def load_redaction(path: str) -> Redact:
     """
     module_name, colon, function_name = path.partition(":")
     if not (module_name and colon and function_name):
-        msg = f"the redaction hook is {path!r}, which names no function"
-        raise ConfigError(msg, fix='write it as "package.module:function"', redact=path)
+        msg = f"the redaction hook {path!r} does not name a function"
+        raise ConfigError(msg, fix='use the form "package.module:function"', redact=path)
     try:
-        found: Any = importlib.import_module(module_name)
+        target: Any = importlib.import_module(module_name)
     except Exception as error:  # importing runs the user's code
         msg = f"the module of the redaction hook {path!r} cannot be imported: {type(error).__name__}: {error}"
         fix = "install the module where Dagster runs and where Spark's workers run, or correct the path"
         raise ConfigError(msg, fix=fix, redact=path) from error
     for name in function_name.split("."):
-        found = getattr(found, name, None)
-    if not callable(found):
-        what = "there is no such name in its module" if found is None else f"it is {type(found).__name__}"
+        target = getattr(target, name, None)
+    if not callable(target):
+        what = "its module has no such name" if target is None else f"it is an object of type {type(target).__name__}"
         msg = f"the redaction hook {path!r} cannot be called: {what}"
         fix = "name a function that takes (record: KafkaRecord, fault: Fault)"
         raise ConfigError(msg, fix=fix, redact=path)
-    hook: Redact = found
+    hook: Redact = target
     return hook
 
 
@@ -98,13 +98,13 @@ def without_message(fault: Fault) -> Fault:
 
     They may quote the record. A dead letter has them in redacted form.
     """
-    message = f"{fault.kind} (its message is not shown, because a redaction hook is set)"
+    message = f"{fault.kind} (message hidden because a redaction hook is set)"
     return replace(fault, message=message, field=None, stacktrace=None)
 
 
 def _failed(record: KafkaRecord, path: str, what: str) -> DeadLetterError:
-    msg = f"the redaction hook {path!r} {what} for {record.coordinates}; its dead letter is not written"
-    fix = "let it return the record, or (record, fault), with the same topic, partition and offset"
+    msg = f"the redaction hook {path!r} {what} for {record.coordinates}; the dead letter was not written"
+    fix = "return the record, or (record, fault), with the same topic, partition and offset from the hook"
     return DeadLetterError(msg, fix=fix, redact=path)
 
 

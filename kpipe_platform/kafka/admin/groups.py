@@ -96,10 +96,10 @@ def committed_offsets(clients: Clients, group: str, partitions: Iterable[Partiti
         return fetch_offsets(clients, group, wanted, isolation="read_committed", timeout_s=min(_DECIDED_S, timeout_s))
     except BrokerUnavailableError as error:
         where = ", ".join(f"{topic}/{number}" for topic, number in wanted[:3])
-        message = f"an offset of group {group} for {where} is held by an open transaction for more than {timeout_s:g} s"
+        message = f"an open transaction has held an offset of group {group} in {where} for more than {timeout_s:g} s"
         raise OffsetsPendingError(
             message,
-            fix="wait for the run that holds it; if it was killed: kpipe transactions abort TRANSACTIONAL_ID",
+            fix="wait for the run that opened it; if that run was killed: kpipe transactions abort TRANSACTIONAL_ID",
             group=group,
         ) from error
 
@@ -124,11 +124,11 @@ def fetch_offsets(
         BrokerUnavailableError: No answer in that time, or a transaction stayed open.
         AuthorizationFailedError: The group may not be read.
     """
-    found = fetch_stored(clients, group, partitions, isolation=isolation, timeout_s=timeout_s)
+    stored = fetch_stored(clients, group, partitions, isolation=isolation, timeout_s=timeout_s)
     return {
         # A negative offset without an error means that the group has no committed offset.
-        place: None if tp.offset < 0 else CommittedOffset(tp.offset, CommitMetadata.from_text(tp.metadata))
-        for place, tp in zip(partitions, found, strict=True)
+        topic_partition: None if tp.offset < 0 else CommittedOffset(tp.offset, CommitMetadata.from_text(tp.metadata))
+        for topic_partition, tp in zip(partitions, stored, strict=True)
     }
 
 
@@ -160,11 +160,11 @@ def fetch_stored(
 
     def request() -> Future[list[TopicPartition]]:
         answer: Future[list[TopicPartition]] = Future()
-        found = clients.consumer(group, isolation).committed(wanted, timeout=timeout_s)
-        failed = next((tp.error for tp in found if tp.error is not None), None)
+        stored = clients.consumer(group, isolation).committed(wanted, timeout=timeout_s)
+        failed = next((tp.error for tp in stored if tp.error is not None), None)
         if failed is not None:
             raise KafkaException(failed)
-        answer.set_result(found)
+        answer.set_result(stored)
         return answer
 
     # A coordinator that has just started or is moving refuses temporarily; ask() retries that.
@@ -180,9 +180,9 @@ def group_name(prefix: str, key: Sequence[str]) -> str:
     for part in key:
         if "." in part:
             whole = "/".join(key)
-            msg = f"asset {whole}: a consumer group joins the parts of a key by dots, and {part!r} has one"
+            msg = f"asset {whole}: a consumer group joins the parts of a key with dots, but {part!r} contains a dot"
             split = [name for part in key for name in part.split(".")]
-            raise ConfigError(msg, fix=f"split it: key={split}, whose group is the same", asset=whole)
+            raise ConfigError(msg, fix=f"split the part: key={split} has the same consumer group", asset=whole)
     return ".".join([prefix, *key])
 
 
@@ -229,25 +229,25 @@ def refuse_unknown(clients: Clients, group: str, topic: str, partitions: int) ->
         ConfigError: The group is unknown; the message lists groups that have offsets of the topic.
         BrokerUnavailableError: No answer within the deadline.
     """
-    places = [(topic, number) for number in range(partitions)]
-    if any(stored_offsets(clients, group, places).values()) or group_members(clients, group):
+    topic_partitions = [(topic, number) for number in range(partitions)]
+    if any(stored_offsets(clients, group, topic_partitions).values()) or group_members(clients, group):
         return
-    readers = _readers(clients, places, group)
-    known = f"groups that have one: {', '.join(readers)}" if readers else "no group that can be seen has one"
-    msg = f"group {group!r} has no offset of topic {topic!r}; {known}"
+    readers = _readers(clients, topic_partitions, group)
+    known = f"groups that have one: {', '.join(readers)}" if readers else "no visible group has one"
+    msg = f"group {group!r} has no committed offset in topic {topic!r}; {known}"
     raise ConfigError(
         msg,
-        fix="correct the group: the source's group_prefix, a dot, and the asset's key joined by dots; for a group that "
-        "has stored no offset yet, where the command takes it: --new-group",
+        fix="correct the group: the source's group_prefix, a dot, and the asset's key joined with dots; for a group "
+        "without offsets, add --new-group if the command has this option",
         group=group,
         topic=topic,
     )
 
 
-def _readers(clients: Clients, places: Sequence[Partition], like: str) -> list[str]:
+def _readers(clients: Clients, topic_partitions: Sequence[Partition], like: str) -> list[str]:
     """Return groups with an offset of a topic, most similar names first; empty if listing groups is not allowed."""
     timeout_s = clients.settings.request_timeout_s
-    found = []
+    readers = []
     try:
         listed = ask(
             lambda: clients.admin().list_consumer_groups(request_timeout=timeout_s), clients, "list consumer groups"
@@ -257,13 +257,13 @@ def _readers(clients: Clients, places: Sequence[Partition], like: str) -> list[s
         for name in names[:_GROUPS_ASKED]:
             # Separate clients, because shared ones would keep a consumer open for each group.
             with Clients(clients.settings) as own:
-                stored = fetch_offsets(own, name, places, isolation="read_uncommitted", timeout_s=timeout_s)
+                stored = fetch_offsets(own, name, topic_partitions, isolation="read_uncommitted", timeout_s=timeout_s)
             if any(stored.values()):
-                found.append(name)
+                readers.append(name)
     except KpipeError:
         # This list is only a hint in an error message, so return what was read before the failure.
-        return found
-    return found
+        return readers
+    return readers
 
 
 def refuse_foreign_members(group: str, members: Iterable[GroupMember]) -> None:
@@ -272,13 +272,13 @@ def refuse_foreign_members(group: str, members: Iterable[GroupMember]) -> None:
     Raises:
         ForeignMemberError: The group has a member.
     """
-    found = list(members)
-    if found:
-        named = ", ".join(f"{m.client_id} at {m.host}" for m in found[:3])
-        msg = f"group {group} is in use by {len(found)} other consumer(s): {named}"
+    foreign = list(members)
+    if foreign:
+        named = ", ".join(f"{m.client_id} at {m.host}" for m in foreign[:3])
+        msg = f"group {group} is in use by {len(foreign)} other consumer(s): {named}"
         raise ForeignMemberError(
             msg,
-            fix="stop them or give them another group.id; this group belongs to the asset alone",
+            fix="stop these consumers or change their group.id; only the asset may use this group",
             group=group,
-            members=tuple(m.client_id for m in found),
+            members=tuple(m.client_id for m in foreign),
         )

@@ -50,8 +50,8 @@ class TopicRetention:
         if not self.deletes:
             return "off: cleanup.policy=compact"
         bounds = {"retention.ms": self.retention_ms, "retention.bytes": self.retention_bytes}
-        said = [f"{name}={value}" for name, value in bounds.items() if value is not None]
-        return ", ".join(said) or "off: no retention.ms and no retention.bytes"
+        limits = [f"{name}={value}" for name, value in bounds.items() if value is not None]
+        return ", ".join(limits) or "off: no retention.ms and no retention.bytes"
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def time_to_loss(
     retention: TopicRetention,
     *,
     offset: int,
-    marks: Watermarks,
+    watermarks: Watermarks,
     oldest: OldestRecord | None,
     now_ms: int,
     recent_per_s: float | None = None,
@@ -134,32 +134,32 @@ def time_to_loss(
     Args:
         retention: The topic's settings.
         offset: The group's next offset.
-        marks: Log start and end of the partition.
+        watermarks: Log start and end of the partition.
         oldest: First record at or after the offset; None if there is none.
         now_ms: Current time, milliseconds since the epoch.
         recent_per_s: Recent write rate, offsets per second. The mean rate since the oldest record is used if it is
             higher.
     """
-    if offset < marks.log_start:
-        lost = marks.log_start - offset
-        return TimeToLoss(0.0, f"offsets [{offset}, {marks.log_start}) were deleted before they were read", lost)
-    if offset >= marks.end:
-        return TimeToLoss(math.inf, "nothing waits")
+    if offset < watermarks.log_start:
+        lost = watermarks.log_start - offset
+        return TimeToLoss(0.0, f"offsets [{offset}, {watermarks.log_start}) were deleted before they were read", lost)
+    if offset >= watermarks.end:
+        return TimeToLoss(math.inf, "no unread records")
     if retention.is_off:
         return TimeToLoss(math.inf, f"retention is {retention}")
     if oldest is None:
-        return TimeToLoss(math.inf, "no record waits, only markers")
+        return TimeToLoss(math.inf, "no unread records, only transaction markers")
     bounds = [_by_time(retention, oldest, now_ms)] if retention.retention_ms is not None else []
     if retention.retention_bytes is not None:
-        rates = [r for r in (growth_per_s(offset, marks.end, oldest, now_ms), recent_per_s) if r]
-        bounds.append(_by_size(retention, marks, marks.end - offset, oldest, max(rates, default=None)))
+        rates = [r for r in (growth_per_s(offset, watermarks.end, oldest, now_ms), recent_per_s) if r]
+        bounds.append(_by_size(retention, watermarks, watermarks.end - offset, oldest, max(rates, default=None)))
     known = [bound for bound in bounds if bound.seconds is not None]
     unknown = [bound for bound in bounds if bound.seconds is None]
     soonest = min(known, key=lambda bound: bound.seconds or 0.0, default=None)
     if unknown and (soonest is None or soonest.seconds):
         # The unknown limit might apply first.
         return unknown[0]
-    return soonest or TimeToLoss(math.inf, "nothing waits")
+    return soonest or TimeToLoss(math.inf, "no unread records")
 
 
 def _by_time(retention: TopicRetention, oldest: OldestRecord, now_ms: int) -> TimeToLoss:
@@ -170,16 +170,16 @@ def _by_time(retention: TopicRetention, oldest: OldestRecord, now_ms: int) -> Ti
 
 
 def _by_size(
-    retention: TopicRetention, marks: Watermarks, waiting: int, oldest: OldestRecord, per_s: float | None
+    retention: TopicRetention, watermarks: Watermarks, waiting: int, oldest: OldestRecord, per_s: float | None
 ) -> TimeToLoss:
     limit = retention.retention_bytes or 0
     # A log is never much larger than its limit plus one segment. In a full log of compressed records, that gives a
     # better estimate of the size per offset than the decompressed records do.
-    each = min(oldest.mean_bytes, (limit + retention.segment_bytes) / (marks.end - marks.log_start))
+    each = min(oldest.mean_bytes, (limit + retention.segment_bytes) / (watermarks.end - watermarks.log_start))
     left = limit - waiting * each
-    why = f"retention.bytes={limit}, about {each:.0f} bytes an offset"
+    why = f"retention.bytes={limit}, about {each:.0f} bytes per offset"
     if left <= 0:
         return TimeToLoss(0.0, why)
     if per_s is None:
-        return TimeToLoss(None, f"{why}, and how fast the log grows is not known")
+        return TimeToLoss(None, f"{why}, unknown growth rate of the log")
     return TimeToLoss(left / (per_s * each), f"{why}, {per_s:.3g} offsets/s")

@@ -17,7 +17,7 @@ from confluent_kafka.admin import TopicDescription as DescribedTopic
 from tenacity import Retrying, retry_if_exception_type
 
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
-from kpipe_platform.kafka.client.calls import Asked, ask, ask_each, kafka_error, translate, until_deadline
+from kpipe_platform.kafka.client.calls import RequestText, ask, ask_each, kafka_error, translate, until_deadline
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.offsets import Partition
 
@@ -43,7 +43,7 @@ class TopicSpec:
             raise ConfigError(msg, fix="set partitions to 1 or more")
         if self.replication_factor is not None and self.replication_factor < 1:
             msg = f"a topic cannot have replication_factor {self.replication_factor}"
-            raise ConfigError(msg, fix="set replication_factor to 1 or more, or leave it to the brokers")
+            raise ConfigError(msg, fix="set replication_factor to 1 or more, or omit it to use the brokers' default")
 
 
 @dataclass(frozen=True)
@@ -117,14 +117,14 @@ def describe_topics(clients: Clients, names: Iterable[str]) -> dict[str, TopicDe
     wanted = list(dict.fromkeys(names))
     settings = clients.settings
     try:
-        found = ask_each(
+        described = ask_each(
             partial(_describe, clients, wanted),
             clients,
-            lambda name: Asked(f"describe topic {name}", {"topic": name}),
+            lambda name: RequestText(f"describe topic {name}", {"topic": name}),
         )()
     except TopicNotFoundError as error:
         raise missing_topic(str(error.attributes["topic"]), settings.bootstrap_servers) from error
-    return {name: TopicDescription(name, str(each.topic_id), len(each.partitions)) for name, each in found.items()}
+    return {name: TopicDescription(name, str(each.topic_id), len(each.partitions)) for name, each in described.items()}
 
 
 def _describe(clients: Clients, names: list[str]) -> dict[str, Future[DescribedTopic]]:
@@ -215,12 +215,12 @@ def require_spec(clients: Clients, topic: TopicDescription, spec: TopicSpec) -> 
         ConfigError: The topic has fewer partitions, or different settings.
     """
     config = _config(clients, ConfigResource(ResourceType.TOPIC, topic.name)) if spec.config else {}
-    found = differences(spec, topic.partitions, config)
-    if found:
-        msg = f"topic {topic.name!r} exists at {clients.settings.bootstrap_servers} and is not as its TopicSpec says: "
+    problems = differences(spec, topic.partitions, config)
+    if problems:
+        msg = f"topic {topic.name!r} at {clients.settings.bootstrap_servers} does not match its TopicSpec: "
         raise ConfigError(
-            msg + "; ".join(found),
-            fix="correct the TopicSpec, or change the topic with Kafka's own tools (kafka-configs.sh, kafka-topics.sh)",
+            msg + "; ".join(problems),
+            fix="correct the TopicSpec, or change the topic with Kafka's tools (kafka-configs.sh, kafka-topics.sh)",
             topic=topic.name,
         )
 
@@ -233,16 +233,16 @@ def differences(spec: TopicSpec, partitions: int, config: Mapping[str, str | Non
         partitions: Number of partitions of the topic.
         config: The topic's settings.
     """
-    found = []
+    problems = []
     # More partitions are accepted, because a topic may grow while it is in use.
     if partitions < spec.partitions:
-        found.append(f"it has {partitions} partition(s), not {spec.partitions}")
+        problems.append(f"it has {partitions} partition(s), not {spec.partitions}")
     for name, wanted in spec.config.items():
         if name not in config:
-            found.append(f"topics have no setting {name!r}")
+            problems.append(f"there is no topic setting {name!r}")
         elif _normal(config[name]) != _normal(wanted):
-            found.append(f"{name} is {config[name]!r}, not {wanted!r}")
-    return found
+            problems.append(f"{name} is {config[name]!r}, not {wanted!r}")
+    return problems
 
 
 def _normal(value: str | None) -> object:
@@ -282,7 +282,7 @@ def check_partitions(described: Mapping[str, TopicDescription], partitions: Iter
             msg = f"topic {topic!r} has no partition {number}: it has {count} (0 to {count - 1})"
             raise TopicNotFoundError(
                 msg,
-                fix="follow the topic with kafka_partitions(topic), or add partitions to the topic",
+                fix="use kafka_partitions(topic) to follow the topic, or add partitions to the topic",
                 topic=topic,
                 partition=number,
             )
@@ -297,7 +297,7 @@ def unequal_partitions(who: str, counts: Mapping[str, int]) -> ConfigError:
     """
     shown = ", ".join(f"{name} has {count}" for name, count in counts.items())
     return ConfigError(
-        f"{who}: a run takes the same partition of each source, and their numbers of partitions differ: {shown}",
-        fix="give the topics as many partitions, read them in assets of their own, or set partitioned=False (a plain "
-        "asset: leave partitions_def out)",
+        f"{who}: each run reads the same partition of every source, but the sources differ in partitions: {shown}",
+        fix="give the topics the same number of partitions, read each topic in its own asset, or set partitioned=False "
+        "(for a plain asset, omit partitions_def)",
     )

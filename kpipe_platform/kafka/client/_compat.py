@@ -14,11 +14,11 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 __all__ = [
     "MAX_PURGED",
     "PURGED_CODES",
-    "consumer_fatal_cause",
+    "fatal_cause",
     "ignored_by_producer",
     "is_unknown_property",
     "producer_fatal_cause",
-    "served",
+    "serve_reports",
 ]
 
 PURGED_CODES = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
@@ -37,7 +37,7 @@ _FATAL_CAUSES = (
 _ANSWERED_S = 1.0
 
 
-def consumer_fatal_cause(error: KafkaError) -> KafkaError:
+def fatal_cause(error: KafkaError) -> KafkaError:
     """Return the cause of a consumer's fatal error; the client reports the cause's text, but not its code.
 
     ``rd_kafka_fatal_error`` returns the code. The Python client does not call it for a consumer.
@@ -64,7 +64,7 @@ def producer_fatal_cause(producer: Producer, error: KafkaError) -> KafkaError:
     return error
 
 
-def served(call: Callable[[], int]) -> int:
+def serve_reports(call: Callable[[], int]) -> int:
     """Serve a producer's delivery reports, with its ``poll`` or ``flush``.
 
     Raises:

@@ -122,23 +122,23 @@ def translate(error: KafkaError | KafkaException, settings: ConnectionSettings, 
     where = {**where, "code": error.name()}
     if code in REFUSALS:
         return AuthenticationFailedError(
-            message, fix="check security_protocol, sasl_* and ssl_* of KafkaConnection", **where
+            message, fix="check the security_protocol, sasl_* and ssl_* settings of KafkaConnection", **where
         )
     if code in _AUTHORIZATION:
-        return AuthorizationFailedError(message, fix="ask for the ACL that this call needs", **where)
+        return AuthorizationFailedError(message, fix="grant the ACL that this call needs", **where)
     if code in _UNKNOWN_TOPIC:
         return TopicNotFoundError(message, fix="create the topic, or correct its name", **where)
     if code in FENCED_CODES:
-        return FencedError(message, fix="nothing: a newer run owns this partition now", **where)
+        return FencedError(message, fix="no action is needed: a newer run owns this partition now", **where)
     if code in _UNAVAILABLE:
         return BrokerUnavailableError(
             message,
-            fix="check that the brokers run and that bootstrap_servers and the network path are right, then run again",
+            fix="check that the brokers are running and reachable, and that bootstrap_servers is correct; run again",
             **where,
         )
     if code == KafkaError._FATAL:
         # The error is fatal only to this client; the next run creates a new one.
-        return TransientError(message, fix="run again: that begins with a new client", **where)
+        return TransientError(message, fix="run again; the next run uses a new client", **where)
     kind = TransientError if error.retriable() else TerminalError
     return kind(message, **where)
 
@@ -185,7 +185,7 @@ def until_deadline(settings: ConnectionSettings, retry: retry_base) -> Retrying:
 
 
 def ask_each(
-    request: Callable[[], Mapping[Key, Future[Result]]], clients: Clients, what: Callable[[Key], Asked]
+    request: Callable[[], Mapping[Key, Future[Result]]], clients: Clients, what: Callable[[Key], RequestText]
 ) -> Callable[[], dict[Key, Result]]:
     """Send one request for many keys, each with its own response.
 
@@ -204,23 +204,23 @@ def ask_each(
     sent = request()
 
     def answers() -> dict[Key, Result]:
-        found = {}
+        results = {}
         for key, future in sent.items():
             try:
                 # Not through `ask`: setting up its retries takes longer than the responses of a thousand partitions.
-                found[key] = future.result(timeout=_longest_s(settings))
+                results[key] = future.result(timeout=_longest_s(settings))
             except (KafkaException, FutureTimeoutError) as exception:
                 asked = what(key)
                 if isinstance(exception, FutureTimeoutError):
                     raise no_answer(settings, asked.phrase, **asked.where) from exception
                 again = partial(_answer_of, request, key)
-                found[key] = ask(_first_then(future, again), clients, asked.phrase, **asked.where)
-        return found
+                results[key] = ask(_first_then(future, again), clients, asked.phrase, **asked.where)
+        return results
 
     return answers
 
 
-def beside(call: Callable[[], Result]) -> Future[Result]:
+def run_in_thread(call: Callable[[], Result]) -> Future[Result]:
     """Run a call in a new daemon thread, so that a client that never answers cannot block process exit."""
     future: Future[Result] = Future()
 
@@ -235,7 +235,7 @@ def beside(call: Callable[[], Result]) -> Future[Result]:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RequestText:
     """Description of a request, for errors.
 
     Args:
@@ -268,10 +268,12 @@ def _is_momentary(exception: BaseException) -> bool:
 def no_answer(settings: ConnectionSettings, what: str, **where: Any) -> BrokerUnavailableError:
     """Build the error for a call without an answer."""
     message = f"cannot {what} at {settings.bootstrap_servers}: no answer within {settings.request_timeout_s:g} s"
-    return BrokerUnavailableError(message, fix="check that the brokers run and are reachable, then run again", **where)
+    return BrokerUnavailableError(
+        message, fix="check that the brokers are running and reachable, then run again", **where
+    )
 
 
 def not_delivered(settings: ConnectionSettings, what: str, left: int, **where: Any) -> DeliveryError:
     """Build the error for records that the brokers did not acknowledge within the deadline."""
     message = f"{left:,} records of {what} were not acknowledged by {settings.bootstrap_servers}"
-    return DeliveryError(message, fix="check the brokers; offsets are unmoved, so run again", **where)
+    return DeliveryError(message, fix="check the brokers, then run again; offsets did not move", **where)

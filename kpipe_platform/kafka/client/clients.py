@@ -40,8 +40,8 @@ def new_client(
         return kind(dict(config))
     except KafkaException as exception:
         text = settings.redact(str(exception.args[0].str()))
-        msg = f"librdkafka makes no client for {settings.bootstrap_servers} of these properties: {text}"
-        fix = "correct KafkaConnection, or KafkaDestination(producer=...); Spark's executors need the same files"
+        msg = f"librdkafka rejects the client properties for {settings.bootstrap_servers}: {text}"
+        fix = "correct KafkaConnection or KafkaDestination(producer=...); Spark's executors need the same files"
         raise ConfigError(msg, fix=fix) from exception
 
 

@@ -45,14 +45,14 @@ class Deadline:
         outcome: _Outcome[Result] = _Outcome()
         with self._lock:
             if self._thread is not None and self._thread.is_alive():
-                msg = f"an earlier call that was to {self._what} has not come back"
-                raise BrokerUnavailableError(msg, fix="check that the brokers run and are reachable")
+                msg = f"cannot {self._what}: the previous call has not returned yet"
+                raise BrokerUnavailableError(msg, fix="check that the brokers are running and reachable")
             thread = threading.Thread(target=_fulfil, args=(call, outcome), name="kpipe-tick", daemon=True)
             self._thread = thread
             thread.start()
         if not outcome.done.wait(self._seconds):
             msg = f"cannot {self._what}: no answer within the tick's deadline of {self._seconds:g} s"
-            raise BrokerUnavailableError(msg, fix="check that the brokers run and are reachable")
+            raise BrokerUnavailableError(msg, fix="check that the brokers are running and reachable")
         if outcome.error is not None:
             raise outcome.error
         return outcome.value  # type: ignore[return-value]  # set together with done, where there is no error

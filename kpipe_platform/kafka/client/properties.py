@@ -86,8 +86,8 @@ def check_client(where: str, dialect: Dialect, given: Mapping[str, str | None]) 
     for name in given:
         if name.startswith("kafka."):
             # Spark would remove only one prefix, and Kafka's client ignores unknown properties.
-            msg = f"{where}: {name!r} has Spark's prefix"
-            raise ConfigError(msg, fix=f"write {name.removeprefix('kafka.')!r}", property=name)
+            msg = f"{where}: {name!r} has the prefix of Spark's Kafka options"
+            raise ConfigError(msg, fix=f"remove the prefix: {name.removeprefix('kafka.')!r}", property=name)
 
 
 def check_producer(where: str, given: Mapping[str, str | None], own: Mapping[str, str]) -> None:
@@ -104,9 +104,9 @@ def check_producer(where: str, given: Mapping[str, str | None], own: Mapping[str
     _refuse_owned(where, given)
     for name in given:
         if name.startswith(_CONNECTION):
-            msg = f"{where}: {name!r} is a property of the connection"
+            msg = f"{where}: {name!r} belongs to the connection"
             raise ConfigError(
-                msg, fix="move it to KafkaConnection(librdkafka=...), secrets by dagster.EnvVar", property=name
+                msg, fix="move it to KafkaConnection(librdkafka=...); use dagster.EnvVar for secrets", property=name
             )
     _refuse_wrong(where, given, {"enable.idempotence": "true", **own}, only_producer=True)
 
@@ -114,8 +114,8 @@ def check_producer(where: str, given: Mapping[str, str | None], own: Mapping[str
 def _refuse_owned(where: str, given: Mapping[str, str | None]) -> None:
     for name in given:
         if name in OWNED:
-            msg = f"{where}: {name!r} is set by kpipe itself"
-            raise ConfigError(msg, fix=f"remove it; it is decided by {OWNED[name]}", property=name)
+            msg = f"{where}: {name!r} is set by kpipe"
+            raise ConfigError(msg, fix=f"remove it; its value comes from {OWNED[name]}", property=name)
 
 
 def _refuse_wrong(
@@ -124,31 +124,31 @@ def _refuse_wrong(
     known = {name: value for name, value in given.items() if value is not None}
     # If a value is not known yet, librdkafka can still check the name.
     for name in given.keys() - known.keys():
-        wrong = _asked(((name, ""),), only_producer)
+        wrong = _rejection(((name, ""),), only_producer)
         if wrong is not None and is_unknown_property(wrong):
             raise _wrong(where, wrong)
-    if known and (wrong := _asked((*own.items(), *known.items()), only_producer)) is not None:
+    if known and (wrong := _rejection((*own.items(), *known.items()), only_producer)) is not None:
         raise _wrong(where, wrong)
 
 
 def _wrong(where: str, wrong: str) -> ConfigError:
     return ConfigError(
-        f"{where}: librdkafka refuses it: {wrong}",
-        fix="correct the name or the value; librdkafka's CONFIGURATION.md has all of them",
+        f"{where}: librdkafka rejects it: {wrong}",
+        fix="correct the name or the value; librdkafka's CONFIGURATION.md lists all properties",
     )
 
 
 # Cached, because settings are checked each time they are created, and equal properties give the same result.
 @lru_cache(maxsize=128)
-def _asked(properties: tuple[tuple[str, str], ...], only_producer: bool) -> str | None:
+def _rejection(properties: tuple[tuple[str, str], ...], only_producer: bool) -> str | None:
     """Return librdkafka's error for some properties; None if it accepts them.
 
     The client has no brokers, so it does not connect.
     """
     # A separate logger instance, so that logging configuration does not affect it and no other handler receives its
     # messages.
-    logger, said = logging.Logger("librdkafka"), _Said()  # noqa: LOG001
-    logger.addHandler(said)
+    logger, lines = logging.Logger("librdkafka"), _LogLines()  # noqa: LOG001
+    logger.addHandler(lines)
     config: dict[str, Any] = dict(properties)
     try:
         producer = Producer(config, logger=logger)
@@ -160,10 +160,10 @@ def _asked(properties: tuple[tuple[str, str], ...], only_producer: bool) -> str 
     except (TypeError, ValueError, AttributeError) as error:
         # A name that confluent-kafka treats as a callback or an object.
         return str(error)
-    return ignored_by_producer(said.lines) if only_producer else None
+    return ignored_by_producer(lines.lines) if only_producer else None
 
 
-class _Said(logging.Handler):
+class _LogLines(logging.Handler):
     """Collects the log lines of a client."""
 
     def __init__(self) -> None:

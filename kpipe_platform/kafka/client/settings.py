@@ -75,18 +75,18 @@ class ConnectionSettings:
         self._check_sasl()
         self._check_ssl()
         if not self.request_timeout_s > 0:
-            msg = f"request_timeout_s is {self.request_timeout_s}; it must be more than 0 seconds"
+            msg = f"request_timeout_s is {self.request_timeout_s}; it must be greater than 0 seconds"
             raise ConfigError(msg, fix="set request_timeout_s to a number of seconds, for example 10")
         check_client("librdkafka=", "librdkafka", self.librdkafka)
         check_client("java=", "java", self.java)
 
     def _check_servers(self) -> None:
         for server in (part.strip() for part in self.bootstrap_servers.split(",")):
-            found = _SERVER.match(server)
-            if found is None or not 0 < int(found.group(2)) < 65536:
-                msg = f"bootstrap_servers has {server!r}, which is not host:port"
+            match = _SERVER.match(server)
+            if match is None or not 0 < int(match.group(2)) < 65536:
+                msg = f"bootstrap_servers contains {server!r}, which is not host:port"
                 raise ConfigError(
-                    msg, fix='write for example "broker-1:9092,broker-2:9092"', setting="bootstrap_servers"
+                    msg, fix='use host:port, for example "broker-1:9092,broker-2:9092"', setting="bootstrap_servers"
                 )
 
     def _check_sasl(self) -> None:
@@ -102,8 +102,8 @@ class ConnectionSettings:
             raise _unknown("sasl_mechanism", self.sasl_mechanism, get_args(SaslMechanism))
         for name in ("sasl_username", "sasl_password"):
             if not getattr(self, name):
-                msg = f"{name} is missing for security_protocol {self.security_protocol}"
-                raise ConfigError(msg, fix=f"set {name}, secrets by dagster.EnvVar", setting=name)
+                msg = f"{name} is required for security_protocol {self.security_protocol}"
+                raise ConfigError(msg, fix=f"set {name}; use dagster.EnvVar for secrets", setting=name)
 
     def _check_ssl(self) -> None:
         encrypted = self.security_protocol.endswith("SSL")
@@ -113,7 +113,7 @@ class ConnectionSettings:
                 msg = f"{name} is set, but security_protocol is {self.security_protocol}"
                 raise ConfigError(msg, fix="use SSL or SASL_SSL, or remove the ssl_* settings", setting=name)
         if (self.ssl_certificate_pem is None) != (self.ssl_key_pem is None):
-            msg = "ssl_certificate_pem and ssl_key_pem belong together, and only one is set"
+            msg = "only one of ssl_certificate_pem and ssl_key_pem is set"
             raise ConfigError(msg, fix="set both for mutual TLS, or neither", setting="ssl_certificate_pem")
 
     @property
@@ -216,5 +216,5 @@ def _read_pem(path: str) -> str:
 
 
 def _unknown(name: str, value: object, known: tuple[str, ...]) -> ConfigError:
-    msg = f"{name} is {value!r}, which is not one of {', '.join(known)}"
+    msg = f"{name} is {value!r}; it must be one of {', '.join(known)}"
     return ConfigError(msg, fix=f"set {name} to one of these values", setting=name)

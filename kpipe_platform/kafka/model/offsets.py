@@ -14,7 +14,7 @@ from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, IsolationLevel, KafkaE
 from confluent_kafka.admin import ListOffsetsResultInfo, OffsetSpec
 
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.kafka.client.calls import Asked, ask, ask_each, beside
+from kpipe_platform.kafka.client.calls import RequestText, ask, ask_each, run_in_thread
 from kpipe_platform.kafka.client.clients import Clients
 
 Partition = tuple[str, int]
@@ -69,7 +69,7 @@ class Watermarks:
     end: int
 
 
-def watermarks(clients: Clients, partitions: Iterable[Partition], isolation: str) -> dict[Partition, Watermarks]:
+def read_watermarks(clients: Clients, partitions: Iterable[Partition], isolation: str) -> dict[Partition, Watermarks]:
     """Return the log start and end of each partition, in two calls for any number of partitions.
 
     Args:
@@ -108,7 +108,7 @@ def watermarks_around(
         BrokerUnavailableError: No answer within the deadline.
     """
     wanted = list(dict.fromkeys(partitions))
-    starts = beside(partial(_ask_consumer, clients, group, wanted, OFFSET_BEGINNING, isolation))
+    starts = run_in_thread(partial(_ask_consumer, clients, group, wanted, OFFSET_BEGINNING, isolation))
     try:
         before = read()
         ends = _ask_consumer(clients, group, wanted, OFFSET_END, isolation)
@@ -119,8 +119,8 @@ def watermarks_around(
 
 
 def _paired(partitions: Sequence[Partition], starts: list[int], ends: list[int]) -> dict[Partition, Watermarks]:
-    found = zip(partitions, starts, ends, strict=True)
-    return {place: Watermarks(start, max(start, end)) for place, start, end in found}
+    rows = zip(partitions, starts, ends, strict=True)
+    return {topic_partition: Watermarks(start, max(start, end)) for topic_partition, start, end in rows}
 
 
 def offsets_at(
@@ -128,8 +128,8 @@ def offsets_at(
 ) -> dict[Partition, int | None]:
     """Return the first offset with a timestamp at or after ``timestamp_ms``; None if there is no such record."""
     wanted = list(dict.fromkeys(partitions))
-    found = _send(clients, wanted, OffsetSpec.for_timestamp(timestamp_ms), isolation)()
-    return {p: None if offset < 0 else offset for p, offset in zip(wanted, found, strict=True)}
+    offsets = _send(clients, wanted, OffsetSpec.for_timestamp(timestamp_ms), isolation)()
+    return {p: None if offset < 0 else offset for p, offset in zip(wanted, offsets, strict=True)}
 
 
 def _send(
@@ -144,8 +144,8 @@ def _send(
         return clients.admin().list_offsets(wanted, isolation_level=level, request_timeout=settings.request_timeout_s)
 
     # A partition without a leader is retried separately.
-    answers = ask_each(request, clients, _asked_of)
-    return lambda: [found.offset for found in answers().values()]
+    answers = ask_each(request, clients, _request_text)
+    return lambda: [result.offset for result in answers().values()]
 
 
 def _ask_consumer(
@@ -160,29 +160,29 @@ def _ask_consumer(
 
     def request() -> Future[list[int]]:
         answer: Future[list[int]] = Future()
-        found = clients.consumer(group, isolation).offsets_for_times(wanted, timeout=settings.request_timeout_s)
-        answer.set_result(offsets_of(found))
+        offsets = clients.consumer(group, isolation).offsets_for_times(wanted, timeout=settings.request_timeout_s)
+        answer.set_result(offsets_of(offsets))
         return answer
 
     topics = ", ".join(dict.fromkeys(topic for topic, _ in partitions))
     return ask(request, clients, f"list offsets of {topics}", group=group)
 
 
-def offsets_of(found: Sequence[TopicPartition]) -> list[int]:
+def offsets_of(answered: Sequence[TopicPartition]) -> list[int]:
     """Return the offsets in a response for several partitions.
 
     Raises:
         KafkaException: A partition has an error.
     """
-    failed = next((tp.error for tp in found if tp.error is not None), None)
+    failed = next((tp.error for tp in answered if tp.error is not None), None)
     if failed is not None:
         raise KafkaException(failed)
-    return [tp.offset for tp in found]
+    return [tp.offset for tp in answered]
 
 
-def _asked_of(tp: TopicPartition) -> Asked:
+def _request_text(tp: TopicPartition) -> RequestText:
     where = {"topic": tp.topic, "partition": tp.partition}
-    return Asked(f"list offsets of {tp.topic}/{tp.partition}", where)
+    return RequestText(f"list offsets of {tp.topic}/{tp.partition}", where)
 
 
 def parse_start(start: str) -> str | int:
@@ -223,6 +223,6 @@ def parse_time(text: str, what: str, *, or_else: str = "") -> int:
         ms = ((when if when.tzinfo else when.replace(tzinfo=dt.timezone.utc)) - _EPOCH) // dt.timedelta(milliseconds=1)
         if ms >= 0:
             return ms
-    forms = "a time since 1970: 2026-01-31, 2026-01-31T06:00:00Z, or milliseconds in 13 digits"
-    msg = f"{what} is {text!r}, which is not a time that can be read"
+    forms = "a time since 1970, such as 2026-01-31, 2026-01-31T06:00:00Z or 1769839200000 (milliseconds, 13 digits)"
+    msg = f"{what} is {text!r}, which is not a valid time"
     raise ConfigError(msg, fix=f"use {or_else}, or {forms}" if or_else else f"use {forms}")

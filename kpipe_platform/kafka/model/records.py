@@ -47,7 +47,7 @@ class KafkaRecord:
         if type(self.headers) is not tuple:
             object.__setattr__(self, "headers", tuple((key, value) for key, value in self.headers))
         if (self.partition is not None and self.partition < 0) or (self.offset is not None and self.offset < 0):
-            msg = f"{self.coordinates} is no place of a record: use None for what is not known"
+            msg = f"{self.coordinates} has a negative partition or offset: use None for an unknown one"
             raise ValueError(msg)
 
     @property

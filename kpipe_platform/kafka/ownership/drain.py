@@ -57,5 +57,5 @@ def _busy(partitions: frozenset[Partition], in_flight: InFlight | None) -> froze
         return frozenset(in_flight(partitions)) & partitions
     except Exception:
         # Unknown is treated as busy; the deadline bounds the wait.
-        logger.exception("cannot tell whether work is in flight on %s", sorted(partitions))
+        logger.exception("cannot determine whether work is in flight on %s", sorted(partitions))
         return partitions

@@ -16,21 +16,21 @@ def member_error(error: KafkaError, settings: OwnershipSettings) -> KpipeError:
         error: The error, or the cause of a fatal error.
         settings: Settings of the member.
     """
-    what = f"be an owner in group {settings.owners_group}"
+    what = f"join group {settings.owners_group}"
     where = f"cannot {what} at {settings.connection.bootstrap_servers}"
     if error.code() == KafkaError.FENCED_INSTANCE_ID:
-        message = f"{where}: another process joined under the instance_id {settings.instance_id!r}"
-        return FencedError(message, fix="give each deployment an instance_id of its own", group=settings.owners_group)
+        message = f"{where}: another process joined with the same instance_id {settings.instance_id!r}"
+        return FencedError(message, fix="give each deployment its own instance_id", group=settings.owners_group)
     if error.code() == KafkaError.UNRELEASED_INSTANCE_ID:
-        message = f"{where}: another process is a member under the instance_id {settings.instance_id!r}"
+        message = f"{where}: another process is a member with the same instance_id {settings.instance_id!r}"
         return ForeignMemberError(
             message,
-            fix="nothing if that process was killed: the brokers remove it after their session timeout; "
-            "else give each deployment an instance_id of its own",
+            fix="if that process was killed, wait until the brokers remove it after its session timeout; "
+            "otherwise give each deployment its own instance_id",
             group=settings.owners_group,
         )
     if error.code() == KafkaError.INVALID_SESSION_TIMEOUT:
-        message = f"{where}: the brokers do not take a session timeout of {settings.session_timeout_s:g} s"
+        message = f"{where}: the brokers do not accept a session timeout of {settings.session_timeout_s:g} s"
         return TerminalError(
             message,
             fix="set session_timeout_s between the brokers' group.min.session.timeout.ms (6 s by default) and "

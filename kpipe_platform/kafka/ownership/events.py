@@ -68,4 +68,4 @@ def publish(event: OwnershipEvent, listener: Listener | None) -> None:
         listener(event)
     except Exception:
         # A failing listener must not end the membership.
-        logger.exception("Owners of %s: the listener failed on %s", event.group, event.kind)
+        logger.exception("Owners of %s: the listener failed for event %s", event.group, event.kind)

@@ -53,5 +53,5 @@ def owners_of(clients: Clients, group: str) -> Owners | None:
         return None
     if not members:
         return None
-    found = {partition: member.name for member in members for partition in member.partitions}
-    return Owners(len(members), found)
+    owners = {partition: member.name for member in members for partition in member.partitions}
+    return Owners(len(members), owners)

@@ -14,7 +14,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from kpipe_platform.errors import FencedError, KpipeError, TerminalError
 from kpipe_platform.kafka.admin.groups import group_members
-from kpipe_platform.kafka.client._compat import consumer_fatal_cause
+from kpipe_platform.kafka.client._compat import fatal_cause
 from kpipe_platform.kafka.client.calls import kafka_error, translate
 from kpipe_platform.kafka.client.clients import REFUSALS, Clients
 from kpipe_platform.kafka.model.offsets import Partition
@@ -109,8 +109,8 @@ class Member:
             except KafkaException as exception:
                 self._error = member_error(kafka_error(exception), self.settings)
             except Exception as error:  # top level of this thread; `owned` raises the stored error
-                logger.exception("The owner in group %s failed", self.settings.owners_group)
-                message = f"the owner in group {self.settings.owners_group} failed: {type(error).__name__}: {error}"
+                logger.exception("The member of group %s failed", self.settings.owners_group)
+                message = f"the member of group {self.settings.owners_group} failed: {type(error).__name__}: {error}"
                 self._error = TerminalError(message, group=self.settings.owners_group)
             if self.is_stopping:
                 return
@@ -155,7 +155,9 @@ class Member:
     def _check(self, consumer: Consumer, clients: Clients) -> None:
         is_needed = self._callbacks().is_needed
         if is_needed is not None and not is_needed():
-            logger.warning("Owners of %s: this deployment works no longer, and leaves", self.settings.group)
+            logger.warning(
+                "Owners of %s: this deployment no longer processes partitions and leaves the group", self.settings.group
+            )
             self._stopping.set()
             return
         errors = {topic: self._topic_error(consumer, topic) for topic in self.settings.topics}
@@ -172,7 +174,7 @@ class Member:
             return self._topic_errors.get(topic)
         if error is None or error.code() not in _TOPIC_CODES:
             return None
-        return translate(error, self.settings.connection, f"share topic {topic}", topic=topic)
+        return translate(error, self.settings.connection, f"join the owners of topic {topic}", topic=topic)
 
     def _probe_membership(self, clients: Clients) -> None:
         """Check that the group contains this member. With KIP-848, the client does not report an empty assignment."""
@@ -196,7 +198,7 @@ class Member:
 
     def _on_revoke(self, consumer: Consumer, leaving: list[TopicPartition]) -> None:
         partitions = _partitions(leaving)
-        left, reason = NONE, "given to another deployment"
+        left, reason = NONE, "assigned to another deployment"
         if self._drained_for_close is not None:
             left, reason = self._drained_for_close
         elif partitions and self._drains:
@@ -219,14 +221,14 @@ class Member:
         if error.code() in _TOPIC_CODES:
             # The next check finds out which topic is affected, and when the problem is resolved.
             return
-        cause = consumer_fatal_cause(error)
-        found = member_error(cause, self.settings)
+        cause = fatal_cause(error)
+        problem = member_error(cause, self.settings)
         self._is_fatal = self._is_fatal or cause.fatal() or error.code() == KafkaError._FATAL
         # Errors that do not keep the member out of the group, such as one unreachable broker, are only logged.
-        if self._is_fatal or (isinstance(found, TerminalError) and not self.assignment.joined):
-            self._error = found
+        if self._is_fatal or (isinstance(problem, TerminalError) and not self.assignment.joined):
+            self._error = problem
         else:
-            logger.info("Owners of %s: %s", self.settings.group, found.message)
+            logger.info("Owners of %s: %s", self.settings.group, problem.message)
 
     # ------------------------------------------------------------------------------------------- draining
 
@@ -237,7 +239,7 @@ class Member:
     def _drain_before_close(self, consumer: Consumer) -> None:
         """Drain while still polling, because a closing client sends no heartbeats while its callback waits."""
         owned = self.assignment.owned
-        self._drained_for_close = NONE, "this deployment leaves"
+        self._drained_for_close = NONE, "this deployment is leaving the group"
         if owned and self._drains and not self._hurry.is_set():
             self._drained_for_close = None
             self._drained_for_close = self._drain(owned, lambda wait_s: self._poll(consumer, min(wait_s, _POLL_S)))
@@ -246,7 +248,7 @@ class Member:
         self, partitions: frozenset[Partition], wait: Callable[[float], object]
     ) -> tuple[frozenset[Partition], str]:
         self.assignment = self.assignment.drain(partitions)
-        self._publish("draining", partitions, "to be given away once no work is in flight")
+        self._publish("draining", partitions, "waiting for work in flight")
         left, why = drain(
             partitions,
             self._callbacks().in_flight,
@@ -256,14 +258,14 @@ class Member:
             why_stop=self._why_yield_now,
         )
         if left:
-            logger.warning("Owners of %s: %s: yields %s", self.settings.group, why, sorted(left))
+            logger.warning("Owners of %s: %s; giving up %s", self.settings.group, why, sorted(left))
         else:
             self._publish("drained", partitions, why)
         return left, why
 
     def _why_yield_now(self) -> str | None:
         if self._hurry.is_set():
-            return "this deployment leaves at once"
+            return "this deployment is leaving without waiting for work in flight"
         if not self.assignment.draining:
             return "the partitions were lost"
         return None
@@ -273,7 +275,7 @@ class Member:
     def _assign(self, partitions: frozenset[Partition]) -> None:
         self._error = None
         self.assignment = self.assignment.assign(partitions)
-        self._publish("assigned", partitions, "given by the coordinator")
+        self._publish("assigned", partitions, "assigned by the coordinator")
 
     def _lose(self, reason: str) -> None:
         lost = self.assignment.owned | self.assignment.draining

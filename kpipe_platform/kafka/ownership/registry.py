@@ -28,13 +28,13 @@ def ownership_of(ownership: ConsumerGroupOwnership) -> ConsumerGroupOwnership:
     """
     key = ownership.settings.connection.bootstrap_servers, ownership.group
     with _lock:
-        found = _running.get(key)
-        if found is not None and found.settings == ownership.settings and not found.is_closed:
-            found.callbacks = ownership.callbacks
-            return found
+        running = _running.get(key)
+        if running is not None and running.settings == ownership.settings and not running.is_closed:
+            running.callbacks = ownership.callbacks
+            return running
         _running[key] = ownership
-    if found is not None:
-        found.close(drain=False)
+    if running is not None:
+        running.close(drain=False)
     return ownership
 
 

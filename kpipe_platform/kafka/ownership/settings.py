@@ -60,16 +60,16 @@ class OwnershipSettings:
 
     def __post_init__(self) -> None:
         if not self.group:
-            msg = "the group whose partitions are shared has no name"
-            raise ConfigError(msg, fix="give the asset's consumer group", setting="group")
+            msg = "group is empty"
+            raise ConfigError(msg, fix="set group to the asset's consumer group", setting="group")
         if not self.topics or not all(self.topics):
-            msg = f"there is no topic to share among the owners of group {self.group}"
-            raise ConfigError(msg, fix="name at least one topic", setting="topics")
+            msg = f"topics is empty or contains an empty name (group {self.group})"
+            raise ConfigError(msg, fix="list at least one topic", setting="topics")
         _one_of("protocol", self.protocol, get_args(OwnershipProtocol))
         _one_of("rebalance_mode", self.rebalance_mode, get_args(OwnershipRebalance))
         if self.instance_id == "":
             msg = "instance_id is empty"
-            raise ConfigError(msg, fix="name this deployment, or leave instance_id out", setting="instance_id")
+            raise ConfigError(msg, fix="set it to a name of this deployment, or omit it", setting="instance_id")
         if not 0.1 <= self.session_timeout_s <= 3600:
             msg = f"session_timeout_s is {self.session_timeout_s:g}; it must be between 0.1 and 3600 seconds"
             raise ConfigError(msg, fix="set it to a number of seconds, for example 10", setting="session_timeout_s")
@@ -77,7 +77,7 @@ class OwnershipSettings:
         if not 0 <= self.drain_deadline_s <= longest:
             msg = (
                 f"drain_deadline_s is {self.drain_deadline_s:g}; it must be between 0 and {longest:g} seconds, because "
-                f"Kafka's max.poll.interval.ms, which must be longer, ends at {_POLL_MAX_S * 1000:.0f} ms"
+                f"Kafka limits max.poll.interval.ms, which must be longer, to {_POLL_MAX_S * 1000:.0f} ms"
             )
             raise ConfigError(msg, fix="set it to a number of seconds, for example 30", setting="drain_deadline_s")
 
@@ -116,5 +116,5 @@ class OwnershipSettings:
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
-        msg = f"{name} is {value!r}, which is not one of {', '.join(known)}"
+        msg = f"{name} is {value!r}; it must be one of {', '.join(known)}"
         raise ConfigError(msg, fix=f"set {name} to one of these values", setting=name)

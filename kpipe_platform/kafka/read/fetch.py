@@ -89,7 +89,7 @@ class _Stream:
         if record.offset != offset:
             self._ahead, self._next = record, record.offset or 0
             where = {"topic": self._topic, "partition": self._partition, "offset": offset}
-            msg = f"cannot read {self._topic}/{self._partition} offset {offset}: the record is gone"
+            msg = f"cannot read {self._topic}/{self._partition} offset {offset}: the record no longer exists"
             raise TransientError(msg, fix="run again", **where)
         self._ahead, self._next = None, offset + 1
         return record

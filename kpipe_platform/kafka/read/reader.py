@@ -101,7 +101,9 @@ class RecordReader:
                         heard_at = self._clock()
                 if self._finished:
                     # Finished partitions must not take fetch capacity from the others.
-                    consumer.incremental_unassign([TopicPartition(*place) for place in self._finished])
+                    consumer.incremental_unassign(
+                        [TopicPartition(*topic_partition) for topic_partition in self._finished]
+                    )
                     self._finished = []
                 now = self._clock()
                 if until is not None and now >= until:
@@ -114,15 +116,15 @@ class RecordReader:
                 # Stop fetching between reads.
                 consumer.unassign()
 
-    def finish(self, place: Partition) -> None:
+    def finish(self, topic_partition: Partition) -> None:
         """Stop reading a partition."""
-        if self._open.pop(place, None) is not None:
-            self._finished.append(place)
+        if self._open.pop(topic_partition, None) is not None:
+            self._finished.append(topic_partition)
 
     def _is_wanted(self, message: Message) -> bool:
         """Return whether the message is a record of an unfinished range; finish the range at its end."""
-        place = (str(message.topic()), int(message.partition() or 0))
-        wanted = self._open.get(place)
+        topic_partition = (str(message.topic()), int(message.partition() or 0))
+        wanted = self._open.get(topic_partition)
         offset, error = message.offset() or 0, message.error()
         if wanted is None:
             if error is not None and message.topic() is None:
@@ -131,19 +133,22 @@ class RecordReader:
             return False
         if error is None:
             if offset + 1 >= wanted.end:
-                self.finish(place)
+                self.finish(topic_partition)
             return offset < wanted.end
         if error.code() == KafkaError._PARTITION_EOF:
             # The broker may have reported this end before the last records were written. The missing records of a
             # full range are still to come, and must not be mistaken for a gap.
             if offset >= wanted.end or self._samples:
-                self.finish(place)
+                self.finish(topic_partition)
             return False
-        what, where = f"read {place[0]}/{place[1]}", {"topic": place[0], "partition": place[1]}
+        what, where = (
+            f"read {topic_partition[0]}/{topic_partition[1]}",
+            {"topic": topic_partition[0], "partition": topic_partition[1]},
+        )
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             # The range existed at plan time.
-            msg = f"cannot {what}: retention deleted records of {wanted} meanwhile"
-            fix = "run again for what is left; to keep more, raise retention.ms of the topic"
+            msg = f"cannot {what}: retention deleted records of {wanted} during the read"
+            fix = "run again to read the remaining records; to keep records longer, raise the topic's retention.ms"
             raise TransientError(msg, fix=fix, **where)
         raise translate(error, self._settings, what, **where)
 
@@ -177,7 +182,7 @@ def read_range(
         yield from reader.read([wanted])
 
 
-def place_of(record: KafkaRecord) -> Partition:
+def topic_partition_of(record: KafkaRecord) -> Partition:
     """Return the topic and partition of a record that was read."""
     return str(record.topic), int(record.partition or 0)
 

@@ -12,7 +12,7 @@ from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange, Partition
 from kpipe_platform.kafka.model.records import KafkaRecord, TimestampType
 from kpipe_platform.kafka.model.sizes import BATCH_OVERHEAD_BYTES, record_size
-from kpipe_platform.kafka.read.reader import RecordReader, place_of
+from kpipe_platform.kafka.read.reader import RecordReader, topic_partition_of
 
 # A sample ends at the limit that is reached first, so that partitions with large records cost no more than others.
 SAMPLE_RECORDS = 100
@@ -62,12 +62,15 @@ def oldest_records(
     samples: dict[Partition, _Sample] = {}
     with RecordReader(clients.settings, group, isolation, samples=True) as reader:
         for record in reader.read(wanted):
-            taken = samples.setdefault(place_of(record), _Sample(record))
+            taken = samples.setdefault(topic_partition_of(record), _Sample(record))
             taken.sizes.append(record_size(record.key, record.value, record.headers) - BATCH_OVERHEAD_BYTES)
             if len(taken.sizes) >= sample or sum(taken.sizes) >= _SAMPLE_BYTES:
-                reader.finish(place_of(record))
-    places = [(r.topic, r.partition) for r in wanted]
-    return {place: samples[place].result() if place in samples else None for place in places}
+                reader.finish(topic_partition_of(record))
+    topic_partitions = [(r.topic, r.partition) for r in wanted]
+    return {
+        topic_partition: samples[topic_partition].result() if topic_partition in samples else None
+        for topic_partition in topic_partitions
+    }
 
 
 @dataclass
@@ -119,11 +122,11 @@ class TimestampReader:
         end = self._clock() + self._deadline_s
         firsts: dict[Partition, int | None] = {}
         for record in self._reader.read(wanted, end):
-            firsts[place_of(record)] = record.timestamp_ms
-            self._reader.finish(place_of(record))
+            firsts[topic_partition_of(record)] = record.timestamp_ms
+            self._reader.finish(topic_partition_of(record))
         tails = [replace(r, start=max(r.start + 1, r.end - _TAIL_OFFSETS)) for r in wanted]
-        lasts = {place_of(record): record.timestamp_ms for record in self._reader.read(tails, end)}
-        return [stamp for stamp in (*firsts.values(), *lasts.values()) if stamp is not None]
+        lasts = {topic_partition_of(record): record.timestamp_ms for record in self._reader.read(tails, end)}
+        return [timestamp_ms for timestamp_ms in (*firsts.values(), *lasts.values()) if timestamp_ms is not None]
 
     def close(self) -> None:
         """Close the consumer; the next use opens a new one."""

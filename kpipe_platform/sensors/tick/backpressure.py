@@ -15,7 +15,7 @@ class Backpressure:
     """Request no runs while a downstream asset is too far behind.
 
     Args:
-        asset: An asset that reads what the sensor's asset writes, with the same IO manager.
+        asset: An asset that reads what the sensor's asset writes, with the same KafkaSource.
         max_lag: Maximum lag of that asset, in offsets over all partitions of the topics that it reads.
     """
 

@@ -94,16 +94,16 @@ def read_brokers(
 
         # Groups' offsets are read before the log ends, so that a log end is never older than an offset.
         places = everything if downstream is not None else wanted
-        marks, committed = watermarks_around(clients, policy.group, places, policy.isolation, read)
-        facts = facts_of(clients, policy, described, committed, marks)
+        watermarks, committed = watermarks_around(clients, policy.group, places, policy.isolation, read)
+        facts = facts_of(clients, policy, described, committed, watermarks)
     return BrokerView(
-        {name: described[name] for name in topics}, facts, None if downstream is None else _lag(behind, marks)
+        {name: described[name] for name in topics}, facts, None if downstream is None else _lag(behind, watermarks)
     )
 
 
-def _lag(committed: Offsets, marks: Mapping[Partition, Watermarks]) -> int:
+def _lag(committed: Offsets, watermarks: Mapping[Partition, Watermarks]) -> int:
     lag = 0
     for partition, stored in committed.items():
-        mark = marks[partition]
+        mark = watermarks[partition]
         lag += max(mark.end - (mark.log_start if stored is None else stored.offset), 0)
     return lag

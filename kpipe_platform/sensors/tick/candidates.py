@@ -12,7 +12,7 @@ from kpipe_platform.io_managers.step import Step
 from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.model.slices import PlannedRange
 from kpipe_platform.partitions import partition_number
-from kpipe_platform.partitions.pauses import paused
+from kpipe_platform.partitions.pauses import paused, take_over
 from kpipe_platform.sensors.tick.admission import Candidate
 from kpipe_platform.sensors.tick.brokers import BrokerView
 from kpipe_platform.sensors.tick.cursor import Cursor
@@ -64,7 +64,8 @@ def make_candidates(
         now_s: The current time, seconds since the epoch.
     """
     facts = {(f.topic, f.partition): f for f in _with_earlier(instance, target, view, growth)}
-    stops = {topic: paused(instance, target.group, topic) for topic in target.topics}
+    take_over(instance, target.key, target.group, target.topics)
+    stops = paused(instance, target.key)
     busy = frozenset(key for run in running for key in run.keys)
     starts_late = target.policy.start == "latest"
 
@@ -78,7 +79,7 @@ def make_candidates(
             ranges=ranges,
             problem=problem,
             in_flight=bool(running) if key is None else key in busy,
-            paused=any(number in stops[topic] for topic, number in partitions),
+            paused=bool(stops) if key is None else numbers[0] in stops,
             owned=owned is None or all(partition in owned for partition in partitions),
             # Until the start is stored, "latest" would skip the records that are produced between two ticks.
             new_group=starts_late and problem is None and any(f.committed is None for f in known),
@@ -113,14 +114,14 @@ def _with_earlier(
     # One query for all partitions of a new group, most of which were never materialized.
     known = None if growth is None else instance.get_materialized_partitions(target.key)
 
-    def earlier(f: PartitionFacts) -> PartitionFacts:
+    def last_materialization(f: PartitionFacts) -> PartitionFacts:
         if f.committed is not None or (known is not None and str(f.partition) not in known):
             return f
         keys = None if growth is None else (str(f.partition),)
         step = Step(target.key, target.group, "", "", 1, keys, instance)
-        return replace(f, earlier=step.earlier((f.topic, f.partition)))
+        return replace(f, last_materialization=step.earlier((f.topic, f.partition)))
 
-    return [earlier(f) for f in view.facts]
+    return [last_materialization(f) for f in view.facts]
 
 
 def _planned(facts: Sequence[PartitionFacts], policy: PlanPolicy) -> tuple[tuple[PlannedRange, ...], KpipeError | None]:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 
 import dagster as dg
 
+from kpipe_platform.assets.topics_read import topics_read
 from kpipe_platform.errors import ConfigError, KpipeError
 from kpipe_platform.io_managers.step import scaling_of
 from kpipe_platform.kafka.client.deadline import Deadline
@@ -16,10 +17,10 @@ from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
 from kpipe_platform.partitions.lost import lost_runs
 from kpipe_platform.partitions.owners import tags_of
+from kpipe_platform.resources.lookup import source_of
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.sensors.ownership import PartitionShare
-from kpipe_platform.sensors.source import source_of
 from kpipe_platform.sensors.tick.admission import Candidate, Decision, Rules, decide
 from kpipe_platform.sensors.tick.backpressure import Backpressure
 from kpipe_platform.sensors.tick.brokers import BrokerView, Downstream, read_brokers, refuse_unequal, tick_settings
@@ -38,7 +39,6 @@ from kpipe_platform.sensors.tick.report import (
     unreported,
 )
 from kpipe_platform.sensors.tick.requests import run_request
-from kpipe_platform.sensors.tick.topics import topics_read
 from kpipe_platform.slices.plan.ranges import resumption_of
 
 logger = logging.getLogger(__name__)
@@ -64,7 +64,7 @@ class OffsetTick:
         share: The sensor's group membership, used if the source shares its partitions.
         deadline: The deadline of the broker calls.
         deadline_s: The same deadline, seconds.
-        io_manager_key: Resource key of the IO manager that loads the topics.
+        resource_key: Resource key of the source, or of the IO manager that has it.
         clock: Returns seconds since the epoch.
     """
 
@@ -75,7 +75,7 @@ class OffsetTick:
     share: PartitionShare
     deadline: Deadline
     deadline_s: float
-    io_manager_key: str
+    resource_key: str
     clock: Callable[[], float]
 
     def evaluate(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
@@ -88,7 +88,7 @@ class OffsetTick:
             return self._evaluate(context)
 
     def _evaluate(self, context: dg.SensorEvaluationContext) -> dg.SensorResult:
-        source = source_of(context, self.io_manager_key)
+        source = source_of(context.resources, self.resource_key, "a sensor")
         target, scaling = self._target(context, source)
         downstream = self._downstream(context, source)
         definition = self.asset.partitions_def

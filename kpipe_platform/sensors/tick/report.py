@@ -65,7 +65,7 @@ def problems_of_runs(running: Sequence[RunInFlight], lost: Sequence[LostRun]) ->
 def _exhausted(target: Target, candidate: Candidate, where: str) -> str:
     return (
         f"{candidate.failures.count} runs of group {target.group} failed at {where}: it is asked for no more\n"
-        "  How to fix: mend what the last run says and materialise the partition by hand, or move the group's offset"
+        "  How to fix: correct what the last run reports, then materialize the partition; or move the group's offset"
     )
 
 

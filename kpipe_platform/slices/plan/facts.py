@@ -14,7 +14,7 @@ from kpipe_platform.kafka.admin.groups import (
 )
 from kpipe_platform.kafka.admin.topics import TopicDescription, check_partitions, describe_topics
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import Partition, Watermarks, offsets_at, watermarks
+from kpipe_platform.kafka.model.offsets import Partition, Watermarks, offsets_at, read_watermarks
 from kpipe_platform.slices.plan.ranges import LastMaterialization, PartitionFacts, PlanPolicy
 
 
@@ -22,7 +22,7 @@ def gather_facts(
     clients: Clients,
     policy: PlanPolicy,
     partitions: Iterable[Partition],
-    earlier: Callable[[Partition], LastMaterialization | None],
+    last_materialization: Callable[[Partition], LastMaterialization | None],
 ) -> list[PartitionFacts]:
     """Read the facts for a plan. The number of calls does not grow with the number of partitions.
 
@@ -30,7 +30,7 @@ def gather_facts(
         clients: The clients to use.
         policy: The plan's policy.
         partitions: The partitions to plan.
-        earlier: Looks up the last materialization. Called only for partitions without a group offset.
+        last_materialization: Looks up the last materialization. Called only for partitions without a group offset.
 
     Raises:
         TopicNotFoundError: A topic or partition does not exist.
@@ -41,17 +41,28 @@ def gather_facts(
     described = describe_topics(clients, [topic for topic, _ in wanted])
     check_partitions(described, wanted)
     refuse_foreign_members(policy.group, group_members(clients, policy.group))
-    found = read_facts(clients, policy, described, wanted)
-    left = {place: earlier(place) for place in [(f.topic, f.partition) for f in found if f.committed is None]}
-    marks = {(f.topic, f.partition): f.marks for f in found}
-    past = [place for place, held in left.items() if held is not None and held.end > marks[place].end]
-    ends = watermarks(clients, past, "read_uncommitted") if past else {}
+    all_facts = read_facts(clients, policy, described, wanted)
+    left = {
+        topic_partition: last_materialization(topic_partition)
+        for topic_partition in [(f.topic, f.partition) for f in all_facts if f.committed is None]
+    }
+    watermarks = {(f.topic, f.partition): f.watermarks for f in all_facts}
+    past = [
+        topic_partition
+        for topic_partition, held in left.items()
+        if held is not None and held.end > watermarks[topic_partition].end
+    ]
+    ends = read_watermarks(clients, past, "read_uncommitted") if past else {}
     return [
         facts
         if facts.committed is not None
-        else replace(facts, earlier=left[place], log_end=ends[place].end if place in ends else None)
-        for facts in found
-        for place in [(facts.topic, facts.partition)]
+        else replace(
+            facts,
+            last_materialization=left[topic_partition],
+            log_end=ends[topic_partition].end if topic_partition in ends else None,
+        )
+        for facts in all_facts
+        for topic_partition in [(facts.topic, facts.partition)]
     ]
 
 
@@ -65,8 +76,8 @@ def read_facts(
     """
     # Read the group's offset before the log end, so that the log end is never older than the offset.
     committed = committed_offsets(clients, policy.group, wanted)
-    marks = watermarks(clients, wanted, policy.isolation)
-    return facts_of(clients, policy, described, committed, marks)
+    watermarks = read_watermarks(clients, wanted, policy.isolation)
+    return facts_of(clients, policy, described, committed, watermarks)
 
 
 def facts_of(
@@ -74,7 +85,7 @@ def facts_of(
     policy: PlanPolicy,
     described: Mapping[str, TopicDescription],
     committed: Offsets,
-    marks: Mapping[Partition, Watermarks],
+    watermarks: Mapping[Partition, Watermarks],
 ) -> list[PartitionFacts]:
     """Complete the facts of partitions whose group offsets and watermarks were already read.
 
@@ -88,21 +99,25 @@ def facts_of(
     Raises:
         BrokerUnavailableError: The brokers did not respond within the deadline.
     """
-    new = [place for place, stored in committed.items() if stored is None]
+    new = [topic_partition for topic_partition, stored in committed.items() if stored is None]
     began = _began(clients, policy, described, committed) if new else {}
     starts: dict[Partition, int | None] = {}
     if new and isinstance(policy.start, int):
         starts = offsets_at(clients, new, policy.start, policy.isolation)
-    past = [place for place, stored in committed.items() if stored is not None and stored.offset > marks[place].end]
+    past = [
+        topic_partition
+        for topic_partition, stored in committed.items()
+        if stored is not None and stored.offset > watermarks[topic_partition].end
+    ]
     ends: dict[Partition, Watermarks] = {}
     if past and policy.isolation == "read_committed":
-        ends = watermarks(clients, past, "read_uncommitted")
+        ends = read_watermarks(clients, past, "read_uncommitted")
     return [
         PartitionFacts(
             topic=topic,
             partition=number,
             topic_id=described[topic].topic_id,
-            marks=marks[(topic, number)],
+            watermarks=watermarks[(topic, number)],
             committed=stored,
             start_offset=starts.get((topic, number)),
             log_end=ends[(topic, number)].end if (topic, number) in ends else None,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kpipe_platform.kafka.admin.groups import CommittedOffset, stored_offsets
 from kpipe_platform.kafka.admin.topics import check_partitions, describe_topics
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, Watermarks, watermarks
+from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, Watermarks, read_watermarks
 from kpipe_platform.slices.plan.facts import facts_of, read_facts
 from kpipe_platform.slices.plan.ranges import PlanPolicy, start_of
 
@@ -21,7 +21,7 @@ class Waiting:
         topic: Topic.
         partition: Kafka partition.
         topic_id: Current id of the topic.
-        marks: Log start and log end.
+        watermarks: Log start and log end.
         committed: The group's offset; None if it has none.
         offset: Start of the group's next slice: the group's offset, or the offset that the start policy gives.
     """
@@ -29,20 +29,20 @@ class Waiting:
     topic: str
     partition: int
     topic_id: str
-    marks: Watermarks
+    watermarks: Watermarks
     committed: CommittedOffset | None
     offset: int
 
     @property
     def lag(self) -> int:
         """Unread offsets, including offsets that were deleted before they were read. At least the number of records."""
-        return max(self.marks.end - self.offset, 0)
+        return max(self.watermarks.end - self.offset, 0)
 
     @property
     def readable(self) -> OffsetRange:
         """The unread offsets that still exist."""
-        start = max(self.offset, self.marks.log_start)
-        return OffsetRange(self.topic, self.partition, start, max(start, self.marks.end))
+        start = max(self.offset, self.watermarks.log_start)
+        return OffsetRange(self.topic, self.partition, start, max(start, self.watermarks.end))
 
 
 def gather_waiting(
@@ -78,20 +78,22 @@ def gather_waiting(
         return []
     check_partitions(described, wanted)
     if await_pending:
-        found = read_facts(clients, policy, described, wanted)
+        partition_facts = read_facts(clients, policy, described, wanted)
     else:
         # Read the group's offset before the log end, so that the log end is never older than the offset.
         committed = stored_offsets(clients, policy.group, wanted)
-        found = facts_of(clients, policy, described, committed, watermarks(clients, wanted, policy.isolation))
+        partition_facts = facts_of(
+            clients, policy, described, committed, read_watermarks(clients, wanted, policy.isolation)
+        )
     return [
         Waiting(
             topic=facts.topic,
             partition=facts.partition,
             topic_id=facts.topic_id,
-            marks=facts.marks,
+            watermarks=facts.watermarks,
             committed=facts.committed,
             # With start="error", the whole log counts as lag.
             offset=start_of(facts, policy.start) if facts.committed is None else facts.committed.offset,
         )
-        for facts in found
+        for facts in partition_facts
     ]

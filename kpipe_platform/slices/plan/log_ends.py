@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kpipe_platform.errors import KpipeError
 from kpipe_platform.kafka.admin.topics import TopicDescription, describe_topics
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import Partition, watermarks
+from kpipe_platform.kafka.model.offsets import Partition, read_watermarks
 
 logger = logging.getLogger(__name__)
 
@@ -54,12 +54,12 @@ class LogEndPoller:
         if not wanted:
             return LogEnds({})
         try:
-            found = watermarks(self._clients, wanted, self._isolation)
-            ends = {place: marks.end for place, marks in found.items()}
+            by_partition = read_watermarks(self._clients, wanted, self._isolation)
+            ends = {topic_partition: watermarks.end for topic_partition, watermarks in by_partition.items()}
             if self._clock() - self._described_at < _DESCRIBE_EVERY_S:
                 return LogEnds(ends)
             self._described_at = self._clock()
             return LogEnds(ends, describe_topics(self._clients, sorted({topic for topic, _ in wanted})))
         except KpipeError as error:
-            logger.warning("cannot look for new records: %s", error)
+            logger.warning("cannot poll the log ends for new records: %s", error)
             return LogEnds(None)

@@ -29,7 +29,7 @@ from kpipe_platform.errors import (
 from kpipe_platform.kafka.admin.groups import CommittedOffset
 from kpipe_platform.kafka.admin.topics import TopicDescription, describe_topics
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, watermarks
+from kpipe_platform.kafka.model.offsets import OffsetRange, Partition, read_watermarks
 from kpipe_platform.kafka.model.slices import Slice, dotted_id, lane_ids, transactional_id
 from kpipe_platform.kafka.transactions.lanes import settle, unsettled
 from kpipe_platform.kafka.transactions.slice import abort_lingering
@@ -185,7 +185,7 @@ class SlicePlanner:
         except _REFUSALS as refusal:
             raise refusal from error
         except KpipeError as other:
-            logger.debug("why %s failed is not known better: %s", error, other)
+            logger.debug("a full plan found no more precise reason for %s: %s", error, other)
 
     @property
     def partitions(self) -> list[Partition]:
@@ -251,23 +251,23 @@ class SlicePlanner:
             last_materialization=self._last,
         )
 
-    def _last(self, place: Partition) -> LastMaterialization | None:
-        return self._ends.get(place) or self._last_materialization(place)
+    def _last(self, topic_partition: Partition) -> LastMaterialization | None:
+        return self._ends.get(topic_partition) or self._last_materialization(topic_partition)
 
     def _plan_after(self, clients: Clients, done: Slice) -> Slice:
         # Fencing costs one producer per stale id, and the first plan already fenced the lanes of earlier runs.
         policy = replace(self._policy, lanes=1)
-        places = [(planned.range.topic, planned.range.partition) for planned in done.ranges]
-        marks = watermarks(clients, places, policy.isolation)
+        topic_partitions = [(planned.range.topic, planned.range.partition) for planned in done.ranges]
+        watermarks = read_watermarks(clients, topic_partitions, policy.isolation)
         facts = [
             PartitionFacts(
                 topic=planned.range.topic,
                 partition=planned.range.partition,
                 topic_id=planned.topic_id,
-                marks=marks[place],
+                watermarks=watermarks[topic_partition],
                 committed=CommittedOffset(planned.range.end),
                 partitions=planned.partitions,
             )
-            for planned, place in zip(done.ranges, places, strict=True)
+            for planned, topic_partition in zip(done.ranges, topic_partitions, strict=True)
         ]
         return plan_slice(facts, policy, run_id=done.run_id, slice_id=_new_id())

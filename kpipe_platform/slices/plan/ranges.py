@@ -61,13 +61,13 @@ class PartitionFacts:
 
     Args:
         topic_id: Current id of the topic.
-        marks: Current log start and log end.
+        watermarks: Current log start and log end.
         committed: The group's offset; None if it has none.
         start_offset: First offset at or after the policy's start time; None if there is no such record, or the start
             policy is not a time.
-        earlier: The last materialization in Dagster; None if there is none.
+        last_materialization: The last materialization in Dagster; None if there is none.
         log_end: Log end including open transactions (the high watermark). None: not read, because the group's offset
-            is not past the end in ``marks``. For an offset from Dagster, a run reads it; a sensor tick does not.
+            is not past the end in ``watermarks``. For an offset from Dagster, a run reads it; a sensor tick does not.
         partitions: Current number of partitions of the topic; None: unknown.
         is_added: Whether the partition was added to the topic after the group had started in another partition.
     """
@@ -75,10 +75,10 @@ class PartitionFacts:
     topic: str
     partition: int
     topic_id: str
-    marks: Watermarks
+    watermarks: Watermarks
     committed: CommittedOffset | None
     start_offset: int | None = None
-    earlier: LastMaterialization | None = None
+    last_materialization: LastMaterialization | None = None
     log_end: int | None = None
     partitions: int | None = None
     is_added: bool = False
@@ -103,10 +103,10 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
     partitions = facts.partitions
     if facts.committed is None:
         begin, committed = _first_offset(facts, policy), None
-        who = f"Dagster holds a materialisation up to offset {begin}"
+        who = f"Dagster's last materialization ended at offset {begin}"
     else:
         begin = committed = facts.committed.offset
-        who = f"group {policy.group} stores offset {begin}"
+        who = f"group {policy.group} committed offset {begin}"
         stored = facts.committed.metadata
         if stored is not None and stored.partitions is not None:
             partitions = stored.partitions
@@ -116,51 +116,51 @@ def plan_range(facts: PartitionFacts, policy: PlanPolicy) -> PlannedRange:
     # transaction ends. Compare with the high watermark.
     log_end = facts.log_end
     if log_end is None and facts.committed is not None:
-        log_end = facts.marks.end
+        log_end = facts.watermarks.end
     if log_end is not None and begin > log_end:
-        msg = f"{who} of {facts.place}, past the log's end {log_end}: the topic was recreated or truncated"
-        fix = f"decide where to begin: {_set_command(facts, policy, 'earliest')}"
+        msg = f"{who} of {facts.place}, past the log end {log_end}: the topic was recreated or truncated"
+        fix = f"choose where to start: {_set_command(facts, policy, 'earliest')}"
         raise TopicRecreatedError(msg, fix=fix, **_ids(facts, policy))
     lost = None
-    if begin < facts.marks.log_start:
-        lost = OffsetRange(facts.topic, facts.partition, begin, facts.marks.log_start)
+    if begin < facts.watermarks.log_start:
+        lost = OffsetRange(facts.topic, facts.partition, begin, facts.watermarks.log_start)
         if policy.on_lost_offsets == "error":
             msg = (
-                f"retention passed the group: offsets [{lost.start}, {lost.end}) of {facts.place} were deleted before "
-                f"group {policy.group} read them"
+                f"offsets [{lost.start}, {lost.end}) of {facts.place} were deleted, by retention or DeleteRecords, "
+                f"before group {policy.group} read them"
             )
             once = _set_command(facts, policy, "earliest")
             raise LostRangeError(
                 msg,
-                fix=f'accept the loss once: {once}; or always: KafkaSource(on_lost_offsets="skip")',
+                fix=f'skip them once: {once}; or always skip lost offsets: KafkaSource(on_lost_offsets="skip")',
                 lost=lost,
                 **_ids(facts, policy),
             )
         begin = lost.end
-    readable = max(facts.marks.end, begin)
+    readable = max(facts.watermarks.end, begin)
     end = readable
     if policy.max_records is not None:
         end = min(end, begin + policy.max_records)
     return PlannedRange(
         range=OffsetRange(facts.topic, facts.partition, begin, end),
         topic_id=facts.topic_id,
-        log_start=facts.marks.log_start,
+        log_start=facts.watermarks.log_start,
         end=readable,
         committed=committed,
         lost=lost,
-        is_past_stable=begin > facts.marks.end,
-        resumed=facts.committed is None and facts.earlier is not None,
+        is_past_stable=begin > facts.watermarks.end,
+        resumed=facts.committed is None and facts.last_materialization is not None,
         partitions=partitions,
     )
 
 
 def resumption_of(group: str, resumed: Sequence[OffsetRange]) -> str:
     """Return a log message that lists where a group resumes from Dagster's last materialization."""
-    places = ", ".join(f"{r.topic}/{r.partition} at {r.start}" for r in resumed[:5])
+    starts = ", ".join(f"{r.topic}/{r.partition} at {r.start}" for r in resumed[:5])
     more = f" and {len(resumed) - 5:,} more" if len(resumed) > 5 else ""
     return (
-        f"group {group} had lost its offsets, which expired or were deleted; it goes on where Dagster's last "
-        f"materialisation ended: {places}{more}"
+        f"the offsets of group {group} expired or were deleted; it resumes where Dagster's last materialization ended: "
+        f"{starts}{more}"
     )
 
 
@@ -175,12 +175,12 @@ def _set_command(facts: PartitionFacts, policy: PlanPolicy, to: str | int) -> st
 
 def _recreated(facts: PartitionFacts, policy: PlanPolicy, who: str, stored_id: str) -> TopicRecreatedError:
     msg = (
-        f"topic {facts.topic!r} was deleted and created again: {who} of {facts.place} for topic id {stored_id}, and "
-        f"the topic's id is now {facts.topic_id}"
+        f"topic {facts.topic!r} was deleted and recreated: {who} of {facts.place} with topic id {stored_id}, but the "
+        f"topic id is now {facts.topic_id}"
     )
     return TopicRecreatedError(
         msg,
-        fix=f"decide where to begin in the new topic: {_set_command(facts, policy, 'earliest')}",
+        fix=f"choose where to start in the new topic: {_set_command(facts, policy, 'earliest')}",
         stored_topic_id=stored_id,
         topic_id=facts.topic_id,
         **_ids(facts, policy),
@@ -188,29 +188,31 @@ def _recreated(facts: PartitionFacts, policy: PlanPolicy, who: str, stored_id: s
 
 
 def _first_offset(facts: PartitionFacts, policy: PlanPolicy) -> int:
-    if facts.earlier is not None and facts.earlier.topic_id != facts.topic_id:
+    last = facts.last_materialization
+    if last is not None and last.topic_id != facts.topic_id:
         # The brokers delete the group's offsets when the topic is deleted.
-        who = f"Dagster holds a materialisation up to offset {facts.earlier.end}"
-        raise _recreated(facts, policy, who, facts.earlier.topic_id)
-    if facts.earlier is not None and facts.earlier.group == policy.group:
-        return facts.earlier.end
-    if facts.earlier is not None:
-        whose = "this run committed" if facts.earlier.group is None else "Dagster holds a materialisation"
-        of = "" if facts.earlier.group is None else f" by group {facts.earlier.group}"
+        who = f"Dagster's last materialization ended at offset {last.end}"
+        raise _recreated(facts, policy, who, last.topic_id)
+    if last is not None and last.group == policy.group:
+        return last.end
+    if last is not None:
+        known = f"this run committed offset {last.end}"
+        if last.group is not None:
+            known = f"Dagster's last materialization ended at offset {last.end} of group {last.group}"
         msg = (
-            f"group {policy.group} has no offset for {facts.place}, though {whose} up to offset "
-            f"{facts.earlier.end}{of}: the offset was deleted, or the group was renamed"
+            f"group {policy.group} has no offset for {facts.place}, although {known}: the offset was deleted, or the "
+            "group was renamed"
         )
         raise OffsetsVanishedError(
             msg,
-            fix="go on from there: " + _set_command(facts, policy, max(facts.earlier.end, facts.marks.log_start)),
-            earlier_end=facts.earlier.end,
+            fix="continue from there: " + _set_command(facts, policy, max(last.end, facts.watermarks.log_start)),
+            earlier_end=last.end,
             **_ids(facts, policy),
         )
     if policy.start == "error":
-        msg = f'group {policy.group} has no offset for {facts.place}, and the source says start="error"'
+        msg = f'group {policy.group} has no offset for {facts.place}, and KafkaSource has start="error"'
         raise NoStartOffsetError(
-            msg, fix=f"set the first offset: {_set_command(facts, policy, 'earliest')}", **_ids(facts, policy)
+            msg, fix=f"set the start offset: {_set_command(facts, policy, 'earliest')}", **_ids(facts, policy)
         )
     return start_of(facts, policy.start)
 
@@ -223,14 +225,14 @@ def start_of(facts: PartitionFacts, start: str | int) -> int:
             start, because all its records are newer than the group.
         start: The start policy. ``"error"`` does not raise here; it gives the log start.
     """
-    marks = facts.marks
+    watermarks = facts.watermarks
     if facts.is_added:
-        return marks.log_start
+        return watermarks.log_start
     if start == "latest":
-        return marks.end
+        return watermarks.end
     if isinstance(start, int):
-        return marks.end if facts.start_offset is None else min(facts.start_offset, marks.end)
-    return marks.log_start
+        return watermarks.end if facts.start_offset is None else min(facts.start_offset, watermarks.end)
+    return watermarks.log_start
 
 
 def plan_slice(

@@ -68,7 +68,7 @@ class CommitLatency:
     def __init__(self, reader: TimestampReader, *, now_ms: Callable[[], int] = lambda: int(time.time() * 1000)) -> None:
         self._reader = reader
         self._now_ms = now_ms
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="kpipe-stamps")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="kpipe-timestamps")
 
     def planned(self, slice_: Slice) -> Future[list[int]]:
         """Start reading the timestamps of a slice."""
@@ -78,9 +78,9 @@ class CommitLatency:
         """Return the latencies of a slice that was just committed, milliseconds; empty if they are unknown."""
         now_ms = self._now_ms()
         try:
-            return [now_ms - stamp for stamp in reading.result()]
+            return [now_ms - timestamp_ms for timestamp_ms in reading.result()]
         except (KpipeError, KafkaException) as error:
-            logger.debug("the latency of a slice is not known: %s", error)
+            logger.debug("the latency of a slice is unknown: %s", error)
             return []
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.kafka.client.calls import beside
+from kpipe_platform.kafka.client.calls import run_in_thread
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.read.samples import TimestampReader
 from kpipe_platform.policies.components import stops
@@ -28,7 +28,7 @@ from kpipe_platform.slices.report import PartitionResult
 from kpipe_platform.slices.run.events import RunEvent, TargetPrepared, UnitFinished
 from kpipe_platform.slices.run.latency import CommitLatency
 from kpipe_platform.slices.run.schedule import Action, Progress, after_slice, next_action
-from kpipe_platform.slices.run.take import SliceTaker, Taken, UnitRun
+from kpipe_platform.slices.run.take import SliceResult, SliceTaker, UnitRun
 from kpipe_platform.slices.run.workers import WAKE_UP_S, SliceWorkers
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.target import prepare_target
@@ -129,7 +129,7 @@ class SliceRunner:
             answer: Any = event
             if isinstance(event, Future):
                 answer = None if event.cancelled() or event.exception() else event.result()
-            if isinstance(answer, Taken):
+            if isinstance(answer, SliceResult):
                 if answer.error is None and self._after(answer) != "take":
                     yield UnitFinished(answer.unit.result)
             elif isinstance(answer, RunEvent):
@@ -193,7 +193,7 @@ class SliceRunner:
             poll_in_s = poll_at - self._clock() if waiting and not is_polling else WAKE_UP_S
             event = self._next_event(min(max(poll_in_s, 0), WAKE_UP_S))
             answer = event.result() if isinstance(event, Future) else event
-            if isinstance(answer, Taken):
+            if isinstance(answer, SliceResult):
                 working -= 1
                 put(answer.unit, self._after(answer))
             elif isinstance(answer, _Polled):
@@ -213,7 +213,7 @@ class SliceRunner:
         except Empty:
             return None
 
-    def _after(self, taken: Taken) -> Action:
+    def _after(self, taken: SliceResult) -> Action:
         unit = taken.unit
         if taken.slice is None or unit.progress is None:
             unit.result.error = taken.error
@@ -228,8 +228,8 @@ class SliceRunner:
         )
         return action
 
-    def _after_poll(self, unit: UnitRun, found: LogEnds) -> Action:
-        if unit.progress is None or unit.planner.has_new(found.ends, found.topics):
+    def _after_poll(self, unit: UnitRun, log_ends: LogEnds) -> Action:
+        if unit.progress is None or unit.planner.has_new(log_ends.ends, log_ends.topics):
             return "take"
         return next_action(unit.progress, self._stage.limits, self._clock())
 
@@ -237,10 +237,10 @@ class SliceRunner:
 def _close(latency: CommitLatency, workers: SliceWorkers) -> None:
     if workers.is_stopped:
         # Unreachable brokers must not delay a terminated run.
-        beside(latency.close)
+        run_in_thread(latency.close)
     else:
         latency.close()
 
 
 def _poll(poller: LogEndPoller, units: list[UnitRun]) -> _Polled:
-    return _Polled(units, poller.poll(place for unit in units for place in unit.planner.partitions))
+    return _Polled(units, poller.poll(topic_partition for unit in units for topic_partition in unit.planner.partitions))

@@ -44,7 +44,7 @@ class UnitRun:
 
 
 @dataclass(frozen=True)
-class Taken:
+class SliceResult:
     """The result of the next slice of a unit.
 
     Args:
@@ -84,7 +84,7 @@ class SliceTaker:
     put: Callable[[RunEvent], None]
     clock: Callable[[], float] = time.monotonic
 
-    def take(self, unit: UnitRun) -> Taken:
+    def take(self, unit: UnitRun) -> SliceResult:
         """Take the next slice, with the retry policy of the failed component. Returns the slice's error, if any."""
         failed: list[Attempt] = []
         records = 0
@@ -101,19 +101,19 @@ class SliceTaker:
                 # After an outage, an old admin client may fail to find the group's coordinator.
                 with Clients(self.settings.source) if failed else nullcontext(self.clients) as clients:
                     slice_ = self._take_once(unit, clients, tuple(map(retry_of, failed)), committed)
-                return Taken(unit, slice_, records)
+                return SliceResult(unit, slice_, records)
             except TransientError as error:
                 number = len(failed) + 1
                 delay_s = self._delay_s(error, number, began)
                 if delay_s is None:
-                    return Taken(unit, error=error)
-                logger.warning("attempt %s failed and is made again in %.1f s: %s", number, delay_s, error)
+                    return SliceResult(unit, error=error)
+                logger.warning("attempt %s failed; retrying in %.1f s: %s", number, delay_s, error)
                 failed.append(Attempt.of(number, error, delay_s, int(time.time() * 1000)))
                 self.workers.sleep(delay_s)
                 if self.workers.is_stopped:
-                    return Taken(unit, error=error)
+                    return SliceResult(unit, error=error)
             except Exception as error:  # noqa: BLE001  # the unit's, reported beside what it has done
-                return Taken(unit, error=error)
+                return SliceResult(unit, error=error)
 
     def _delay_s(self, error: TransientError, failures: int, began: float) -> float | None:
         """Return the seconds until the next attempt; None: do not retry."""

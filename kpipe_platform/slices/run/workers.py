@@ -19,7 +19,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from kpipe_platform.errors import EngineUnavailableError, KpipeError
-from kpipe_platform.kafka.client.calls import beside
+from kpipe_platform.kafka.client.calls import run_in_thread
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.kafka.transactions.slice import abort_lingering
@@ -128,7 +128,7 @@ class SliceWorkers:
         """
         if self._stopped.is_set():
             msg = "the run was terminated"
-            raise EngineUnavailableError(msg, fix="nothing of the slice was committed; run again")
+            raise EngineUnavailableError(msg, fix="run again; nothing of the slice was committed")
 
     def sleep(self, seconds: float) -> None:
         """Wait. Return early if the run is terminated."""
@@ -153,7 +153,7 @@ class SliceWorkers:
             wait(left)
             close()
 
-        beside(wait_and_close)
+        run_in_thread(wait_and_close)
 
     @contextmanager
     def at_work(self, slice_: Slice, lanes: int = 1) -> Iterator[None]:
@@ -187,7 +187,7 @@ class SliceWorkers:
         self._stopped.set()
         for future in pending:
             future.cancel()
-        logger.warning("the run is terminated: canceling its Spark jobs")
+        logger.warning("the run was terminated; canceling its Spark jobs")
         try:
             cancel_jobs(self._session(), self._tag)
         except Exception as error:  # noqa: BLE001  # an engine that is gone has no jobs left
@@ -203,9 +203,15 @@ class SliceWorkers:
 
     def _abort(self, transactional_id: str, last_begin_s: float) -> None:
         if time.monotonic() > last_begin_s:
-            logger.warning("transactional id %s is left to the brokers' timeout, or to the next run", transactional_id)
+            logger.warning(
+                "did not abort the transaction of %s; the next run or the brokers' timeout aborts it", transactional_id
+            )
             return
         try:
             abort_lingering(self._settings, transactional_id)
         except KpipeError as error:
-            logger.warning("left to the brokers' timeout, or to the next run: %s", error)
+            logger.warning(
+                "did not abort the transaction of %s; the next run or the brokers' timeout aborts it: %s",
+                transactional_id,
+                error,
+            )

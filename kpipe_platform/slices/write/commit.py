@@ -102,11 +102,11 @@ def counts_without_answer(
     try:
         counts = read_back(connection, slice_, timeout_s=_timeout_s(settings))
     except KpipeError as other:
-        logger.warning("%s: whether it is committed is not known: %s", slice_, other)
+        logger.warning("%s: cannot determine whether it was committed: %s", slice_, other)
         raise error from other
     if counts is None:
         raise error
-    logger.warning("%s is committed, as the group's offset says, though its writer ended without an answer", slice_)
+    logger.warning("%s was committed according to the group's offset, although its writer returned no result", slice_)
     return counts
 
 

@@ -108,7 +108,7 @@ class AtLeastOnce(Delivery):
         began = time.monotonic()
         session = self.settings.engine.spark_session
         encoded = encode_output(staged, self.topic, session, single_pass=True, whole_records=True)
-        spec = writer_spec(staged, self.settings, self.target, "idempotent")
+        spec = writer_spec(staged, self.settings, self.target, "parallel")
 
         def work() -> Outcome:
             _count_first(staged, spec)
@@ -137,7 +137,7 @@ class OtherStore(Delivery):
     def write(self, staged: StagedSlice) -> SliceReport:
         """Call the store first: if it fails, no dead letters and no offsets are written."""
         began = time.monotonic()
-        spec = writer_spec(staged, self.settings, self.target, "idempotent")
+        spec = writer_spec(staged, self.settings, self.target, "parallel")
         for _, rows in staged.sources.values():
             # The store's output and the counts both read these rows.
             rows.keep()

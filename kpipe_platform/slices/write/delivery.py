@@ -24,7 +24,7 @@ def open_delivery(settings: SliceSettings, target: SliceTarget, store: Store | N
         return OtherStore(settings, target, store)
     if target.topic is None or settings.destination is None:
         msg = f"asset {settings.run.asset} has no Kafka destination"
-        raise ConfigError(msg, fix="KafkaIOManager(destination=KafkaDestination(...), ...)")
+        raise ConfigError(msg, fix="set it: KafkaIOManager(destination=KafkaDestination(...), ...)")
     if settings.destination.delivery == "at_least_once":
         return AtLeastOnce(settings, target, target.topic)
     return ExactlyOnce(settings, target, target.topic, settings.parallelism.writers_per_partition)

@@ -102,9 +102,11 @@ def process_in_lanes(
 def _lanes_of(slice_: Slice, settings: SliceSettings, writers: int) -> int:
     tasks = settings.engine.known_tasks_at_once
     if tasks is None:
-        msg = f"asset {settings.run.asset} writes parts of a slice at the same time, and it is not known how many "
-        msg += "tasks the engine runs at once"
-        raise ConfigError(msg, fix="SparkEngine(parallelism=...): the cores of its executors")
+        msg = (
+            f"asset {settings.run.asset} writes parts of a slice in parallel, but the number of tasks that the engine "
+        )
+        msg += "runs at once is unknown"
+        raise ConfigError(msg, fix="set SparkEngine(parallelism=...) to the number of executor cores")
     return max(min(writers, tasks, slice_.span // _OFFSETS_A_LANE), 1)
 
 
@@ -149,11 +151,11 @@ def _without_answer(lanes: Sequence[WriterSpec], outcome: LanesOutcome) -> Lanes
     try:
         done, counts = lanes_read_back(lanes[0].settings, slices)
     except KpipeError as other:
-        logger.warning("%s: how many of its lanes are committed is not known: %s", slices[0], other)
+        logger.warning("%s: cannot determine how many of its lanes were committed: %s", slices[0], other)
         return outcome
     if done <= outcome.done:
         return outcome
-    logger.warning("%d of %d lanes are committed, as the group's offset says: %s", done, len(lanes), slices[0])
+    logger.warning("%d of %d lanes were committed according to the group's offset: %s", done, len(lanes), slices[0])
     counted = replace(outcome.outcome or Outcome("committed_earlier"), counts=dict(enumerate(counts)))
     return LanesOutcome(done, counted, None if done == len(lanes) else outcome.error)
 
@@ -163,10 +165,13 @@ def _rest(whole: Slice, lane: Slice, settings: SliceSettings) -> Slice:
     committed = [planned.committed for planned in lane.ranges]
     if None in committed:
         # The group is new, and the failed lane may have stored its start offset.
-        places = [(p.range.topic, p.range.partition) for p in lane.ranges]
+        topic_partitions = [(p.range.topic, p.range.partition) for p in lane.ranges]
         with Clients(settings.source) as clients:
-            stored = committed_offsets(clients, whole.group, places)
-        committed = [None if (offset := stored[place]) is None else offset.offset for place in places]
+            stored = committed_offsets(clients, whole.group, topic_partitions)
+        committed = [
+            None if (offset := stored[topic_partition]) is None else offset.offset
+            for topic_partition in topic_partitions
+        ]
     return whole.rest([planned.range.start for planned in lane.ranges], committed)
 
 

@@ -16,7 +16,7 @@ from kpipe_platform.spark.sink.spec import DEFAULT_COMPRESSION, WriterSpec
 
 
 def writer_spec(
-    staged: StagedSlice, settings: SliceSettings, target: SliceTarget, mode: Literal["transactional", "idempotent"]
+    staged: StagedSlice, settings: SliceSettings, target: SliceTarget, mode: Literal["transactional", "parallel"]
 ) -> WriterSpec:
     """Create the writer's specification for a slice.
 
@@ -24,7 +24,7 @@ def writer_spec(
         staged: The slice with its stage's output.
         settings: The run's settings.
         target: The topics for outputs and dead letters.
-        mode: ``transactional``: one task writes and commits. ``idempotent``: several tasks write and the driver
+        mode: ``transactional``: one task writes and commits. ``parallel``: several tasks write and the driver
             commits.
     """
     topics = {topic.name: topic for topic, _ in staged.sources.values()}
@@ -53,7 +53,7 @@ def writer_spec(
     return replace(
         spec,
         stamp_source=destination.stamp_source,
-        stamps=provenance_headers(settings.run.provenance),
+        provenance=provenance_headers(settings.run.provenance),
         correlation_header=destination.correlation_header,
         preview_rows=destination.preview_rows,
         producer={"compression.type": destination.compression, **destination.producer},
@@ -65,11 +65,11 @@ def writer_spec(
 def _dead_letters(
     source: OffsetRange, staged: StagedSlice, settings: SliceSettings, target: SliceTarget
 ) -> DeadLetterContext | None:
-    found = target.dead_letter_topics.get(source.topic)
+    topic_and_limits = target.dead_letter_topics.get(source.topic)
     dead_letter = settings.dead_letter
-    if found is None or dead_letter is None:
+    if topic_and_limits is None or dead_letter is None:
         return None
-    topic, limits = found
+    topic, limits = topic_and_limits
     compression = DEFAULT_COMPRESSION if settings.destination is None else settings.destination.compression
     return DeadLetterContext(
         topic=topic,

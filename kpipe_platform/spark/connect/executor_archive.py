@@ -67,16 +67,16 @@ class ArchiveManifest:
         """
         differing = []
         if self.python != _python():
-            differing.append(f"it is for Python {self.python}, and this is {_python()}")
+            differing.append(f"it is for Python {self.python}, but this process runs {_python()}")
         if self.kpipe != _digest(_own_files()):
-            differing.append("its kpipe_platform is another one than this")
+            differing.append("its kpipe_platform differs from the one that is installed here")
         for name, packed in self.distributions.items():
             here = _version(name)
             if here is not None and here != packed:
-                differing.append(f"its {name} is {packed}, and this is {here}")
+                differing.append(f"its {name} is {packed}, but {here} is installed here")
         if differing:
-            msg = f"The archive {path} does not go with this process: {'; '.join(differing)}."
-            raise EnvironmentSetupError(msg, fix=f"make it again: kpipe spark pack --output {path}")
+            msg = f"The archive {path} does not match this process: {'; '.join(differing)}."
+            raise EnvironmentSetupError(msg, fix=f"create it again: kpipe spark pack --output {path}")
 
 
 def write_archive(
@@ -94,12 +94,12 @@ def write_archive(
         ConfigError: The name has another ending, or a module or distribution is missing here.
     """
     if not path.name.endswith(".tar.gz"):
-        msg = f"The archive would be named {path.name}."
-        raise ConfigError(msg, fix="give it a name that ends in .tar.gz, by which Spark knows how to unpack it")
-    found = _with_requirements([*TASK_PACKAGES, *packages], {_canonical(name) for name in without})
+        msg = f"The archive name {path.name} does not end in .tar.gz."
+        raise ConfigError(msg, fix="use a name that ends in .tar.gz, so that Spark can unpack the archive")
+    distributions = _with_requirements([*TASK_PACKAGES, *packages], {_canonical(name) for name in without})
     own = _own_files()
     files = dict(own)
-    for each in found.values():
+    for each in distributions.values():
         files.update(_distribution_files(each))
     for name in modules:
         files.update(_module_files(name))
@@ -107,7 +107,7 @@ def write_archive(
         python=_python(),
         machine=f"{platform.system()} {platform.machine()}",
         kpipe=_digest(own),
-        distributions={name: each.version for name, each in sorted(found.items())},
+        distributions={name: each.version for name, each in sorted(distributions.items())},
         modules=tuple(modules),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,12 +139,12 @@ def read_manifest(path: Path) -> ArchiveManifest:
             first = archive.next()
             content = archive.extractfile(first) if first is not None and first.name == MANIFEST else None
             if content is None:
-                msg = f"{path} is no archive of kpipe spark pack."
-                raise ConfigError(msg, fix=f"make one: kpipe spark pack --output {path}")
+                msg = f"{path} was not created by kpipe spark pack."
+                raise ConfigError(msg, fix=f"create an archive: kpipe spark pack --output {path}")
             fields = json.loads(content.read())
     except (OSError, tarfile.TarError) as error:
         msg = f"The archive {path} cannot be read: {error}"
-        raise ConfigError(msg, fix=f"make it: kpipe spark pack --output {path}") from error
+        raise ConfigError(msg, fix=f"create it: kpipe spark pack --output {path}") from error
     return ArchiveManifest(**{**fields, "modules": tuple(fields["modules"])})
 
 
@@ -158,24 +158,24 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 
 def _with_requirements(names: Iterable[str], without: set[str]) -> dict[str, Distribution]:
     """The distributions and their installed requirements, by canonical name."""
-    found: dict[str, Distribution] = {}
+    distributions: dict[str, Distribution] = {}
     waiting = [(name, True) for name in names]
     while waiting:
         name, must = waiting.pop()
         key = _canonical(name)
         # PySpark and py4j come with Spark; kpipe is packed separately.
-        if key in found or key in without or key in ("pyspark", "py4j", "kpipe-platform"):
+        if key in distributions or key in without or key in ("pyspark", "py4j", "kpipe-platform"):
             continue
         try:
-            found[key] = distribution(name)
+            distributions[key] = distribution(name)
         except PackageNotFoundError as error:
             # A requirement for another platform or Python version is neither installed here nor needed there.
             if not must:
                 continue
             msg = f"The package {name} is not installed here, so it cannot be packed."
-            raise ConfigError(msg, fix=f"pip install {name}, or leave it out") from error
-        waiting += [(each, False) for each in _requirements(found[key])]
-    return found
+            raise ConfigError(msg, fix=f"pip install {name}, or omit it") from error
+        waiting += [(each, False) for each in _requirements(distributions[key])]
+    return distributions
 
 
 def _requirements(of: Distribution) -> Iterator[str]:
@@ -188,22 +188,22 @@ def _requirements(of: Distribution) -> Iterator[str]:
 
 def _distribution_files(of: Distribution) -> Iterator[tuple[str, Path]]:
     if of.files is None:
-        msg = f"The installed {of.metadata['Name']} does not say which files it has, so it cannot be packed."
+        msg = f"The installed {of.metadata['Name']} does not list its files, so it cannot be packed."
         raise ConfigError(msg, fix="install it from a wheel, or name its packages with --module")
     for each in of.files:
         # Skip scripts and data outside the packages, whose paths begin with "..".
         if ".." in each.parts or _LEFT_OUT.intersection(each.parts):
             continue
-        place = Path(str(of.locate_file(each)))
-        if place.is_file():
-            yield each.as_posix(), place
+        path = Path(str(of.locate_file(each)))
+        if path.is_file():
+            yield each.as_posix(), path
 
 
 def _module_files(name: str) -> Iterator[tuple[str, Path]]:
     spec = importlib.util.find_spec(name)
     if "." in name or spec is None or (spec.origin is None and not spec.submodule_search_locations):
-        msg = f"There is no module {name!r} to pack."
-        raise ConfigError(msg, fix="name a top-level module or package that can be imported from this folder")
+        msg = f"There is no top-level module or package {name!r} to pack."
+        raise ConfigError(msg, fix="give the name of a module or package that can be imported from this folder")
     folders = spec.submodule_search_locations
     if not folders:
         file = Path(str(spec.origin))

@@ -16,9 +16,7 @@ from kpipe_platform.spark.causes import cause_of
 __all__ = ["check_executors"]
 
 _MISSING = re.compile(r"No module named '?([\w.]+)|Cannot run program \"([^\"]+)\"|(PYTHON_VERSION_MISMATCH)")
-_PACK = (
-    "kpipe spark pack writes an archive of them for: kpipe spark start --master ... --archive kpipe-executors.tar.gz"
-)
+_PACK = "pack them with kpipe spark pack, then: kpipe spark start --master ... --archive kpipe-executors.tar.gz"
 
 
 def check_executors(session: SparkSession, deadline_s: float) -> None:
@@ -41,8 +39,8 @@ def check_executors(session: SparkSession, deadline_s: float) -> None:
         session.sparkContext.cancelAllJobs()
         msg = f"The cluster ran no task within {deadline_s:.0f} s."
         fix = (
-            "see the master's web page for workers with free cores and memory (spark.cores.max, "
-            "spark.executor.memory), and whether executors can reach the driver (spark.driver.host)"
+            "check on the master's web page that workers have free cores and memory (spark.cores.max, "
+            "spark.executor.memory), and check that executors can reach the driver (spark.driver.host)"
         )
         raise EngineUnavailableError(msg, fix=fix)
     if answered[0] is not None:
@@ -68,19 +66,19 @@ def _import_all(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 def _typed(error: BaseException) -> KpipeError:
     text = str(error)
-    found = _MISSING.search(text)
-    if found is None:
-        msg = f"The executors of the cluster cannot work: {cause_of(error)}"
-        return EngineUnavailableError(msg, fix="see the executors' stderr on their workers, then start again")
-    module, program, mismatch = found.groups()
+    match = _MISSING.search(text)
+    if match is None:
+        msg = f"The executors of the cluster failed: {cause_of(error)}"
+        return EngineUnavailableError(msg, fix="see the stderr of the executors on their workers, then start again")
+    module, program, mismatch = match.groups()
     if module:
         msg = f"The executors of the cluster lack the Python package {module.split('.')[0]}."
         return EnvironmentSetupError(msg, fix=_PACK, package=module.split(".")[0])
     if program:
         msg = f"There is no Python {program} on the executors of the cluster."
         return EnvironmentSetupError(
-            msg, fix="name one that is there: kpipe spark start --python python3", python=program
+            msg, fix="give one that exists there: kpipe spark start --python python3", python=program
         )
     assert mismatch  # noqa: S101  # the last of the three
-    msg = f"The executors' Python is of another release than this one, {platform.python_version()}: {cause_of(error)}"
-    return EnvironmentSetupError(msg, fix="name one of the same release: kpipe spark start --python python3.11")
+    msg = f"The executors run another Python release than this process ({platform.python_version()}): {cause_of(error)}"
+    return EnvironmentSetupError(msg, fix="use the same release, for example: kpipe spark start --python python3.11")

@@ -43,8 +43,8 @@ class Executors:
             EnvironmentSetupError: The archive does not match this process.
         """
         if master.startswith("local") and (self.archive is not None or self.python is not None):
-            msg = f"The master {master} has no executors that an archive or a Python could be for."
-            raise ConfigError(msg, fix="leave --archive and --python out, or name a cluster's master")
+            msg = f"The master {master} starts no separate executors, so --archive and --python do not apply."
+            raise ConfigError(msg, fix="omit --archive and --python, or give the master of a cluster")
         if self.archive is not None:
             read_manifest(self.archive).check(self.archive)
 

@@ -33,7 +33,7 @@ from kpipe_platform.spark.engine.session import get_session
 from kpipe_platform.spark.engine.settings import EngineSettings, local_tasks
 
 _POLL_S = 0.5
-_LOOK_S = 5.0
+_SWEEP_INTERVAL_S = 5.0
 _JVM_DEADLINE_S = 10.0
 
 logger = logging.getLogger("kpipe_platform.spark.connect.program")
@@ -56,19 +56,19 @@ def main() -> int:
         if local_tasks(options["master"]) is None:
             check_executors(session, options["executors_deadline_s"])
         _write(folder, READY, {"spark_version": session.version})
-        logger.info("Spark %s serves", session.version)
+        logger.info("Spark %s is ready", session.version)
         if options["warm"]:
             _warm(session)
         process = _jvm_process()
         port = int(options["settings"]["spark.connect.grpc.binding.port"])
         sweep = IdleSweep(lambda: established(port), session.catalog.clearCache)
-        next_look_s = 0.0
+        next_sweep_s = 0.0
         while process.poll() is None:
-            if time.monotonic() >= next_look_s:
-                _look(sweep)
-                next_look_s = time.monotonic() + _LOOK_S
+            if time.monotonic() >= next_sweep_s:
+                _sweep(sweep)
+                next_sweep_s = time.monotonic() + _SWEEP_INTERVAL_S
             time.sleep(_POLL_S)
-        logger.error("the JVM ended by itself with exit code %s", process.returncode)
+        logger.error("the JVM exited unexpectedly with exit code %s", process.returncode)
         return 1
     except KpipeError as error:
         logger.error("%s", error)
@@ -78,11 +78,11 @@ def main() -> int:
         _end_jvm()
 
 
-def _look(sweep: IdleSweep) -> None:
+def _sweep(sweep: IdleSweep) -> None:
     try:
         sweep.look()
     except Exception as error:  # noqa: BLE001  # a failed cleanup must not end the server
-        logger.warning("could not look for what clients have left: %s", error)
+        logger.warning("could not clean up after disconnected clients: %s", error)
 
 
 def _exit(_number: int, _frame: FrameType | None) -> None:
@@ -103,7 +103,7 @@ def _warm(session: SparkSession) -> None:
     except Exception as error:  # noqa: BLE001  # the first slice would report the same error
         logger.warning("could not warm up: %s", error)
     else:
-        logger.info("warm after %.1f s", time.monotonic() - began)
+        logger.info("warmed up in %.1f s", time.monotonic() - began)
 
 
 def _jvm_process() -> Any:

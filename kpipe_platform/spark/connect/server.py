@@ -102,8 +102,8 @@ class ConnectServer:
         self._process: ManagedProcess | None = None
         for name in self._settings:
             if name.startswith(_RESERVED):
-                msg = f"The Spark Connect server decides {name} itself."
-                raise ConfigError(msg, fix="leave that setting out; master and port have arguments of their own")
+                msg = f"The Spark Connect server sets {name} itself."
+                raise ConfigError(msg, fix="remove this setting; master and port have their own arguments")
 
     def __enter__(self) -> ConnectServer:
         self.start()
@@ -148,7 +148,7 @@ class ConnectServer:
             RuntimeError: The server is already running.
         """
         if self.is_running():
-            msg = f"the Spark Connect server is running already, at {self.remote}"
+            msg = f"the Spark Connect server is already running at {self.remote}"
             raise RuntimeError(msg)
         find_java()
         _require_client()
@@ -156,7 +156,7 @@ class ConnectServer:
         spark_connector_jars(spark_version(), progress=self._progress)
         if self._wanted_port is not None and not is_free(self._wanted_port):
             msg = f"Port {self._wanted_port} is in use, so the Spark Connect server cannot listen there."
-            raise EnvironmentSetupError(msg, fix="name another one, or leave it out", port=self._wanted_port)
+            raise EnvironmentSetupError(msg, fix="choose another port, or omit it", port=self._wanted_port)
         if self._folder is None and self._made is None:
             self._made = Path(tempfile.mkdtemp(prefix="kpipe-spark-"))
         private_folder(self._home)
@@ -226,7 +226,7 @@ class ConnectServer:
                 if not process.is_running():
                     if not last and "BindException" in process.log_tail(200):
                         return False
-                    raise self._told() or self._failed("ended by itself before it was ready")
+                    raise self._reported() or self._failed("exited before it was ready")
                 if time.monotonic() >= end:
                     raise self._failed(f"was not ready within {self._ready_deadline_s:.0f} s")
                 process.wait(_POLL_S)
@@ -238,9 +238,9 @@ class ConnectServer:
     def _failed(self, what: str) -> EngineUnavailableError:
         # The message quotes the log, because the log is deleted with a temporary folder.
         msg = f"The Spark Connect server {what}. The last lines of its log:\n{self.log_tail(60)}"
-        return EngineUnavailableError(msg, fix="see what the log says, mend that and start it again")
+        return EngineUnavailableError(msg, fix="fix the problem that the log shows, then start the server again")
 
-    def _told(self) -> KpipeError | None:
+    def _reported(self) -> KpipeError | None:
         """The error that the server's process reported; None if there is none."""
         try:
             left = json.loads((self._home / FAILED).read_text(encoding="utf-8"))
@@ -290,5 +290,5 @@ def has_client() -> bool:
 
 def _require_client() -> None:
     if not has_client():
-        msg = "The packages of a Spark Connect client are not installed, so nobody here could use the server."
+        msg = "The packages of the Spark Connect client are not installed, so the server could not be used from here."
         raise EnvironmentSetupError(msg, fix="pip install 'kpipe-platform[connect]'")

@@ -106,9 +106,9 @@ class EngineService(LocalService[EngineOptions, EngineStatus, ConnectServer]):
         if options.port is not None and not str(status.remote).endswith(f":{options.port}"):
             wanted.append(f"port {options.port}, not {status.remote}")
         if options.settings:
-            wanted.append("settings, which only a start takes")
+            wanted.append("settings, which take effect only at a start")
         if options.executors != Executors():
-            wanted.append("an archive or a Python for executors, which only a start takes")
+            wanted.append("an archive or a Python for executors, which take effect only at a start")
         return wanted
 
     def _launch(self, options: EngineOptions, *, detached: bool, progress: Progress | None) -> ConnectServer:

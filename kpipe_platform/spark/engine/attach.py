@@ -70,7 +70,8 @@ def attach(settings: EngineSettings, config: dict[str, str], holder: object) -> 
         found = _attached.get(key)
         if found is not None and not _is_there(found):
             logger.warning(
-                "the session on %s is gone, as after a restart of the server: opening another", without_token(remote)
+                "the session on %s no longer exists, as after a restart of the server; opening a new one",
+                without_token(remote),
             )
             del _attached[key]
             _close(found)
@@ -114,8 +115,8 @@ def is_reachable(session: SparkSession) -> bool:
 def _open(remote: str, app_name: str, config: dict[str, str]) -> Any:
     shown = without_token(remote)
     if getattr(SparkContext, "_active_spark_context", None) is not None:
-        msg = f"this process runs a Spark of its own already, so it cannot use the server at {shown}"
-        raise ConfigError(msg, fix="give all SparkEngines of a process the same remote, or none of them one")
+        msg = f"this process already runs its own Spark session, so it cannot use the server at {shown}"
+        raise ConfigError(msg, fix="give all SparkEngines of a process the same remote, or give none of them a remote")
     failure = _reach(remote)
     if failure is not None:
         msg = f"no Spark Connect server answers at {shown}: {failure}"
@@ -133,10 +134,10 @@ def _open(remote: str, app_name: str, config: dict[str, str]) -> Any:
         raise ConfigError(msg, fix="pip install 'kpipe-platform[connect]'") from error
     except Exception as error:
         if _asks_for_another_token(error):
-            msg = f"the Spark Connect server at {shown} asks for a token that this process does not have"
+            msg = f"the Spark Connect server at {shown} requires a token that this process does not have"
             fix = "run as the user who started it, with the same KPIPE_STATE_DIR; or set "
             raise ConfigError(msg, fix=f"{fix}{TOKEN_VARIABLE} to the token of the server") from error
-        msg = f"the Spark Connect server at {shown} does not take a session: {str(error).strip().splitlines()[0]}"
+        msg = f"the Spark Connect server at {shown} did not create a session: {str(error).strip().splitlines()[0]}"
         fix = f"see its log (kpipe spark status); or {_START}"
         raise EngineUnavailableError(msg, fix=fix, remote=shown) from error
     logger.info("attached to %s, session %s", shown, session.session_id)
@@ -209,7 +210,7 @@ def _ask_tasks(session: SparkSession) -> int | None:
         plan = session.sql("EXPLAIN SELECT * FROM range(1000000)").collect()[0][0]
         splits = _SPLITS.search(plan)
     except Exception as error:  # noqa: BLE001  # the caller uses a default
-        logger.info("the server does not say how many tasks it runs at once: %s", error)
+        logger.info("cannot determine how many tasks the server runs at once: %s", error)
         return None
     return int(splits.group(1)) if splits else None
 

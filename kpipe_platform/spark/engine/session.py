@@ -82,8 +82,8 @@ def _classic(settings: EngineSettings) -> SparkSession:
     if active is not None:
         return active
     if "SPARK_CONNECT_MODE_ENABLED" in os.environ:
-        msg = "this process is attached to a Spark Connect server, so it cannot start a Spark of its own"
-        raise ConfigError(msg, fix="give all SparkEngines of a process the same remote, or none of them one")
+        msg = "this process is attached to a Spark Connect server, so it cannot start its own Spark session"
+        raise ConfigError(msg, fix="give all SparkEngines of a process the same remote, or give none of them a remote")
     master = settings.master or "local[*]"
     config = {**_DEFAULTS, **settings.config}
     if "spark.jars" not in config and "spark.jars.packages" not in config:

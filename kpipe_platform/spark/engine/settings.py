@@ -37,13 +37,13 @@ class EngineSettings:
     def __post_init__(self) -> None:
         if self.master and self.remote:
             msg = f"SparkEngine has both master={self.master!r} and remote={without_token(self.remote)!r}"
-            raise ConfigError(msg, fix="keep one of them")
+            raise ConfigError(msg, fix="set only one of them")
         if self.remote and not self.remote.startswith("sc://"):
-            msg = f"remote is {without_token(self.remote)!r}"
-            raise ConfigError(msg, fix='a Spark Connect address looks like "sc://127.0.0.1:15002"')
+            msg = f"remote is {without_token(self.remote)!r}, which is not a Spark Connect address"
+            raise ConfigError(msg, fix='use an address such as "sc://127.0.0.1:15002"')
         if self.parallelism is not None and self.parallelism < 1:
-            msg = f"parallelism is {self.parallelism}"
-            raise ConfigError(msg, fix="set it to 1 or more, or leave it out")
+            msg = f"parallelism is {self.parallelism}; it must be at least 1"
+            raise ConfigError(msg, fix="set it to 1 or more, or omit it")
 
     @property
     def known_tasks_at_once(self) -> int | None:

@@ -20,13 +20,13 @@ def stopped_by_faults(spec: WriterSpec, outcome: Outcome) -> Exception:
         fault = samples[0].fault
         if fault.component is Component.STAGE:
             cause = f"{fault.exception_type}: {fault.message}"
-            return StageFailedError(str(samples[0]), fix="mend the stage or the data", cause=cause, isolable=False)
+            return StageFailedError(str(samples[0]), fix="fix the stage or the data", cause=cause, isolable=False)
         return DecodeFault(str(samples[0]), kind=fault.kind, field=fault.field)
     listed = "\n".join(f"    {sample}" for sample in samples)
     msg = f"{outcome.faults:,} record(s) of {spec.slice} failed; the first:\n{listed}"
     return RecordFaultError(
         msg,
-        fix="mend the records or the schema; or set on_fault=FaultAction.DEAD_LETTER (or SKIP) for such records",
+        fix="fix the records or the schema; or set on_fault=FaultAction.DEAD_LETTER (or SKIP) for such records",
         faults=outcome.faults,
         samples=samples,
         slice=str(spec.slice),
@@ -47,12 +47,12 @@ def too_many_faults(
     top = sorted(reasons.items(), key=lambda item: (-item[1], item[0]))[:_TOP_REASONS]
     listed = "\n".join(f"    {count:,} x {reason}" for reason, count in top)
     msg = (
-        f"{failed:,} of {read:,} records of {where} failed ({failed / max(read, 1):.1%}), and at most "
-        f"{limit.ratio:.1%} may; nothing of it was written. The top reasons:\n{listed}"
+        f"{failed:,} of {read:,} records of {where} failed ({failed / max(read, 1):.1%}); the limit is "
+        f"{limit.ratio:.1%}. Nothing was written. The most frequent reasons:\n{listed}"
     )
     return DeadLetterLimitError(
         msg,
-        fix="mend the stage or the producer and run again; or raise max_dead_letter_ratio if so many are expected",
+        fix="fix the stage or the producer, then run again; or raise max_dead_letter_ratio if this ratio is expected",
         failed=failed,
         records=read,
         reasons=dict(reasons),
@@ -67,7 +67,7 @@ def rejected_records(spec: WriterSpec, rejected: Mapping[Rejected, Fault]) -> De
         planned = spec.slice.ranges[where[0]].range
         at = f"the output of {planned.topic}/{planned.partition} offset {where[1]}"
     return DestinationRejectedError(
-        f"{spec.slice}: topic {spec.topic!r} will not take {len(rejected):,} record(s); {at}: {fault.message}",
+        f"{spec.slice}: topic {spec.topic!r} rejects {len(rejected):,} record(s); {at}: {fault.message}",
         fix="change the stage or the topic's settings, or dead-letter them: on_fault=FaultAction.DEAD_LETTER",
         reasons=reasons_of(rejected),
     )

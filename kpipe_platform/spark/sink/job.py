@@ -66,7 +66,7 @@ def write_slice(
 
 def write_rows(rows: WriterRows, spec: WriterSpec) -> Outcome:
     """Write the rows of `slice_rows`. Returns and raises as `write_slice` does."""
-    if rows.one_task or not rows.in_order or spec.mode == "idempotent":
+    if rows.one_task or not rows.in_order or spec.mode == "parallel":
         return _write_in_passes(rows, spec)
     started_ms = int(time.time() * 1000)
     cache = RowCache(rows.frame)
@@ -85,7 +85,7 @@ def _write_in_passes(rows: WriterRows, spec: WriterSpec, *, are_kept: bool = Fal
         outcome.raise_error()
         spec = replace(spec, started_ms=None)
         if outcome.status == "disordered":
-            logger.info("%s: Spark gave the rows in another order than theirs; they are sorted", spec.slice)
+            logger.info("%s: Spark returned the rows out of order; sorting them", spec.slice)
             rows = replace(rows, one_task=False, in_order=False)
             continue
         if outcome.status == "faults":
@@ -100,26 +100,26 @@ def _write_in_passes(rows: WriterRows, spec: WriterSpec, *, are_kept: bool = Fal
             # Recomputed rows may differ (a current time, a UUID, their order), so the next pass might not contain the
             # rows that this pass rejected. The checkpoint gives all later passes the same rows. A cache is not enough:
             # Spark looks it up by plan, and `union` flattens a plan of nested unions.
-            with _told_as_ours(str(spec.slice)):
+            with _classified_errors(str(spec.slice)):
                 rows, are_kept = replace(rows, frame=rows.frame.localCheckpoint()), True
             if outcome.status == "rejected":
                 continue
         if outcome.status == "broker_rejected":
-            logger.info("%s: the brokers refused a batch; looking for the records", spec.slice)
-            outcome = run_pass(rows, replace(spec, mode="probe"))
+            logger.info("%s: the brokers rejected a batch; finding the rejected records", spec.slice)
+            outcome = run_pass(rows, replace(spec, mode="find_refused"))
             outcome.raise_error()
         spec = _without(spec, outcome)
-    msg = f"{spec.slice}: the destination still refuses records after {_MAX_PASSES} passes"
+    msg = f"{spec.slice}: the destination still rejects records after {_MAX_PASSES} passes"
     raise DestinationRejectedError(msg, fix="see the reasons in the log", reasons=reasons_of(spec.rejected))
 
 
 def run_pass(rows: WriterRows, spec: WriterSpec) -> Outcome:
-    """Run one Spark job over the rows: one writer task in offset order, or parallel tasks in mode ``idempotent``."""
+    """Run one Spark job over the rows: one writer task in offset order, or parallel tasks in mode ``parallel``."""
     started_ms = spec.started_ms or int(time.time() * 1000)
     spec = replace(spec, started_ms=started_ms, after_input=rows.one_task, per_record=rows.per_record)
     ordered = (with_end(rows) if spec.mode == "transactional" else rows).frame
     checked: tuple[str, ...] = ()
-    if spec.mode != "idempotent":
+    if spec.mode != "parallel":
         ordered = ordered.coalesce(1) if rows.one_task else ordered.repartition(1)
         if rows.in_order:
             checked = rows.order
@@ -140,7 +140,7 @@ def outcomes_of(answers: DataFrame, slice_: Slice) -> list[Outcome]:
         StageFailedError: The stage raised an exception.
         KpipeError: The Spark job failed for another reason.
     """
-    with _told_as_ours(str(slice_)):
+    with _classified_errors(str(slice_)):
         collected = answers.collect()
     return [outcome_of_json(answer["outcome"]) for answer in collected]
 
@@ -156,7 +156,7 @@ def computed(rows: WriterRows, where: str) -> WriterRows:
         StageFailedError: The stage raised an exception.
         KpipeError: The Spark job failed for another reason.
     """
-    with _told_as_ours(where):
+    with _classified_errors(where):
         if "headers" not in rows.extra:
             rows.frame.count()
             return rows
@@ -176,12 +176,12 @@ def evaluate(output: object, where: str) -> None:
     """
     if not isinstance(output, DataFrame):
         return
-    with _told_as_ours(where):
+    with _classified_errors(where):
         output.write.format("noop").mode("overwrite").save()
 
 
 @contextmanager
-def _told_as_ours(where: str) -> Iterator[None]:
+def _classified_errors(where: str) -> Iterator[None]:
     """Convert the exception of a failed Spark job to a typed error."""
     try:
         yield
@@ -240,7 +240,7 @@ def _both_rules(one: dict[str, RuleCount], other: dict[str, RuleCount]) -> dict[
 def _within_limit(spec: WriterSpec, outcome: Outcome) -> Outcome:
     """Check the limit over all parallel writers, since each of them counts only its own records."""
     total = outcome.total
-    if spec.mode == "idempotent" and not spec.limit.allows(total.dead_lettered + total.skipped, total.read):
+    if spec.mode == "parallel" and not spec.limit.allows(total.dead_lettered + total.skipped, total.read):
         raise over_limit(spec, outcome)
     return outcome
 

@@ -79,7 +79,7 @@ def _error_document(error: KpipeError) -> dict[str, Any]:
 def _error(document: dict[str, Any]) -> KpipeError:
     kind = getattr(errors, document["kind"])
     if not (isinstance(kind, type) and issubclass(kind, KpipeError)):
-        msg = f"a writer task answered with {document['kind']!r}, which is no error of kpipe"
+        msg = f"a writer task returned the error {document['kind']!r}, which is not a kpipe error"
         raise TypeError(msg)
     error: KpipeError = kind(document["message"], fix=document["fix"], **document["attributes"])
     error.part = document["part"]

@@ -27,40 +27,40 @@ def check_output_schema(output: object, codec: Codec, topic: str) -> None:
         raise ConfigError(msg, fix="return a Spark DataFrame")
     if not isinstance(codec, JsonCodec) or not codec.has_schema:
         return
-    found = {f.name: f.dataType for f in output.schema.fields if f.name != "_kafka"}
+    returned = {f.name: f.dataType for f in output.schema.fields if f.name != "_kafka"}
     declared = {f.name: f.dataType for f in codec.fields}
-    problems = [f"{name!r} is declared and not returned" for name in declared if name not in found]
-    problems += [f"{name!r} is returned and not declared" for name in found if name not in declared]
+    problems = [f"{name!r} is declared but not returned" for name in declared if name not in returned]
+    problems += [f"{name!r} is returned but not declared" for name in returned if name not in declared]
     problems += [
-        f"{name!r} is {found[name].simpleString()}, declared as {kind.simpleString()}"
+        f"{name!r} is {returned[name].simpleString()}, declared as {kind.simpleString()}"
         for name, kind in declared.items()
-        if name in found and not _is(found[name], stage_type(kind))
+        if name in returned and not _is(returned[name], stage_type(kind))
     ]
     if problems:
-        msg = f"the stage's output does not fit the schema of topic {topic!r}: {'; '.join(problems)}"
+        msg = f"the stage's output does not match the schema of topic {topic!r}: {'; '.join(problems)}"
         raise ConfigError(msg, fix="cast or select the columns, or correct KafkaTopic(value_codec=JsonCodec(...))")
 
 
-def _is(found: T.DataType, declared: T.DataType) -> bool:
+def _is(returned: T.DataType, declared: T.DataType) -> bool:
     """Whether a column has the declared type. Struct fields match in any order; a NullType matches every type."""
-    if isinstance(found, T.NullType):
+    if isinstance(returned, T.NullType):
         return True
     if isinstance(declared, T.ArrayType):
-        return isinstance(found, T.ArrayType) and _is(found.elementType, declared.elementType)
+        return isinstance(returned, T.ArrayType) and _is(returned.elementType, declared.elementType)
     if isinstance(declared, T.MapType):
         return (
-            isinstance(found, T.MapType)
-            and _is(found.keyType, declared.keyType)
-            and _is(found.valueType, declared.valueType)
+            isinstance(returned, T.MapType)
+            and _is(returned.keyType, declared.keyType)
+            and _is(returned.valueType, declared.valueType)
         )
     if isinstance(declared, T.StructType):
         return (
-            isinstance(found, T.StructType)
-            and set(found.names) == set(declared.names)
-            and all(_is(field.dataType, declared[field.name].dataType) for field in found)
+            isinstance(returned, T.StructType)
+            and set(returned.names) == set(declared.names)
+            and all(_is(field.dataType, declared[field.name].dataType) for field in returned)
         )
     # A string with any collation is a string.
-    return found == declared or (isinstance(declared, T.StringType) and isinstance(found, T.StringType))
+    return returned == declared or (isinstance(declared, T.StringType) and isinstance(returned, T.StringType))
 
 
 def columns_of(output: object) -> list[tuple[str, str]]:

@@ -197,7 +197,7 @@ def slice_rows(
     if output is not None:
         parts.append(output.frame)
     if not parts:
-        msg = "there is neither an output nor a source to write"
+        msg = "there is no output and no source to write"
         raise ConfigError(msg, fix="read from a Kafka topic asset")
     # Counts and dead letters come first, so that the writer has them before it writes an output.
     together = reduce(DataFrame.union, parts)

@@ -44,8 +44,8 @@ class WriterSpec:
         settings: The connection for outputs and dead letters.
         source_settings: The connection to the slice's source. With at-least-once delivery it may be another cluster.
         slice: The slice to write.
-        mode: ``transactional`` (exactly once, one task), ``idempotent`` (at least once, several parallel tasks),
-            ``probe`` (find the records that the brokers refuse, in transactions that are always aborted) or ``count``
+        mode: ``transactional`` (exactly once, one task), ``parallel`` (at least once, several parallel tasks),
+            ``find_refused`` (find the records that the brokers reject, in transactions that are aborted) or ``count``
             (send nothing, and report what would stop the run).
         topic: Destination topic; None if only dead letters are written.
         limits: Limits of the destination topic.
@@ -57,7 +57,7 @@ class WriterSpec:
         codecs: (key, value) codecs of each range of the slice. They explain why a record does not decode.
         rejected: Records that an earlier pass found rejected, with the reason. They are dead-lettered, not written.
         stamp_source: Add the header ``kpipe.source`` to outputs whose source is known.
-        stamps: Provenance headers of these outputs, the same for all. They replace those from an earlier hop.
+        provenance: Provenance headers of these outputs, the same for all. They replace those from an earlier hop.
         correlation_header: Name of the header in which outputs with a known source carry the correlation id, if they
             have none yet; None adds no header.
         preview_rows: Number of outputs to show in the metadata.
@@ -74,7 +74,7 @@ class WriterSpec:
     settings: ConnectionSettings
     source_settings: ConnectionSettings
     slice: Slice
-    mode: Literal["transactional", "idempotent", "probe", "count"]
+    mode: Literal["transactional", "parallel", "find_refused", "count"]
     topic: str | None
     limits: TopicLimits
     dead_letters: tuple[DeadLetterContext | None, ...]
@@ -84,7 +84,7 @@ class WriterSpec:
     rejected: dict[Rejected, Fault] = field(default_factory=dict)
     limit: DeadLetterLimit = NO_LIMIT
     stamp_source: bool = True
-    stamps: tuple[tuple[str, bytes], ...] = ()
+    provenance: tuple[tuple[str, bytes], ...] = ()
     correlation_header: str | None = "correlation-id"
     preview_rows: int = 5
     hide_messages: bool = False
@@ -103,7 +103,7 @@ class WriterSpec:
             ConfigError: The spec has no destination topic.
         """
         if self.topic is None:
-            msg = f"{self.slice}: there are outputs, and no topic to write them to"
+            msg = f"{self.slice}: there are outputs but no destination topic"
             raise ConfigError(msg)
         return self.topic
 
@@ -115,8 +115,8 @@ class WriterSpec:
     @property
     def record_limits(self) -> list[int]:
         """The maximum record sizes of the topics that this task writes to, bytes."""
-        letters = [context.max_record_bytes for context in self.dead_letters if context is not None]
-        return [self.limits.max_message_bytes, *letters]
+        dead_letter_limits = [context.max_record_bytes for context in self.dead_letters if context is not None]
+        return [self.limits.max_message_bytes, *dead_letter_limits]
 
 
 @dataclass(frozen=True)

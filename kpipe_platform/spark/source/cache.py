@@ -34,9 +34,10 @@ class RowCache:
         """Whether a job has filled the cache. Always False on Spark Connect, where a client cannot determine it."""
         if not self.is_kept or is_remote():
             return False
-        found = self._frame.sparkSession._jsparkSession.sharedState().cacheManager().lookupCachedData(self._frame._jdf)
+        cached = self._frame.sparkSession._jsparkSession.sharedState().cacheManager().lookupCachedData(self._frame._jdf)
         return (
-            bool(found.isDefined()) and found.get().cachedRepresentation().cacheBuilder().isCachedColumnBuffersLoaded()
+            bool(cached.isDefined())
+            and cached.get().cachedRepresentation().cacheBuilder().isCachedColumnBuffersLoaded()
         )
 
     def drop(self) -> None:

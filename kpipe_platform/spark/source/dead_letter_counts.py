@@ -69,10 +69,10 @@ def count_dead_letters(frame: DataFrame) -> DeadLetterCounts:
         )
         .collect()
     )
-    found: dict[tuple[str, ...], list[Any]] = {tuple(each): [] for each in sets}
+    counts: dict[tuple[str, ...], list[Any]] = {tuple(each): [] for each in sets}
     for row in rows:
-        found[tuple(name for name in names if not row[f"no_{name}"])].append(row)
-    reasons, partitions, assets, hours, total = found.values()
+        counts[tuple(name for name in names if not row[f"no_{name}"])].append(row)
+    reasons, partitions, assets, hours, total = counts.values()
     if not total:
         return DeadLetterCounts()
     return DeadLetterCounts(

@@ -13,7 +13,7 @@ from kpipe_platform.dead_letters.read.reader import read_dead_letter
 from kpipe_platform.dead_letters.read.row import COLUMNS, row_of
 from kpipe_platform.kafka.admin.topics import describe_topics
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import OffsetRange, watermarks
+from kpipe_platform.kafka.model.offsets import OffsetRange, read_watermarks
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.spark.columns import HEADERS_TYPE
 from kpipe_platform.spark.source.client_reader import is_beyond_spark
@@ -42,12 +42,12 @@ def newest_ranges(clients: Clients, topic: str, isolation: str, max_records: int
         TopicNotFoundError: The topic does not exist.
     """
     numbers = range(describe_topics(clients, [topic])[topic].partitions)
-    marks = watermarks(clients, [(topic, number) for number in numbers], isolation)
+    watermarks = read_watermarks(clients, [(topic, number) for number in numbers], isolation)
     ranges = []
     for number in numbers:
-        mark = marks[(topic, number)]
-        start = mark.log_start if max_records is None else max(mark.log_start, mark.end - max_records)
-        ranges.append(OffsetRange(topic, number, start, mark.end))
+        log = watermarks[(topic, number)]
+        start = log.log_start if max_records is None else max(log.log_start, log.end - max_records)
+        ranges.append(OffsetRange(topic, number, start, log.end))
     return ranges
 
 

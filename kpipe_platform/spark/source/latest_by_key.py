@@ -9,7 +9,7 @@ from kpipe_platform.codecs import Codec
 from kpipe_platform.errors import RecordFaultError
 from kpipe_platform.kafka.admin.topics import describe_topics
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.kafka.model.offsets import OffsetRange, watermarks
+from kpipe_platform.kafka.model.offsets import OffsetRange, read_watermarks
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.spark.source.client_reader import is_beyond_spark
 from kpipe_platform.spark.source.reader import empty_rows, read_by_client, read_ranges
@@ -52,8 +52,8 @@ def latest_by_key(
         TopicNotFoundError: The topic does not exist.
     """
     count = describe_topics(clients, [topic])[topic].partitions
-    marks = watermarks(clients, [(topic, n) for n in range(count)], isolation)
-    ranges = [OffsetRange(topic, n, marks[(topic, n)].log_start, marks[(topic, n)].end) for n in range(count)]
+    watermarks = read_watermarks(clients, [(topic, n) for n in range(count)], isolation)
+    ranges = [OffsetRange(topic, n, watermarks[(topic, n)].log_start, watermarks[(topic, n)].end) for n in range(count)]
     by_client = False
     if all(r.is_empty for r in ranges):
         rows = empty_rows(session)
@@ -84,10 +84,10 @@ def _newest(rows: DataFrame) -> DataFrame:
     last = Window.partitionBy("key", "partition").orderBy(F.col("offset").desc())
     newest = Window.partitionBy("key").orderBy(F.col("timestamp").desc(), F.col("partition").desc())
     # One shuffle is enough for both windows.
-    found = rows.repartition("key")
+    newest_rows = rows.repartition("key")
     for window in (last, newest):
-        found = found.withColumn("_nth", F.row_number().over(window)).where("_nth = 1").drop("_nth")
-    return found
+        newest_rows = newest_rows.withColumn("_nth", F.row_number().over(window)).where("_nth = 1").drop("_nth")
+    return newest_rows
 
 
 def _refuse_undecoded(frames: SliceFrames, topic: str, codec: Codec, *, hide_messages: bool) -> None:
@@ -100,9 +100,9 @@ def _refuse_undecoded(frames: SliceFrames, topic: str, codec: Codec, *, hide_mes
     )
     if bad:
         if bad[0]["component"] == Component.SOURCE.value:
-            why = "its timestamp is outside of what Spark can hold"
+            why = "its timestamp is outside the range that Spark can represent"
         else:
-            found = codec.explain(bytes(bad[0]["value"] or b""))
-            why = found.kind if hide_messages else found.message
+            fault = codec.explain(bytes(bad[0]["value"] or b""))
+            why = fault.kind if hide_messages else fault.message
         msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {why}"
-        raise RecordFaultError(msg, fix="mend the record: write the key again", topic=topic)
+        raise RecordFaultError(msg, fix="fix the record: write a valid record with the same key", topic=topic)

@@ -20,7 +20,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.spark.columns import MISFIT
 from kpipe_platform.spark.stage.exact import MISFITS, MisfitError, check_exact, exact_array, exact_cast
-from kpipe_platform.spark.stage.record_results import frame_of, missing_in, records_of
+from kpipe_platform.spark.stage.record_results import missing_in, pandas_frame, records_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -101,7 +101,7 @@ def to_form(frame: DataFrame, form: str, codec: Codec) -> Any:
     if form == "pyarrow":
         return table
     if form == "pandas":
-        return frame_of(table)
+        return pandas_frame(table)
     if form == "polars":
         return _polars().from_arrow(table)
     return [_record(row, codec) for row in records_of(table, _zone(frame))]
@@ -119,10 +119,10 @@ def _zone(frame: DataFrame) -> dt.tzinfo | None:
 def _refuse_maps(frame: DataFrame) -> None:
     maps = [field.name for field in frame.schema.fields if "map<" in field.dataType.simpleString()]
     if maps:
-        msg = f"polars has no type for the MAP in {', '.join(map(repr, maps))}"
+        msg = f"polars has no type for MAP; it occurs in {', '.join(map(repr, maps))}"
         raise ConfigError(
             msg,
-            fix="annotate pandas.DataFrame, pyarrow.Table or list[KafkaRecord], or leave the field out of the schema",
+            fix="annotate pandas.DataFrame, pyarrow.Table or list[KafkaRecord], or remove the field from the schema",
             columns=maps,
         )
 
@@ -212,10 +212,10 @@ def _in_order(frame: DataFrame) -> DataFrame:
 
 def _first(fields: Iterable[T.StructField]) -> list[T.StructField]:
     """The fields of several sources. If they share a name (case-insensitive), the first one is kept."""
-    found: dict[str, T.StructField] = {}
+    first: dict[str, T.StructField] = {}
     for field in fields:
-        found.setdefault(field.name.lower(), field)
-    return list(found.values())
+        first.setdefault(field.name.lower(), field)
+    return list(first.values())
 
 
 def _records_table(records: list[KafkaRecord], codec: Codec, declared: T.StructType) -> pa.Table:
@@ -331,12 +331,12 @@ def _misfit(value: Any, data: bytes | None, codec: JsonCodec, declared: _Declare
     if data is None:
         return None
     if not isinstance(value, bytes) and not declared.is_met:
-        found = _unlike(value, declared.kind)
+        reason = _unlike(value, declared.kind)
         # Dataclasses, Enum members and similar objects are compared in the form in which they are written.
-        if found is not None and (plain := plain_value(value)) is not value:
-            found = _unlike(plain, declared.kind)
-        if found is not None:
-            return found
+        if reason is not None and (plain := plain_value(value)) is not value:
+            reason = _unlike(plain, declared.kind)
+        if reason is not None:
+            return reason
     if isinstance(value, bytes) or declared.has_lengths:
         fault = codec.diagnose(data)
         return None if fault is None else fault.message
@@ -354,9 +354,9 @@ def _unlike(value: Any, kind: pa.DataType) -> str | None:
         one = value.get(name)
         if one is None and not field.nullable:
             return f"{name!r} is null, declared NOT NULL"
-        found = _broken([one], field.type, name)
-        if found is not None:
-            return found
+        reason = _broken([one], field.type, name)
+        if reason is not None:
+            return reason
     return None
 
 
@@ -395,8 +395,8 @@ def _column(name: str, series: pd.Series[Any], kind: T.DataType | None) -> pa.Ar
         if is_objects:
             check_exact(series, array.type, name, from_pandas=True, zoned=True)
     except MISFITS as error:
-        msg = f"column {name!r} of the pandas.DataFrame has no type of its own: {error}"
-        fix = "return one type a column; what else there is may be declared: KafkaTopic(value_codec=JsonCodec(...))"
+        msg = f"column {name!r} of the pandas.DataFrame has no single type: {error}"
+        fix = "return one type per column, or declare the column's type: KafkaTopic(value_codec=JsonCodec(...))"
         raise ConfigError(msg, fix=fix, column=name) from error
     return array
 

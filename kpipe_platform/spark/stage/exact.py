@@ -47,7 +47,7 @@ def exact_array(
     try:
         array = pa.array(values, type=kind, from_pandas=from_pandas)
     except MISFITS as error:
-        msg = f"{path!r} that is no {kind}: {error}"
+        msg = f"{path!r} with a value that is not a valid {kind}: {error}"
         raise MisfitError(msg) from error
     check_exact(values, kind, path, from_pandas=from_pandas, zoned=zoned)
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
@@ -62,9 +62,9 @@ def check_exact(
     """
     present = [value for value in values if value is not None]
     # Check the Python types first: most columns have only one or two.
-    if from_pandas and not all(_is_held(found, kind) for found in set(map(type, present))):
+    if from_pandas and not all(_is_held(kind_of_value, kind) for kind_of_value in set(map(type, present))):
         present = [value for value in present if not _is_missing(value)]
-    wrong = {found for found in set(map(type, present)) if not _is_held(found, kind)}
+    wrong = {kind_of_value for kind_of_value in set(map(type, present)) if not _is_held(kind_of_value, kind)}
     if wrong:
         raise _misfit(next(value for value in present if type(value) in wrong), kind, path)
     if pa.types.is_timestamp(kind):
@@ -106,7 +106,7 @@ def _inside(present: list[Any], kind: pa.DataType, path: str) -> Iterator[tuple[
 def _misfit(value: Any, kind: pa.DataType, path: str) -> MisfitError:
     text = repr(value)
     shown = text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."
-    return MisfitError(f"{path!r} that is no {kind}: {shown} is {type(value).__name__}, and would be changed")
+    return MisfitError(f"{path!r} with the value {shown} ({type(value).__name__}), which is not a valid {kind}")
 
 
 def _is_missing(value: Any) -> bool:
@@ -115,11 +115,11 @@ def _is_missing(value: Any) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _is_held(found: type, kind: pa.DataType) -> bool:
+def _is_held(python_type: type, kind: pa.DataType) -> bool:
     """Whether an Arrow type can represent values of a Python type unchanged."""
     types = pa.types
-    numpy = found.__name__ if found.__module__ == "numpy" else ""
-    if issubclass(found, bool) or numpy in ("bool", "bool_"):
+    numpy = python_type.__name__ if python_type.__module__ == "numpy" else ""
+    if issubclass(python_type, bool) or numpy in ("bool", "bool_"):
         return bool(types.is_boolean(kind))
     if types.is_boolean(kind):
         held: tuple[type, ...] = ()
@@ -132,18 +132,18 @@ def _is_held(found: type, kind: pa.DataType) -> bool:
     elif _is_bytes(kind):
         held = (bytes, bytearray, memoryview)
     elif types.is_date(kind):
-        return issubclass(found, dt.date) and not issubclass(found, dt.datetime)
+        return issubclass(python_type, dt.date) and not issubclass(python_type, dt.datetime)
     elif types.is_timestamp(kind):
-        return issubclass(found, dt.datetime) or numpy == "datetime64"
+        return issubclass(python_type, dt.datetime) or numpy == "datetime64"
     elif types.is_struct(kind):
         held = (Mapping,)
     elif types.is_map(kind):
         held = (Mapping, list, tuple)
     elif _is_list(kind):
-        return issubclass(found, Iterable) and not issubclass(found, str | bytes | bytearray | Mapping)
+        return issubclass(python_type, Iterable) and not issubclass(python_type, str | bytes | bytearray | Mapping)
     else:
         return True
-    return issubclass(found, held)
+    return issubclass(python_type, held)
 
 
 def exact_cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
@@ -157,63 +157,63 @@ def exact_cast(array: pa.Array, kind: pa.DataType, path: str) -> pa.Array:
     if array.type == kind:
         return array
     if not _is_like(array.type, kind):
-        msg = f"{path!r} as {array.type}, declared {kind}"
+        msg = f"{path!r} as {array.type}, but it is declared as {kind}"
         raise MisfitError(msg)
     try:
         made = array.cast(options=pc.CastOptions(kind, allow_time_truncate=True))
         changed = _is_changed(array, made)
     except pa.ArrowException as error:
-        msg = f"{path!r} as {array.type}, declared {kind}: {error}"
+        msg = f"{path!r} as {array.type}, but it is declared as {kind}: {error}"
         raise MisfitError(msg) from None
     if changed:
-        msg = f"{path!r} as {array.type}, declared {kind}: a value would be changed"
+        msg = f"{path!r} as {array.type}, but it is declared as {kind}: the conversion would change a value"
         raise MisfitError(msg)
     return made
 
 
-def _is_like(found: pa.DataType, kind: pa.DataType) -> bool:
+def _is_like(given: pa.DataType, kind: pa.DataType) -> bool:
     """Whether two types are of the same family, such as numbers, strings or timestamps."""
     types = pa.types
-    if types.is_null(found):
+    if types.is_null(given):
         return True
-    if types.is_dictionary(found):
-        return _is_like(found.value_type, kind)
+    if types.is_dictionary(given):
+        return _is_like(given.value_type, kind)
     if types.is_struct(kind):
-        if not types.is_struct(found):
+        if not types.is_struct(given):
             return False
         fields = {kind.field(i).name: kind.field(i).type for i in range(kind.num_fields)}
-        inside = [found.field(i) for i in range(found.num_fields)]
+        inside = [given.field(i) for i in range(given.num_fields)]
         return all(field.name in fields and _is_like(field.type, fields[field.name]) for field in inside)
     if types.is_map(kind):
-        if not types.is_map(found):
+        if not types.is_map(given):
             return False
-        return _is_like(found.key_type, kind.key_type) and _is_like(found.item_type, kind.item_type)
+        return _is_like(given.key_type, kind.key_type) and _is_like(given.item_type, kind.item_type)
     if _is_list(kind):
-        return _is_list(found) and _is_like(found.value_type, kind.value_type)
+        return _is_list(given) and _is_like(given.value_type, kind.value_type)
     if types.is_timestamp(kind):
-        return types.is_timestamp(found) and (kind.tz is not None or found.tz is None)
+        return types.is_timestamp(given) and (kind.tz is not None or given.tz is None)
     for is_of in (_is_number, _is_text, _is_bytes, types.is_date):
         if is_of(kind):
-            return bool(is_of(found))
-    return bool(found.id == kind.id)
+            return bool(is_of(given))
+    return bool(given.id == kind.id)
 
 
 def _is_changed(before: pa.Array, after: pa.Array) -> bool:
     """Whether a cast that Arrow considers safe has changed a value."""
-    types, found, kind = pa.types, before.type, after.type
-    if types.is_struct(kind) and types.is_struct(found):
+    types, given, kind = pa.types, before.type, after.type
+    if types.is_struct(kind) and types.is_struct(given):
         made = {kind.field(i).name: part for i, part in enumerate(after.flatten())}
-        names = [found.field(i).name for i in range(found.num_fields)]
+        names = [given.field(i).name for i in range(given.num_fields)]
         return any(_is_changed(part, made[name]) for name, part in zip(names, before.flatten(), strict=True))
-    if types.is_map(kind) and types.is_map(found):
+    if types.is_map(kind) and types.is_map(given):
         parts = zip(_entries(before), _entries(after), strict=True)
         return any(_is_changed(*pair) for pair in parts)
-    if _is_list(kind) and _is_list(found):
+    if _is_list(kind) and _is_list(given):
         return _is_changed(before.flatten(), after.flatten())
-    if types.is_floating(kind) and types.is_floating(found):
+    if types.is_floating(kind) and types.is_floating(given):
         return bool(pc.any(pc.and_not(pc.is_inf(after), pc.is_inf(before))).as_py())
-    if {types.is_decimal(kind), types.is_decimal(found)} == {True, False} and _is_number(found):
-        return not after.cast(found, safe=False).equals(before)
+    if {types.is_decimal(kind), types.is_decimal(given)} == {True, False} and _is_number(given):
+        return not after.cast(given, safe=False).equals(before)
     return False
 
 

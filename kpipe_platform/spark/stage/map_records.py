@@ -60,19 +60,19 @@ def map_records(
     """
     name = getattr(fn, "__name__", type(fn).__name__)
     if batch not in (None, "pandas", "arrow"):
-        msg = f"map_records({name}, batch={batch!r})"
-        raise ConfigError(msg, fix='use batch="pandas", batch="arrow", or leave it out for one record at a time')
+        msg = f"map_records({name}): batch is {batch!r}"
+        raise ConfigError(msg, fix='use batch="pandas", batch="arrow", or omit batch for one record at a time')
     if not callable(fn):
-        msg = f"map_records({fn!r}): it cannot be called"
-        raise ConfigError(msg, fix="give a function of one argument")
+        msg = f"map_records: {fn!r} is not callable"
+        raise ConfigError(msg, fix="pass a function of one argument")
     if retry is not None and not isinstance(retry, RecordRetryPolicy):
-        msg = f"map_records({name}, retry={retry!r})"
+        msg = f"map_records({name}): retry is {retry!r}"
         raise ConfigError(msg, fix="use RecordRetryPolicy(max_attempts=...)")
     notes = current_notes()
     kept = "_kafka" in df.columns
     if notes is not None and not kept:
-        msg = f"map_records({name}): the DataFrame has no _kafka to name failing records by"
-        raise ConfigError(msg, fix="call it before _kafka is dropped")
+        msg = f"map_records({name}): the DataFrame has no _kafka column, which identifies failing records"
+        raise ConfigError(msg, fix="call map_records before _kafka is dropped")
     declared = _declared(df, schema, name)
     _check_pickles(fn, name)
     fields = [StructField(f.name, f.dataType, True) for f in declared.fields]
@@ -92,8 +92,8 @@ def map_records(
     mapped = df.mapInArrow(lambda batches: worker(batches), made).persist()
     if notes is not None:
         notes.cached.append(mapped)
-        place = [F.col(f"_kafka.{column}").alias(column) for column in ("topic", "partition", "offset")]
-        notes.faults.append(mapped.where(F.col(NOTE).isNotNull()).select(*place, F.col(NOTE).alias("note")))
+        coordinates = [F.col(f"_kafka.{column}").alias(column) for column in ("topic", "partition", "offset")]
+        notes.faults.append(mapped.where(F.col(NOTE).isNotNull()).select(*coordinates, F.col(NOTE).alias("note")))
     return mapped.where(F.col(NOTE).isNull()).drop(NOTE)
 
 
@@ -101,7 +101,7 @@ def _declared(df: DataFrame, schema: str | StructType, name: str) -> StructType:
     try:
         declared = cast("StructType", StructType.fromDDL(schema)) if isinstance(schema, str) else schema
     except Exception as error:
-        msg = f"map_records({name}): the schema {schema!r} cannot be read: {root_cause(error)}"
+        msg = f"map_records({name}): the schema {schema!r} cannot be parsed: {root_cause(error)}"
         raise ConfigError(msg, fix='write it as DDL, for example "id BIGINT NOT NULL, fare DOUBLE"') from error
     if not isinstance(declared, StructType):
         msg = f"map_records({name}): the schema {schema!r} declares no columns"
@@ -111,11 +111,13 @@ def _declared(df: DataFrame, schema: str | StructType, name: str) -> StructType:
     twice = sorted({column for column in folded if folded.count(column) > 1})
     if twice:
         msg = f"map_records({name}): the schema {schema!r} declares {', '.join(map(repr, twice))} more than once"
-        raise ConfigError(msg, fix="give each column a name of its own")
+        raise ConfigError(msg, fix="give each column a unique name")
     reserved = {"_kafka", NOTE} & set(folded)
     if reserved or not declared.names:
-        msg = f"map_records({name}): the schema {schema!r} has no columns of its own, or names {sorted(reserved)}"
-        raise ConfigError(msg, fix="declare the columns that the function returns; _kafka is kept by itself")
+        msg = (
+            f"map_records({name}): the schema {schema!r} has only _kafka, or has a reserved column: {sorted(reserved)}"
+        )
+        raise ConfigError(msg, fix="declare the columns that the function returns; kpipe keeps _kafka")
     return declared
 
 
@@ -123,7 +125,7 @@ def _arrow_schema(made: StructType, name: str) -> pa.Schema:
     try:
         return to_arrow_schema(made, timezone="UTC", error_on_duplicated_field_names_in_struct=True)
     except Exception as error:
-        msg = f"map_records({name}): a type of the schema cannot leave Python: {root_cause(error)}"
+        msg = f"map_records({name}): Arrow cannot represent a type of the schema: {root_cause(error)}"
         raise ConfigError(msg, fix="declare another type, for example STRING") from error
 
 
@@ -131,8 +133,8 @@ def _action(on_fault: FaultAction | str | None, name: str) -> FaultAction | None
     try:
         return None if on_fault is None else FaultAction(on_fault)
     except ValueError:
-        msg = f"map_records({name}, on_fault={on_fault!r})"
-        raise ConfigError(msg, fix="use one of FaultAction, or None for the asset's action") from None
+        msg = f"map_records({name}): on_fault is {on_fault!r}"
+        raise ConfigError(msg, fix="use a FaultAction, or None for the asset's action") from None
 
 
 def _check_pickles(fn: Callable[..., Any], name: str) -> None:
@@ -143,21 +145,21 @@ def _check_pickles(fn: Callable[..., Any], name: str) -> None:
         msg = f"map_records({name}): the function cannot be sent to Spark's workers because of {culprits}: {error}"
         raise ConfigError(
             msg,
-            fix="make it inside the function, or once a worker in a function under functools.cache; "
-            "and pass plain values in",
+            fix="create it inside the function, or once per worker in a function with functools.cache; "
+            "capture only plain values",
         ) from error
 
 
 def _unpicklable(fn: Callable[..., Any], depth: int = 3) -> set[str]:
     """Names of captured objects that cannot be pickled, including those that captured functions capture."""
-    found = set()
+    names = set()
     for name, value in _captured(fn).items():
         try:
             cloudpickle.dumps(value)  # type: ignore[no-untyped-call]
         except Exception:  # noqa: BLE001  # any exception means that it cannot be pickled
             inside = _unpicklable(value, depth - 1) if depth and inspect.isroutine(value) else set()
-            found |= inside or {f"{name!r} ({type(value).__name__})"}
-    return found
+            names |= inside or {f"{name!r} ({type(value).__name__})"}
+    return names
 
 
 def _captured(fn: Callable[..., Any]) -> dict[str, Any]:

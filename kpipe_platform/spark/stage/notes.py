@@ -47,13 +47,13 @@ class StageNotes:
     @classmethod
     def joined(cls, notes: Iterable[StageNotes]) -> StageNotes:
         """Combine several notes."""
-        found = cls()
+        all_notes = cls()
         for each in notes:
-            found.faults += each.faults
-            found.counts += each.counts
-            found.cached += each.cached
-            found.metadata |= each.metadata
-        return found
+            all_notes.faults += each.faults
+            all_notes.counts += each.counts
+            all_notes.cached += each.cached
+            all_notes.metadata |= each.metadata
+        return all_notes
 
     def release(self) -> None:
         """Release the cached frames."""
@@ -82,9 +82,9 @@ def noting() -> Iterator[StageNotes]:
         _current.reset(token)
 
 
-def fault_frame(session: SparkSession, places: Sequence[tuple[str, int, int, str]]) -> DataFrame:
+def fault_frame(session: SparkSession, faults: Sequence[tuple[str, int, int, str]]) -> DataFrame:
     """Make a frame for ``StageNotes.faults`` from faults on the driver, as (topic, partition, offset, note)."""
-    return session.createDataFrame(list(places), "topic string, partition int, offset bigint, note string")
+    return session.createDataFrame(list(faults), "topic string, partition int, offset bigint, note string")
 
 
 def retry_of(attempt: Attempt) -> Retry:

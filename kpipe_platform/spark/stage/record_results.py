@@ -40,7 +40,7 @@ def records_of(rows: pa.RecordBatch | pa.Table, zone: dt.tzinfo | None = None) -
     return records
 
 
-def frame_of(rows: pa.RecordBatch | pa.Table) -> Any:
+def pandas_frame(rows: pa.RecordBatch | pa.Table) -> Any:
     """Convert rows to a pandas.DataFrame without changing any value.
 
     An integer column with nulls becomes a nullable integer such as ``Int64``: pandas would use floats, which change
@@ -212,7 +212,7 @@ def _series(series: Any, field: pa.Field) -> pa.Array:
             return exact_array(series, field.type, field.name, from_pandas=True)
         array = pa.array(series, from_pandas=True)
     except MISFITS as error:
-        msg = f"the function returned {field.name!r} as {series.dtype}, declared {field.type}: {error}"
+        msg = f"the function returned {field.name!r} as {series.dtype}, but it is declared as {field.type}: {error}"
         raise ResultError(msg) from None
     return array.combine_chunks() if isinstance(array, pa.ChunkedArray) else array
 
@@ -232,7 +232,7 @@ def _result_error(error: MisfitError) -> ResultError:
 
 
 def _missing(path: str) -> ResultError:
-    return ResultError(f"the function returned no {path!r}, which is declared NOT NULL")
+    return ResultError(f"the function returned null for {path!r}, which is declared NOT NULL")
 
 
 def missing_in(array: pa.Array, path: str) -> str | None:

@@ -19,9 +19,9 @@ from kpipe_platform.spark.stage.record_results import (
     check_names,
     check_required,
     frame_as_table,
-    frame_of,
     listed,
     misfit,
+    pandas_frame,
     records_of,
     rows_as_columns,
     table_as_columns,
@@ -76,20 +76,20 @@ class RowWorker:
     def _records(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         columns = self._columns
         declared = frozenset(columns.names)
-        found: list[tuple[list[dict[str, Any]], str | None]] = []
+        results: list[tuple[list[dict[str, Any]], str | None]] = []
         for source, record in enumerate(records_of(batch)):
             tried = try_again(self.retry, partial(self._results, [record], batch, source, declared))
-            found.append((tried.result, None) if tried.error is None else ([{}], self._note(tried, batch, source)))
-        made = rows_as_columns([row for rows, _ in found for row in rows], columns)
+            results.append((tried.result, None) if tried.error is None else ([{}], self._note(tried, batch, source)))
+        made = rows_as_columns([row for rows, _ in results for row in rows], columns)
         if made is None:
             # A row does not fit. All rows of its record become one fault, so that a record has either rows or a fault.
-            for source, (rows, note) in enumerate(found):
+            for source, (rows, note) in enumerate(results):
                 error = next(filter(None, (misfit(row, columns) for row in rows)), None) if note is None else None
                 if error is not None:
-                    found[source] = [{}], self._note(Tried(error=error), batch, source)
-            made = pa.RecordBatch.from_pylist([row for rows, _ in found for row in rows], schema=columns)
-        sources = [source for source, (rows, _) in enumerate(found) for _ in rows]
-        notes = [note for rows, note in found for _ in rows]
+                    results[source] = [{}], self._note(Tried(error=error), batch, source)
+            made = pa.RecordBatch.from_pylist([row for rows, _ in results for row in rows], schema=columns)
+        sources = [source for source, (rows, _) in enumerate(results) for _ in rows]
+        notes = [note for rows, note in results for _ in rows]
         return self._joined(made, batch.take(pa.array(sources, pa.int64())), notes)
 
     def _results(
@@ -126,11 +126,11 @@ class RowWorker:
 
     def _call(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self.batch == "pandas":
-            table = frame_as_table(self.fn(frame_of(batch)), self._columns)
+            table = frame_as_table(self.fn(pandas_frame(batch)), self._columns)
         else:
             table = as_table(self.fn(batch), self._columns)
         if table.num_rows != batch.num_rows:
-            msg = f"the function returned {table.num_rows} rows for {batch.num_rows}"
+            msg = f"the function returned {table.num_rows} rows for {batch.num_rows} records"
             raise ResultError(msg)
         return table_as_columns(table, self._columns, self.required)
 
@@ -146,7 +146,7 @@ class RowWorker:
     def _note(self, tried: Tried, batch: pa.RecordBatch, source: int) -> str:
         error = tried.error
         if error is None:
-            msg = "there is no fault to note"
+            msg = "this result has no fault"
             raise RuntimeError(msg)
         # A row that is not from Kafka has no coordinates for a dead letter.
         if self.raises or is_away(error) or not batch.column("_kafka")[source].is_valid:

@@ -84,17 +84,17 @@ def expect_all(df: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     grave = [rule for rule in rules if rule.action != "warn"]
     names = F.array_compact(F.array(*[F.when(failing[r.name], F.lit(r.name)) for r in rules]))
     # Persisted, because it is read twice below and a condition may be nondeterministic.
-    looked = df.withColumn(_FAILED, names).persist()
+    checked = df.withColumn(_FAILED, names).persist()
     set_aside = reduce(Column.__or__, [F.array_contains(_FAILED, r.name) for r in grave], F.lit(False))
     notes = current_notes()
     if notes is not None:
         notes.rules.update(rule.name for rule in rules)
-        notes.cached.append(looked)
-        notes.counts.append(_counts(looked, rules))
+        notes.cached.append(checked)
+        notes.counts.append(_counts(checked, rules))
         if grave:
-            place = [F.col(f"_kafka.{name}").alias(name) for name in ("topic", "partition", "offset")]
-            notes.faults.append(looked.where(set_aside).select(*place, _note(rules).alias("note")))
-    return looked.where(~set_aside).drop(_FAILED)
+            coordinates = [F.col(f"_kafka.{name}").alias(name) for name in ("topic", "partition", "offset")]
+            notes.faults.append(checked.where(set_aside).select(*coordinates, _note(rules).alias("note")))
+    return checked.where(~set_aside).drop(_FAILED)
 
 
 def _check(df: DataFrame, rules: Sequence[Rule]) -> None:
@@ -104,20 +104,20 @@ def _check(df: DataFrame, rules: Sequence[Rule]) -> None:
         raise ConfigError(msg, fix='expect_all(df, [Rule("name", "condition")])')
     for name in names:
         if not isinstance(name, str) or not name.strip() or names.count(name) > 1:
-            msg = f"the rules are named {', '.join(map(repr, names))}"
-            raise ConfigError(msg, fix="give each rule a name of its own")
+            msg = f"rule names must be unique and not empty: {', '.join(map(repr, names))}"
+            raise ConfigError(msg, fix="give each rule a unique name")
     notes = current_notes()
     known = sorted(notes.rules.intersection(names)) if notes is not None else []
     if known:
-        msg = f"the stage has two rules named {known[0]!r}, and they would be counted as one"
-        raise ConfigError(msg, fix="give each rule of a stage a name of its own")
+        msg = f"the stage has two rules named {known[0]!r}, which would be counted as one"
+        raise ConfigError(msg, fix="give each rule of a stage a unique name")
     for rule in rules:
         if rule.action is not None and rule.action not in _ACTIONS:
-            msg = f"rule {rule.name!r} has the action {rule.action!r}"
-            raise ConfigError(msg, fix=f"use one of {', '.join(_ACTIONS)}; or None for the asset's")
+            msg = f"rule {rule.name!r} has the unknown action {rule.action!r}"
+            raise ConfigError(msg, fix=f"use one of {', '.join(_ACTIONS)}; or None for the asset's action")
         if rule.action != "warn" and "_kafka" not in df.columns:
-            msg = f"rule {rule.name!r} sets records aside, and the DataFrame has no _kafka to name them by"
-            raise ConfigError(msg, fix='call it before _kafka is dropped, or use action="warn"')
+            msg = f"rule {rule.name!r} removes failing records, but the DataFrame has no _kafka to identify them"
+            raise ConfigError(msg, fix='apply the rule before _kafka is dropped, or use action="warn"')
 
 
 def _column(df: DataFrame, rule: Rule) -> Column:
@@ -129,11 +129,11 @@ def _column(df: DataFrame, rule: Rule) -> Column:
             # An aggregate or a generator can be selected alone, but is not a condition on each record.
             df.select("*", F.coalesce(column, F.lit(False)).alias(_FAILED)).schema  # noqa: B018  # Spark analyzes it here
     except Exception as error:
-        msg = f"rule {rule.name!r}: the condition {rule.condition!s} cannot be read: {root_cause(error)}"
-        raise ConfigError(msg, fix="write a condition of Spark SQL over the DataFrame's columns") from error
+        msg = f"rule {rule.name!r}: the condition {rule.condition!s} cannot be parsed: {root_cause(error)}"
+        raise ConfigError(msg, fix="write a Spark SQL condition on the DataFrame's columns") from error
     if not isinstance(kind, BooleanType):
         msg = f"rule {rule.name!r}: the condition {rule.condition!s} is {kind.simpleString()}, not boolean"
-        raise ConfigError(msg, fix="compare it with something")
+        raise ConfigError(msg, fix="write a boolean condition, for example a comparison")
     return column
 
 
@@ -166,9 +166,9 @@ def _shown(rule: Rule) -> str:
     return rule.name if "Origin(" in text else f"{rule.name} ({text})"
 
 
-def _counts(looked: DataFrame, rules: Sequence[Rule]) -> DataFrame:
+def _counts(checked: DataFrame, rules: Sequence[Rule]) -> DataFrame:
     """One row per rule with the JSON of its ``RuleCount``, from a single aggregation."""
-    found = looked.agg(
+    aggregated = checked.agg(
         F.count(F.lit(1)).alias("checked"),
         *[F.count(F.when(F.array_contains(_FAILED, r.name), 1)).alias(f"failed_{i}") for i, r in enumerate(rules)],
     )
@@ -183,4 +183,4 @@ def _counts(looked: DataFrame, rules: Sequence[Rule]) -> DataFrame:
         )
         for i, rule in enumerate(rules)
     ]
-    return found.select(F.explode(F.array(*each)).alias("note"))
+    return aggregated.select(F.explode(F.array(*each)).alias("note"))

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.spark.stage.notes import StageNotes
 
-_PLACE = ("topic", "partition", "offset")
+_COORDINATES = ("topic", "partition", "offset")
 _ASIDE = "_kpipe_set_aside"
 
 
@@ -29,14 +29,14 @@ def of_whole_records(output: Any, notes: StageNotes) -> Any:
     """
     if not notes.faults:
         return output
-    places = reduce(DataFrame.union, notes.faults).select(*_PLACE)
+    coordinates = reduce(DataFrame.union, notes.faults).select(*_COORDINATES)
     if isinstance(output, DataFrame):
-        return _without(output, places)
+        return _without(output, coordinates)
     kafka = _kafka_of(output)
     if kafka is None:
         return output
-    gone = {tuple(row) for row in places.collect()}
-    keep = [_place(one) not in gone for one in kafka]
+    gone = {tuple(row) for row in coordinates.collect()}
+    keep = [_coordinates(one) not in gone for one in kafka]
     if isinstance(output, list):
         return list(compress(output, keep))
     if isinstance(output, pa.Table):
@@ -45,11 +45,11 @@ def of_whole_records(output: Any, notes: StageNotes) -> Any:
     return output.loc[keep] if hasattr(output, "loc") else output.filter(keep)
 
 
-def _without(output: DataFrame, places: DataFrame) -> DataFrame:
-    if "_kafka" not in output.columns or not set(_PLACE) <= set(output.select("_kafka.*").columns):
+def _without(output: DataFrame, coordinates: DataFrame) -> DataFrame:
+    if "_kafka" not in output.columns or not set(_COORDINATES) <= set(output.select("_kafka.*").columns):
         return output
-    aside = places.select(F.struct(*_PLACE).alias(_ASIDE))
-    same = [F.col(f"_kafka.{name}") == F.col(f"{_ASIDE}.{name}") for name in _PLACE]
+    aside = coordinates.select(F.struct(*_COORDINATES).alias(_ASIDE))
+    same = [F.col(f"_kafka.{name}") == F.col(f"{_ASIDE}.{name}") for name in _COORDINATES]
     # Broadcast join, because a shuffle would not keep the order of a partition's records.
     return output.join(F.broadcast(aside), reduce(Column.__and__, same), "left_anti")
 
@@ -63,8 +63,8 @@ def _kafka_of(output: Any) -> Iterable[Any] | None:
     return output["_kafka"] if "_kafka" in getattr(output, "columns", ()) else None
 
 
-def _place(one: Any) -> tuple[Any, ...] | None:
+def _coordinates(one: Any) -> tuple[Any, ...] | None:
     if isinstance(one, KafkaRecord):
         return one.topic, one.partition, one.offset
     fields = one.asDict() if isinstance(one, Row) else one
-    return tuple(map(fields.get, _PLACE)) if isinstance(fields, Mapping) else None
+    return tuple(map(fields.get, _COORDINATES)) if isinstance(fields, Mapping) else None

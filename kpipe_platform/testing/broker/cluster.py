@@ -63,7 +63,7 @@ class BrokerCluster:
         for node in self.nodes:
             other = PidFile(node.pid_file).running()
             if other is not None:
-                msg = f"Process {other.pid} runs a broker on {data.root} already."
+                msg = f"Process {other.pid} already runs a broker on {data.root}."
                 raise ConfigError(msg, fix="stop it, or choose another folder", pid=other.pid)
 
     def listener(self, name: str) -> str:
@@ -94,7 +94,7 @@ class BrokerCluster:
                 clash = any(sign in error.attributes["log_tail"] for sign in _BIND_CLASH)
                 if not clash or not tries_left:
                     raise
-                logger.info("somebody took a port meanwhile: trying others")
+                logger.info("another program took a port: trying other ports")
                 self.kill()
         self.data.remember(self.ports)
 
@@ -118,7 +118,7 @@ class BrokerCluster:
             for node in started:
                 if not node.is_running():
                     code = "" if node.returncode is None else f" with exit code {node.returncode}"
-                    raise _start_error(f"Broker {node.node} ended{code} while it started.", node)
+                    raise _start_error(f"Broker {node.node} exited{code} during its start.", node)
 
         # A node that was just killed is still listed until its session expires.
         if not await_brokers(self.data.cluster_id, ports, end, check, exact=len(running) == len(self.nodes)):
@@ -153,7 +153,7 @@ class BrokerCluster:
         names = [PLAINTEXT, *(each.name for each in self._listeners)]
         if self._port is not None and not is_free(self._port):
             msg = f"Port {self._port} is taken by another program."
-            raise ConfigError(msg, fix="choose another port, or none", port=self._port)
+            raise ConfigError(msg, fix="choose another port, or leave it out", port=self._port)
         before = self.ports
         usable = (
             bool(before)
@@ -189,7 +189,7 @@ def _start_error(what: str, node: BrokerNode) -> BrokerStartError:
     quoted = "\n".join(f"    {line}" for line in tail.splitlines()) or "    (nothing)"
     return BrokerStartError(
         f"{what} The last lines of its log, {node.log_path}:\n{quoted}",
-        fix="correct what the log names; on a slow machine give ready_deadline_s more seconds",
+        fix="fix the problem that the log names; on a slow machine, raise ready_deadline_s",
         broker=node.node,
         log_path=str(node.log_path),
         log_tail=tail,

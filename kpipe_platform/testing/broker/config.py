@@ -92,8 +92,8 @@ def node_settings(
     overrides = overrides or {}
     taken = sorted(_OWN.intersection(overrides))
     if taken:
-        msg = f"The embedded broker decides {', '.join(taken)} itself."
-        raise ConfigError(msg, fix="leave it out; for more listeners use extra_listeners")
+        msg = f"The embedded broker sets {', '.join(taken)} itself."
+        raise ConfigError(msg, fix="leave it out; for additional listeners, use extra_listeners")
     ports = nodes[node]
     protocols = {PLAINTEXT: PLAINTEXT, _CONTROLLER: PLAINTEXT}
     protocols |= {each.name: each.security_protocol for each in listeners}

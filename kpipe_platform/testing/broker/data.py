@@ -62,14 +62,14 @@ class BrokerData:
                 made = not root.exists()
                 private_folder(root)
         except OSError as error:
-            msg = f"The broker's folder cannot be made: {error}"
-            raise EnvironmentSetupError(msg, fix="choose a folder that can be written") from error
+            msg = f"The broker's folder cannot be created: {error}"
+            raise EnvironmentSetupError(msg, fix="choose a writable folder") from error
         marker = root / _MARKER
         if marker.exists():
             return cls._reopen(marker, brokers)
         if any(root.iterdir()):
-            msg = f"{root} is not empty and holds no data of an embedded broker."
-            raise ConfigError(msg, fix="choose an empty or a new folder")
+            msg = f"{root} is not empty and does not contain data of an embedded broker."
+            raise ConfigError(msg, fix="choose an empty or new folder")
         data = cls(root, _new_cluster_id(), brokers, throw_away=not keep, made=made)
         data.remember(())
         return data
@@ -79,13 +79,13 @@ class BrokerData:
         try:
             fields = json.loads(marker.read_text(encoding="utf-8"))
             ports = tuple(NodePorts(each["listeners"], each["controller"]) for each in fields["ports"])
-            cluster_id, found = fields["cluster_id"], fields["brokers"]
+            cluster_id, stored = fields["cluster_id"], fields["brokers"]
         except (ValueError, KeyError, TypeError) as error:
             msg = f"{marker} cannot be read: {error}"
             raise ConfigError(msg, fix=f"delete the folder {marker.parent}, or choose another") from error
-        if found != brokers:
-            msg = f"{marker.parent} holds the data of {found} brokers, but {brokers} are asked for."
-            raise ConfigError(msg, fix=f"start {found}, or choose another folder")
+        if stored != brokers:
+            msg = f"{marker.parent} contains the data of {stored} brokers, but {brokers} were requested."
+            raise ConfigError(msg, fix=f"start {stored} brokers, or choose another folder")
         return cls(marker.parent, cluster_id, brokers, throw_away=False, made=False, ports=ports)
 
     def node_folder(self, node: int) -> Path:

@@ -69,7 +69,7 @@ class EmbeddedBroker:
     ) -> None:
         if not 1 <= brokers <= _MAX_BROKERS:
             msg = f"An embedded cluster has 1 to {_MAX_BROKERS} brokers, not {brokers}."
-            raise ConfigError(msg)
+            raise ConfigError(msg, fix="use 1, 2 or 3")
         self._count = brokers
         self._data_dir = data_dir
         self._keep_data = keep_data
@@ -144,7 +144,7 @@ class EmbeddedBroker:
             EnvironmentSetupError: Java is not installed, or Kafka's jars cannot be downloaded.
         """
         if self._running is not None:
-            msg = "the embedded broker was started already"
+            msg = "the embedded broker is already started"
             raise RuntimeError(msg)
         jvm, format_options = self._prepare_jvm()
         data = BrokerData.open(self._data_dir, brokers=self._count, keep=self._keep_data)
@@ -237,7 +237,7 @@ class EmbeddedBroker:
 
     def _train(self, options: Sequence[str]) -> None:
         if self._progress is not None:
-            self._progress("Preparing Kafka for fast starts, once (about ten seconds)")
+            self._progress("Creating a class archive, so that Kafka starts faster (once, about ten seconds)")
         with EmbeddedBroker(class_archive=False, jvm_options=options) as broker:
             exercise(broker.bootstrap_servers)
             # The JVM writes the archive only at a clean exit.

@@ -46,11 +46,11 @@ def await_brokers(
                 metadata = admin.list_topics(timeout=1.0)
             except KafkaException:
                 return False
-            found = set(metadata.brokers)
+            listed = set(metadata.brokers)
             if metadata.cluster_id != cluster_id:
                 # Another cluster took the port just before this broker, which is about to exit for that reason.
                 return False
-            return found == expected or (not exact and found > expected)
+            return listed == expected or (not exact and listed > expected)
 
         if not _until(lists_all, end, check):
             return False

@@ -57,11 +57,11 @@ def store_scram_users(bootstrap_servers: str, listeners: Sequence[BrokerListener
             admin.alter_user_scram_credentials([upsertion])[user].result(deadline_s)
         while not all(_known(admin, user, deadline_s) for user in users):
             if time.monotonic() >= end:
-                msg = f"The SCRAM users were not known to the brokers within {deadline_s:.0f} s."
+                msg = f"The brokers did not have the SCRAM users within {deadline_s:.0f} s."
                 raise BrokerStartError(msg, log_tail="")
             time.sleep(_POLL_S)
     except KafkaException as error:
-        msg = f"The brokers did not take the SCRAM users: {error.args[0].str()}"
+        msg = f"The brokers refused the SCRAM users: {error.args[0].str()}"
         raise BrokerStartError(msg, log_tail="") from error
 
 

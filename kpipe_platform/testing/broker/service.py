@@ -42,14 +42,14 @@ class BrokerService(LocalService[ServiceOptions, ServiceStatus, EmbeddedBroker])
         nodes = tuple(_node(data, each) for each in range(data.brokers))
         running = sum(node.pid is not None for node in nodes)
         bootstrap_servers = state["bootstrap_servers"]
-        found: ServiceState
+        service_state: ServiceState
         if running == 0:
-            found = "crashed"
+            service_state = "crashed"
         elif bootstrap_servers is None:
-            found = "starting"
+            service_state = "starting"
         else:
-            found = "running" if running == data.brokers else "degraded"
-        return ServiceStatus(found, bootstrap_servers, str(data.root), not data.throw_away, nodes=nodes)
+            service_state = "running" if running == data.brokers else "degraded"
+        return ServiceStatus(service_state, bootstrap_servers, str(data.root), not data.throw_away, nodes=nodes)
 
     def _differences(self, status: ServiceStatus, options: ServiceOptions) -> list[str]:
         wanted: list[str] = []
@@ -60,7 +60,7 @@ class BrokerService(LocalService[ServiceOptions, ServiceStatus, EmbeddedBroker])
         if options.port is not None and not str(status.bootstrap_servers).split(",")[0].endswith(f":{options.port}"):
             wanted.append(f"port {options.port}, not {status.bootstrap_servers}")
         if options.settings:
-            wanted.append("settings, which only a start takes")
+            wanted.append("settings, which apply only at the start")
         return wanted
 
     def _launch(self, options: ServiceOptions, *, detached: bool, progress: Progress | None) -> EmbeddedBroker:

@@ -41,7 +41,11 @@ def test_data_folder_that_cannot_be_made(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "words"), [("no-such-program --fill", "no program no-such-program"), ("'", "cannot be split")]
+    ("command", "words"),
+    [
+        ("no-such-program --fill", "program no-such-program of the --seed command"),
+        ("'", "is not a valid shell command"),
+    ],
 )
 def test_a_seed_command_that_cannot_run_is_refused_before_anything_starts(
     tmp_path: Path, command: str, words: str

@@ -7,7 +7,7 @@ from pathlib import Path
 import dagster as dg
 
 from kpipe_platform.cli.dev.command import dagster_yaml
-from kpipe_platform.cli.dev.runs import Awaited
+from kpipe_platform.cli.dev.runs import ActiveRuns
 
 
 def test_runs_are_named_awaited_and_finished_or_ended(tmp_path: Path) -> None:
@@ -18,7 +18,7 @@ def test_runs_are_named_awaited_and_finished_or_ended(tmp_path: Path) -> None:
 
     job = dg.Definitions(assets=[enriched]).resolve_implicit_global_asset_job_def()
     said: list[str] = []
-    awaited = Awaited(tmp_path, 3.0, said.append)
+    active = ActiveRuns(tmp_path, 3.0, said.append)
     with dg.DagsterInstance.from_config(str(tmp_path)) as instance:
         started = instance.create_run_for_job(
             job,
@@ -27,24 +27,24 @@ def test_runs_are_named_awaited_and_finished_or_ended(tmp_path: Path) -> None:
             tags={"dagster/partition": "0"},
         )
         line = f"enriched partition 0 (run {started.run_id[:8]})"
-        assert awaited.runs() == awaited.runs() == (line,)
+        assert active.runs() == active.runs() == (line,)
         assert said == [
-            "No further run is started. Waiting up to 3 s for 1 run at work (Ctrl-C again: end it now)",
+            "No new runs will start. Waiting up to 3 s for 1 active run (press Ctrl-C again to cancel it)",
             f"  {line}",
         ]
         said.clear()
-        awaited.say_ending(late=True)
-        awaited.say_ending(late=False)
-        ending = "Ending 1 run at work: Spark jobs are cancelled, transactions aborted, and offsets stay where they are"
+        active.report_canceling(late=True)
+        active.report_canceling(late=False)
+        ending = "Canceling 1 active run: Spark jobs are canceled, transactions are aborted, and offsets do not move"
         assert said == [
-            f"Not finished within 3 s. {ending} (Ctrl-C again: kill)",
-            f"{ending} (Ctrl-C again: kill)",
+            f"Not finished within 3 s. {ending} (press Ctrl-C again to kill)",
+            f"{ending} (press Ctrl-C again to kill)",
         ]
         said.clear()
         instance.report_run_canceled(started)
-        assert awaited.runs() == ()
-        assert said == ["The runs are finished. Stopping Dagster and Kafka"]
+        assert active.runs() == ()
+        assert said == ["All runs have finished. Stopping Dagster and Kafka"]
 
     said.clear()
-    assert Awaited(tmp_path, 3.0, said.append).runs() == ()
-    assert said[-1] == "Stopping Dagster and Kafka: no run is at work"
+    assert ActiveRuns(tmp_path, 3.0, said.append).runs() == ()
+    assert said[-1] == "No active runs. Stopping Dagster and Kafka"

@@ -114,10 +114,10 @@ def test_list_by_a_filter_and_as_json(kpipe: Kpipe, dlq: str, source: str) -> No
         }
     ]
     nothing = succeeded(kpipe(f"dlq list {dlq} --since 2099-01-01"))
-    assert (nothing.stdout, nothing.stderr) == ("", "There are no such dead letters.\n")
+    assert (nothing.stdout, nothing.stderr) == ("", "No dead letters match.\n")
     limited = succeeded(kpipe(f"dlq list {dlq} --limit 1"))
     assert len(limited.stdout.splitlines()) == 2
-    assert "more than 1" in limited.stderr
+    assert "More than 1" in limited.stderr
 
 
 def test_show(kpipe: Kpipe, dlq: str, source: str) -> None:
@@ -156,7 +156,7 @@ def test_show_of_a_payload_that_is_gone(
     shown = succeeded(kpipe(f"dlq show {dlq} 0 3"))
     assert "is not there any more" in shown.stderr
     assert "value:" not in shown.stdout
-    refused(kpipe(f"dlq show {dlq} 0 3 --raw"), "cannot be had")
+    refused(kpipe(f"dlq show {dlq} 0 3 --raw"), "is not available")
 
 
 def test_stats(kpipe: Kpipe, dlq: str, source: str) -> None:
@@ -180,7 +180,7 @@ def test_dry_run_then_redrive_then_list(kpipe: Kpipe, dlq: str, source: str, con
     assert rows[1] == ["0@0", "send", f"{source}[1]", "1", "-"]
     assert rows[2] == ["0@1", "park", f"{dlq}.parking[0]", "3", "-"]
     assert rows[3][:3] == ["0@2", "keep", "-"]
-    assert "Dry run: nothing was moved." in dry.stderr
+    assert "Dry run: nothing was sent or parked." in dry.stderr
     assert consume(source) == []
 
     done = succeeded(kpipe(f"dlq redrive {dlq} --create-parking-topic"))
@@ -240,7 +240,7 @@ def test_a_topic_of_no_known_family_is_shown_and_not_redriven(
     for command in ("redrive", "redrive --dry-run --limit 3"):
         parts = f"topic '{flights}' is no dead-letter topic", "none of the 10 records", group, "--to-topic"
         refused(kpipe(f"dlq {command} {flights}"), *parts)
-    assert succeeded(kpipe(f"dlq list {kafka_topic('empty.dlq')}")).stderr == "There are no such dead letters.\n"
+    assert succeeded(kpipe(f"dlq list {kafka_topic('empty.dlq')}")).stderr == "No dead letters match.\n"
 
 
 def test_a_dry_run_lists_no_more_than_its_limit(kpipe: Kpipe, dlq: str, source: str, produce: Produce) -> None:
@@ -256,7 +256,7 @@ def test_a_dry_run_lists_no_more_than_its_limit(kpipe: Kpipe, dlq: str, source: 
 
 def test_redrive_says_what_is_wrong(kpipe: Kpipe, dlq: str) -> None:
     refused(kpipe(f"dlq redrive {dlq}"), "to be parked", "--create-parking-topic")
-    refused(kpipe(f"dlq redrive {dlq} --since nonsense"), "not a time")
+    refused(kpipe(f"dlq redrive {dlq} --since nonsense"), "not a valid time")
     refused(kpipe(f"dlq redrive {dlq} --at 7"), "0@42")
     refused(kpipe(f"dlq redrive {dlq} --to-topic {dlq}"), "for ever")
     refused(kpipe(f"dlq redrive {dlq} --rate 0"), "sends nothing")

@@ -19,8 +19,8 @@ FLIGHT = JsonCodec(
 @pytest.mark.parametrize(
     ("data", "kind", "field", "message"),
     [
-        (b"", "empty", None, "the value is empty, where a JSON object should be"),
-        (b" \r\n\t", "empty", None, "the value holds only white space, where a JSON object should be"),
+        (b"", "empty", None, "the value is empty; expected a JSON object"),
+        (b" \r\n\t", "empty", None, "the value contains only white space; expected a JSON object"),
         (b'{"dep_time":\xff}', "not_utf8", None, "not UTF-8: byte 0xff at position 12 (invalid start byte)"),
         (
             b'{"dep_time":517',

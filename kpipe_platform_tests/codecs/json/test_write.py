@@ -100,11 +100,11 @@ def test_nulls_in_maps_stay_and_those_in_structs_do_not() -> None:
 @pytest.mark.parametrize(
     ("value", "field", "message"),
     [
-        ({"a": {"b": object}}, "a.b", "a.b is type (<class 'object'>), which JSON cannot hold"),
-        ({"a": [1, dt.timedelta(1)]}, "a[1]", "a[1] is timedelta (1 day, 0:00:00), which JSON cannot hold"),
-        ({"a": Decimal("NaN")}, "a", "a is Decimal (NaN), which JSON cannot hold"),
-        ({1: 2}, None, "the name 1 in the value is int; names in JSON are text"),
-        ({"a": "\ud800"}, None, "a text has half of a surrogate pair ('\\ud800'), which UTF-8 cannot hold"),
+        ({"a": {"b": object}}, "a.b", "a.b is type (<class 'object'>), which has no JSON form"),
+        ({"a": [1, dt.timedelta(1)]}, "a[1]", "a[1] is timedelta (1 day, 0:00:00), which has no JSON form"),
+        ({"a": Decimal("NaN")}, "a", "a is Decimal (NaN), which has no JSON form"),
+        ({1: 2}, None, "the name 1 in the value is int; names in JSON are strings"),
+        ({"a": "\ud800"}, None, "a text has a lone surrogate ('\\ud800'), which UTF-8 cannot encode"),
     ],
 )
 def test_what_json_cannot_hold(value: Any, field: str | None, message: str) -> None:

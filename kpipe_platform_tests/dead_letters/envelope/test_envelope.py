@@ -196,14 +196,17 @@ def test_a_timestamp_beyond_any_calendar_is_kept_as_a_number(timestamp_ms: int) 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"schema": "kpipe.dead_letter/2"}, "of schema 'kpipe.dead_letter/2', where 'kpipe.dead_letter/1' is read"),
+        (
+            {"schema": "kpipe.dead_letter/2"},
+            "has schema 'kpipe.dead_letter/2'; this version reads 'kpipe.dead_letter/1'",
+        ),
         ({"asset": None}, None),
-        ({"fault": {}}, "wrong or missing part: KeyError 'component'"),
-        ({"dead_lettered_at": "yesterday"}, "wrong or missing part: ValueError"),
-        ({"dead_lettered_at": None}, "wrong or missing part: ValueError a time is null"),
-        ({"original": None}, "wrong or missing part: TypeError"),
-        ({"original": {**FULL_JSON["original"], "value_base64": "!"}}, "wrong or missing part: Error"),  # type: ignore[dict-item]
-        ({"distribution": {"instance": "x"}}, "wrong or missing part: KeyError 'worker'"),
+        ({"fault": {}}, "invalid or missing part: KeyError 'component'"),
+        ({"dead_lettered_at": "yesterday"}, "invalid or missing part: ValueError"),
+        ({"dead_lettered_at": None}, "invalid or missing part: ValueError a required time is null"),
+        ({"original": None}, "invalid or missing part: TypeError"),
+        ({"original": {**FULL_JSON["original"], "value_base64": "!"}}, "invalid or missing part: Error"),  # type: ignore[dict-item]
+        ({"distribution": {"instance": "x"}}, "invalid or missing part: KeyError 'worker'"),
         ({"added_in_1_1": {"x": 1}}, None),
     ],
 )
@@ -219,7 +222,7 @@ def test_what_is_wrong_in_an_envelope(change: dict[str, Any], message: str | Non
 @pytest.mark.parametrize("data", [b"", b"\xff", b"[]", b"7", b"{}", b'{"a":1}', b"null"])
 def test_what_is_no_envelope(data: bytes) -> None:
     assert not is_envelope(data)
-    with pytest.raises(DecodeFault, match="no dead-letter envelope"):
+    with pytest.raises(DecodeFault, match="not a dead-letter envelope"):
         decode_envelope(data)
 
 
@@ -254,6 +257,6 @@ def test_restore_takes_from_the_message_what_the_envelope_left_out() -> None:
 
 
 def test_a_reference_restores_nothing() -> None:
-    with pytest.raises(DeadLetterError, match=r"flights\[3\]@42 has a reference") as caught:
+    with pytest.raises(DeadLetterError, match=r"flights\[3\]@42 contains only a reference") as caught:
         REFERENCE.restore(b"k", ())
     assert caught.value.correlation_id == "flights-3-42"

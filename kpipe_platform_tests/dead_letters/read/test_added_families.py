@@ -108,8 +108,8 @@ class TestTheExample:
     [
         ("no_such_module:FAMILY", r"cannot be loaded: ModuleNotFoundError"),
         ("wrong_families:MISSING", r"cannot be loaded: AttributeError"),
-        ("wrong_families:NOT_A_FAMILY", r"names dict"),
-        ("wrong_families:CONNECT_LIKE", r"a second dead-letter family named 'connect'"),
+        ("wrong_families:NOT_A_FAMILY", r"names an object of type dict"),
+        ("wrong_families:CONNECT_LIKE", r"another dead-letter family named 'connect'"),
     ],
 )
 def test_a_wrong_entry_point_says_so(install: Install, tmp_path: Path, name: str, says: str) -> None:

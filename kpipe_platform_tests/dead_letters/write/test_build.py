@@ -275,11 +275,11 @@ def test_a_record_that_cannot_fit_in_raw_form_is_an_error() -> None:
         build_dead_letter(RECORD, FAULT, replace(RAW, max_record_bytes=1_000), NOW_MS)
     error = caught.value
     assert error.message == (
-        f"the dead letter of flights[3]@42 takes {error.size_bytes:,} bytes at least; 'flights.dlq' takes 1,000"
+        f"the dead letter of flights[3]@42 has {error.size_bytes:,} bytes or more; topic 'flights.dlq' takes 1,000"
     )
     assert error.fix == (
         f"set max.message.bytes of topic 'flights.dlq' to {error.size_bytes} or more, "
-        'or use form="envelope", which can refer to a payload that does not fit'
+        'or use form="envelope", which replaces a payload that does not fit with a reference'
     )
     fits = build_dead_letter(RECORD, FAULT, replace(RAW, max_record_bytes=error.size_bytes), NOW_MS)
     assert fits.size_bytes == error.size_bytes

@@ -220,13 +220,13 @@ def test_the_hook_is_imported_once_and_may_be_a_method() -> None:
 @pytest.mark.parametrize(
     ("path", "what"),
     [
-        ("people_hooks", "names no function"),
-        ("people_hooks:", "names no function"),
-        (":mask", "names no function"),
+        ("people_hooks", "does not name a function"),
+        ("people_hooks:", "does not name a function"),
+        (":mask", "does not name a function"),
         ("no_such_module:mask", "cannot be imported: ModuleNotFoundError"),
         ("broken_hooks:mask", "cannot be imported: ModuleNotFoundError: No module named 'no_such_module_at_all'"),
-        ("people_hooks:no_such_function", "cannot be called: there is no such name in its module"),
-        ("people_hooks:number", "cannot be called: it is int"),
+        ("people_hooks:no_such_function", "cannot be called: its module has no such name"),
+        ("people_hooks:number", "cannot be called: it is an object of type int"),
     ],
 )
 def test_a_path_that_is_no_hook(path: str, what: str) -> None:

@@ -17,7 +17,7 @@ AGED = OldestRecord(10, NOW - 100_000, "create_time", 1000.0)
 
 
 def loss(retention: TopicRetention, **changes: Any) -> Any:
-    facts: dict[str, Any] = {"offset": 10, "marks": Watermarks(0, 110), "oldest": AGED, "now_ms": NOW}
+    facts: dict[str, Any] = {"offset": 10, "watermarks": Watermarks(0, 110), "oldest": AGED, "now_ms": NOW}
     return time_to_loss(retention, **{**facts, **changes})
 
 
@@ -46,7 +46,7 @@ def test_seconds(retention: TopicRetention, changes: dict[str, Any], seconds: fl
 
 
 def test_lost_already() -> None:
-    found = loss(TopicRetention(), marks=Watermarks(50, 110))
+    found = loss(TopicRetention(), watermarks=Watermarks(50, 110))
     assert (found.seconds, found.lost) == (0.0, 40)
     assert found.why == "offsets [10, 50) were deleted before they were read"
 
@@ -57,7 +57,7 @@ UNDATED = OldestRecord(10, None, None, 1000.0)
 def test_what_is_not_known_is_said() -> None:
     found = loss(TopicRetention(retention_ms=300_000), oldest=UNDATED)
     assert (found.seconds, found.why) == (None, "the record at offset 10 has no timestamp")
-    assert "how fast the log grows is not known" in loss(TopicRetention(retention_bytes=200_000), oldest=UNDATED).why
+    assert "unknown growth rate of the log" in loss(TopicRetention(retention_bytes=200_000), oldest=UNDATED).why
     # The rate since the last observation serves where no timestamp does; the bound by time stays unknown.
     by_rate = loss(TopicRetention(retention_bytes=200_000), oldest=UNDATED, recent_per_s=2.0)
     assert by_rate.seconds == pytest.approx(50.0)

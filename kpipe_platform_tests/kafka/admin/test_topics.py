@@ -23,7 +23,7 @@ CONFIG = {"retention.ms": "-1", "cleanup.policy": "compact,delete", "min.cleanab
         (TopicSpec(2, config={"cleanup.policy": "delete"}), ["cleanup.policy is 'compact,delete', not 'delete'"]),
         (TopicSpec(2, config={"min.cleanable.dirty.ratio": "0.50"}), []),
         (TopicSpec(2, config={"empty": ""}), []),
-        (TopicSpec(2, config={"nonsense": "1"}), ["topics have no setting 'nonsense'"]),
+        (TopicSpec(2, config={"nonsense": "1"}), ["there is no topic setting 'nonsense'"]),
     ],
 )
 def test_differences(spec: TopicSpec, says: list[str]) -> None:

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kpipe_platform.errors import BrokerUnavailableError, FencedError, TopicNotFoundError, TransientError
-from kpipe_platform.kafka.client.calls import NO_LEADER, Asked, ask_each, beside, translate
+from kpipe_platform.kafka.client.calls import NO_LEADER, RequestText, ask_each, run_in_thread, translate
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 
@@ -22,8 +22,8 @@ def answered(value: int | KafkaError) -> Future[int]:
     return future
 
 
-def asked_of(key: str) -> Asked:
-    return Asked(f"look at {key}", {"topic": key})
+def asked_of(key: str) -> RequestText:
+    return RequestText(f"look at {key}", {"topic": key})
 
 
 def test_a_client_that_is_past_mending_is_no_reason_for_somebody_to_act() -> None:
@@ -69,10 +69,10 @@ def test_the_request_is_under_way_before_its_answers_are_awaited() -> None:
 
 
 def test_a_call_beside_raises_where_it_is_awaited() -> None:
-    assert beside(lambda: 3).result() == 3
+    assert run_in_thread(lambda: 3).result() == 3
 
     def refuse() -> int:
         raise FencedError("another took over")
 
     with pytest.raises(FencedError, match="another took over"):
-        beside(refuse).result()
+        run_in_thread(refuse).result()

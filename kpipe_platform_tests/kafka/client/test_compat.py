@@ -93,14 +93,14 @@ def test_the_cause_of_a_consumers_fatal_error_is_in_its_text(
                 member.close()
     # If the client reports the code of the cause one day, its text need not be compared.
     assert error.code() == KafkaError._FATAL
-    found = _compat.consumer_fatal_cause(error)
+    found = _compat.fatal_cause(error)
     assert found.code() == cause
     assert found.fatal()
 
 
 def test_another_error_is_its_own_cause() -> None:
     for error in (KafkaError(KafkaError._FATAL, "of another kind"), KafkaError(KafkaError._TRANSPORT, "away")):
-        assert _compat.consumer_fatal_cause(error) is error
+        assert _compat.fatal_cause(error) is error
 
 
 @pytest.fixture
@@ -137,7 +137,7 @@ def test_a_fatal_error_is_raised_though_a_callback_ran_after_it(transactional: t
     for _ in range(3):
         producer.produce(topic, b"b", on_delivery=on_delivery)
     with pytest.raises(KafkaException) as caught:
-        _compat.served(lambda: producer.flush(30))
+        _compat.serve_reports(lambda: producer.flush(30))
     assert caught.value.args[0].code() == KafkaError._FENCED
 
 
@@ -148,15 +148,15 @@ def test_only_an_exception_of_the_client_replaces_pythons() -> None:
         raise SystemError("returned a result with an exception set") from fatal
 
     with pytest.raises(KafkaException) as caught:
-        _compat.served(poll)
+        _compat.serve_reports(poll)
     assert caught.value is fatal
 
     def other() -> int:
         raise SystemError("something else")
 
     with pytest.raises(SystemError, match="something else"):
-        _compat.served(other)
-    assert _compat.served(lambda: 3) == 3
+        _compat.serve_reports(other)
+    assert _compat.serve_reports(lambda: 3) == 3
 
 
 @pytest.mark.broker

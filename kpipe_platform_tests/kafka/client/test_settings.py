@@ -90,16 +90,16 @@ def test_mutual_tls_hands_java_the_text_of_two_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"security_protocol": "TLS"}, "'TLS', which is not one of PLAINTEXT, SSL"),
+        ({"security_protocol": "TLS"}, "'TLS'; it must be one of PLAINTEXT, SSL"),
         ({"security_protocol": "SASL_SSL"}, "sasl_mechanism is None"),
-        ({**SCRAM, "sasl_mechanism": "GSSAPI"}, "'GSSAPI', which is not one of PLAIN"),
-        ({**SCRAM, "sasl_password": None}, "sasl_password is missing"),
+        ({**SCRAM, "sasl_mechanism": "GSSAPI"}, "'GSSAPI'; it must be one of PLAIN"),
+        ({**SCRAM, "sasl_password": None}, "sasl_password is required"),
         ({"sasl_username": "ann"}, "sasl_username is set, but security_protocol is PLAINTEXT"),
         ({"ssl_ca_pem": "/x"}, "ssl_ca_pem is set, but security_protocol is PLAINTEXT"),
-        ({"security_protocol": "SSL", "ssl_key_pem": "/x"}, "belong together"),
-        ({"request_timeout_s": 0}, "more than 0 seconds"),
-        ({"librdkafka": {"enable.auto.commit": "true"}}, "'enable.auto.commit' is set by kpipe itself"),
-        ({"java": {"isolation.level": "read_uncommitted"}}, "'isolation.level' is set by kpipe itself"),
+        ({"security_protocol": "SSL", "ssl_key_pem": "/x"}, "only one of ssl_certificate_pem"),
+        ({"request_timeout_s": 0}, "greater than 0 seconds"),
+        ({"librdkafka": {"enable.auto.commit": "true"}}, "'enable.auto.commit' is set by kpipe"),
+        ({"java": {"isolation.level": "read_uncommitted"}}, "'isolation.level' is set by kpipe"),
     ],
 )
 def test_unknown_values_are_refused(given: dict[str, Any], says: str) -> None:

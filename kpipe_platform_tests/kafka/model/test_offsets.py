@@ -13,7 +13,7 @@ from kpipe_platform.dead_letters.read.filters import make_filter
 from kpipe_platform.errors import ConfigError, TopicNotFoundError
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.settings import ConnectionSettings
-from kpipe_platform.kafka.model.offsets import Partition, Watermarks, parse_start, watermarks, watermarks_around
+from kpipe_platform.kafka.model.offsets import Partition, Watermarks, parse_start, read_watermarks, watermarks_around
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 
@@ -45,11 +45,11 @@ def test_a_consumer_finds_the_same_watermarks_as_the_admin_client(
         "read_uncommitted": [Watermarks(0, 0), Watermarks(3, 5), Watermarks(0, 1)],
     }
     try:
-        for isolation, marks in expected.items():
+        for isolation, watermarks in expected.items():
             found, before = watermarks_around(clients, "kpipe.enriched", places, isolation, lambda: "answer")
             assert before == "answer"
-            assert list(found.items()) == list(zip(places, marks, strict=True))
-            assert watermarks(clients, places, isolation) == found
+            assert list(found.items()) == list(zip(places, watermarks, strict=True))
+            assert read_watermarks(clients, places, isolation) == found
     finally:
         open_ended.abort_transaction(30)
 
@@ -58,10 +58,10 @@ def test_the_ends_are_read_behind_the_other_question(
     clients: Clients, kafka_topic: TopicFactory, produce: Produce
 ) -> None:
     topic = kafka_topic("orders")
-    marks, _ = watermarks_around(
+    watermarks, _ = watermarks_around(
         clients, "kpipe.enriched", [(topic, 0)], "read_committed", lambda: produce(topic, [b"x"])
     )
-    assert marks == {(topic, 0): Watermarks(0, 1)}
+    assert watermarks == {(topic, 0): Watermarks(0, 1)}
 
 
 def test_what_the_other_question_raises_is_raised(clients: Clients, kafka_topic: TopicFactory) -> None:
@@ -101,5 +101,5 @@ def test_a_time_is_read_alike_wherever_one_is_given(text: str, ms: int | None) -
         if ms is not None:
             assert read(text) == ms
         else:
-            with pytest.raises(ConfigError, match="2026-01-31T06:00:00Z, or milliseconds in 13 digits"):
+            with pytest.raises(ConfigError, match="2026-01-31T06:00:00Z or 1769839200000"):
                 read(text)

@@ -33,7 +33,7 @@ def test_coordinates(record: KafkaRecord, text: str) -> None:
 
 @pytest.mark.parametrize("place", [{"offset": -1}, {"partition": -1}])
 def test_there_are_no_sentinel_integers(place: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=r"-1.* is no place of a record: use None"):
+    with pytest.raises(ValueError, match=r"-1.* has a negative partition or offset: use None"):
         KafkaRecord(topic="flights", **place)  # type: ignore[arg-type]
 
 

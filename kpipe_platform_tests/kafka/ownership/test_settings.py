@@ -19,9 +19,9 @@ def settings(extra: dict[str, str] | None = None, **changes: Any) -> OwnershipSe
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        pytest.param({"group": ""}, "no name", id="no group"),
-        pytest.param({"topics": ()}, "no topic", id="no topic"),
-        pytest.param({"topics": ("t", "")}, "no topic", id="an empty topic"),
+        pytest.param({"group": ""}, "group is empty", id="no group"),
+        pytest.param({"topics": ()}, "topics is empty", id="no topic"),
+        pytest.param({"topics": ("t", "")}, "topics is empty", id="an empty topic"),
         pytest.param({"protocol": "share"}, "protocol is 'share'", id="unknown protocol"),
         pytest.param({"rebalance_mode": "wait"}, "rebalance_mode is 'wait'", id="unknown mode"),
         pytest.param({"instance_id": ""}, "instance_id is empty", id="empty instance"),

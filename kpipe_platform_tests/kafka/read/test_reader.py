@@ -13,7 +13,7 @@ from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.read.fetch import RecordFetcher
-from kpipe_platform.kafka.read.reader import RecordReader, place_of, read_range
+from kpipe_platform.kafka.read.reader import RecordReader, read_range, topic_partition_of
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 
@@ -68,7 +68,7 @@ def test_a_partition_that_is_finished_is_read_no_more(
     for record in reader.read([OffsetRange(topic, number, 0, 5) for number in (0, 1)]):
         found.append((record.partition, record.offset))
         if record.partition == 0:
-            reader.finish(place_of(record))
+            reader.finish(topic_partition_of(record))
     assert sorted(found) == [(0, 0), *((1, n) for n in range(5))]
 
 
@@ -138,6 +138,6 @@ def test_single_records_forward_and_back_and_one_that_is_gone(
     with RecordFetcher(settings, "readers", "read_committed") as fetcher:
         assert [fetcher.get(topic, 0, offset).value for offset in (0, 3, 1, 4, 0)] == [b"0", b"3", b"1", b"4", b"0"]
         # At offset 2 is the marker of the transaction.
-        with pytest.raises(TransientError, match=f"{topic}/0 offset 2: the record is gone"):
+        with pytest.raises(TransientError, match=f"{topic}/0 offset 2: the record no longer exists"):
             fetcher.get(topic, 0, 2)
         assert fetcher.get(topic, 0, 3).value == b"3"

@@ -207,7 +207,7 @@ def test_the_compare_waits_for_a_pending_offset(
         transaction.open()
         with pytest.raises(BrokerUnavailableError):
             transaction.committed_earlier()
-    with Clients(short) as quick, pytest.raises(OffsetsPendingError, match="held by an open transaction"):
+    with Clients(short) as quick, pytest.raises(OffsetsPendingError, match="an open transaction has held"):
         committed_offsets(quick, group, [(source, 0)])
     rival.abort_transaction(10)
     with begin(slice_) as transaction:

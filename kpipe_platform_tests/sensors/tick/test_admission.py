@@ -106,7 +106,7 @@ def test_runs_keep_the_bounds(rules: Rules, in_flight: list[int], runs: list[lis
     assert decision.states == {n: State.ASKED if n in asked else State.SATURATED for n in range(6)}
 
 
-def test_a_run_takes_neighbours_only() -> None:
+def test_a_run_takes_neighbors_only() -> None:
     found = [candidate(0, 1), candidate(1, 1), candidate(2, 0), candidate(3, 1), candidate(4, 1, paused=True)]
     decision = decide([*found, candidate(5, 1)], Rules(partitions_per_run=10, partitions_at_once=10), NOW)
     assert numbers(decision.runs) == [[0, 1], [3], [5]]
@@ -114,7 +114,7 @@ def test_a_run_takes_neighbours_only() -> None:
     assert decision.states[4] is State.PAUSED
 
 
-def test_neighbours_are_those_of_dagster() -> None:
+def test_neighbors_are_those_of_dagster() -> None:
     # Partitions 4 and 5 were registered before the others.
     found = [candidate(n, 1) for n in (4, 5, 0, 1)]
     decision = decide(found, Rules(partitions_per_run=2), NOW)

@@ -32,7 +32,7 @@ from kpipe_platform.errors import ConfigError, FencedError
 from kpipe_platform.jvm.ports import free_port
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.partitions.lost import release
-from kpipe_platform.partitions.pauses import pause, resume
+from kpipe_platform.partitions.pauses import Pause, pause, paused, resume
 from kpipe_platform.partitions.runs import asked_ranges
 from kpipe_platform.resources.scaling import ExecutionMode
 from kpipe_platform.sensors import kafka_offset_sensor, kafka_partition_sensor
@@ -194,7 +194,7 @@ def test_the_number_of_calls_does_not_grow_with_the_partitions(
     assert took < 10
 
 
-def test_a_run_over_neighbours_names_them_as_a_range(make_sensing: Callable[..., Sensing]) -> None:
+def test_a_run_over_neighbors_names_them_as_a_range(make_sensing: Callable[..., Sensing]) -> None:
     sensing = make_sensing(5, asset_options=RANGES, options={"partitions_per_run": 10})
     for number in (0, 1, 2, 4):
         sensing.send(1, partition=number)
@@ -353,10 +353,32 @@ def test_a_paused_partition_is_left_alone(make_sensing: Callable[..., Sensing]) 
     sensing = make_sensing(2, asset_options={"scaling": SEVERAL})
     sensing.send(1, partition=0)
     sensing.send(1, partition=1)
-    pause(sensing.instance, sensing.group, sensing.source, 0)
+    pause(sensing.instance, sensing.asset.key, 0)
     assert sensing.asked() == ["1"]
-    resume(sensing.instance, sensing.group, sensing.source, 0)
+    resume(sensing.instance, sensing.asset.key, 0)
     assert sensing.asked() == ["0", "1"]
+
+
+def test_a_pause_that_version_0_1_stored_for_the_group_still_holds(make_sensing: Callable[..., Sensing]) -> None:
+    sensing = make_sensing(2, asset_options={"scaling": SEVERAL})
+    sensing.send(1, partition=0)
+    sensing.send(1, partition=1)
+    name = f"kpipe/paused/{sensing.group}/{sensing.source}"
+    sensing.instance.daemon_cursor_storage.set_cursor_values({f"{name}/0": '{"since_ms": 1000, "reason": "then"}'})
+    sensing.instance.add_dynamic_partitions(name, ["0"])
+    assert sensing.asked() == ["1"]
+    assert paused(sensing.instance, sensing.asset.key) == {0: Pause(1000, "then")}
+    assert resume(sensing.instance, sensing.asset.key, 0)
+    assert sensing.asked() == ["0", "1"]
+
+
+def test_one_paused_partition_pauses_an_asset_without_partitions(make_sensing: Callable[..., Sensing]) -> None:
+    sensing = make_sensing(2, asset_options={"partitioned": False})
+    sensing.send(1, partition=0)
+    pause(sensing.instance, sensing.asset.key, 1)
+    assert sensing.asked() == []
+    resume(sensing.instance, sensing.asset.key, 1)
+    assert sensing.asked() == ["all"]
 
 
 def test_only_owned_partitions_are_asked_for(make_sensing: Callable[..., Sensing]) -> None:
@@ -456,12 +478,12 @@ def test_a_lost_range_is_told_with_its_fix_and_logged_once(
         clients.admin().delete_records([cut])[cut].result()
 
     assert sensing.asked() == ["1"]
-    assert len(told(caplog, "retention passed the group")) == 1
+    assert len(told(caplog, "were deleted, by retention")) == 1
     sensing.set_offset(1, partition=1)
     made = sensing.tick()
-    assert re.search(r"offsets \[1, 3\).*\n  How to fix: accept the loss once", str(made.skip_message))
+    assert re.search(r"offsets \[1, 3\).*\n  How to fix: skip them once", str(made.skip_message))
     assert sensing.remembered.summary["blocked"] == 1
-    assert len(told(caplog, "retention passed the group")) == 1
+    assert len(told(caplog, "were deleted, by retention")) == 1
     # The operator acts; the next loss is another one.
     sensing.set_offset(3)
     assert sensing.asked() == ["0"]
@@ -612,7 +634,7 @@ def test_brokers_that_are_away_give_a_skip_with_the_reason_in_time(
     assert took < 4
     assert not made.run_requests
     assert f"127.0.0.1:{port}" in str(made.skip_message)
-    assert "check that the brokers run" in str(made.skip_message)
+    assert "check that the brokers are running" in str(made.skip_message)
     assert sensing.cursor == "what was"
 
 
@@ -634,7 +656,7 @@ def test_a_client_that_is_stuck_does_not_hold_the_tick(
         began = time.monotonic()
         assert "no answer within the tick's deadline of 0.5 s" in str(sensing.tick().skip_message)
         # The next tick leaves no second thread behind.
-        assert "has not come back" in str(sensing.tick().skip_message)
+        assert "has not returned yet" in str(sensing.tick().skip_message)
         assert time.monotonic() - began < 5
         stuck.set()
         assert done.wait(30)
@@ -691,7 +713,7 @@ def test_an_asset_that_reads_no_topic_is_refused(make_sensing: Callable[..., Sen
 def test_the_resource_must_be_a_kafka_io_manager(make_sensing: Callable[..., Sensing]) -> None:
     sensing = make_sensing(1)
     sensing.manager = dg.FilesystemIOManager()  # type: ignore[assignment]
-    with pytest.raises(ConfigError, match="needs a KafkaIOManager"):
+    with pytest.raises(ConfigError, match="needs a KafkaSource or a KafkaIOManager"):
         sensing.tick()
 
 

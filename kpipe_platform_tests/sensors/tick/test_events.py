@@ -97,11 +97,13 @@ def test_pausing_is_logged_once_by_whoever_pauses(
 ) -> None:
     scaling = PartitionScaling(emit_partition_execution_events=True)
     sensing = make_sensing(2, asset_options={"scaling": scaling})
-    pauses.pause(sensing.instance, sensing.group, sensing.source, 1, "broken producer")
-    assert [(e["event"], e["partition"], e["reason"]) for e in logged(caplog)] == [("paused", 1, "broken producer")]
+    pauses.pause(sensing.instance, sensing.asset.key, 1, "broken producer")
+    (event,) = logged(caplog)
+    facts = {"event": "paused", "partition": 1, "asset": "enriched", "reason": "broken producer"}
+    assert {name: value for name, value in event.items() if name != "at"} == facts
     for _ in range(2):
         sensing.tick()
-    pauses.resume(sensing.instance, sensing.group, sensing.source, 1)
+    pauses.resume(sensing.instance, sensing.asset.key, 1)
     sensing.tick()
     assert [e["event"] for e in logged(caplog)] == ["paused", "resumed"]
     assert observed(sensing.instance) == 0
@@ -138,5 +140,5 @@ def test_what_the_source_owns_is_logged(
 
     wait_until(assigned, "both partitions are assigned")
     assert [(e["event"], e["partition"], e["asset"], e["reason"]) for e in logged(caplog)] == [
-        ("assigned", number, "enriched", "given by the coordinator") for number in (0, 1)
+        ("assigned", number, "enriched", "assigned by the coordinator") for number in (0, 1)
     ]

@@ -77,8 +77,8 @@ def test_packages_and_modules_of_the_users(tmp_path: Path, monkeypatch: pytest.M
     [
         ("a.zip", {}, "ends in .tar.gz"),
         ("a.tar.gz", {"packages": ["no-such-package"]}, "no-such-package is not installed"),
-        ("a.tar.gz", {"modules": ["no_such_module"]}, "no module 'no_such_module'"),
-        ("a.tar.gz", {"modules": ["kpipe_platform.spark"]}, "no module 'kpipe_platform.spark'"),
+        ("a.tar.gz", {"modules": ["no_such_module"]}, "or package 'no_such_module'"),
+        ("a.tar.gz", {"modules": ["kpipe_platform.spark"]}, "or package 'kpipe_platform.spark'"),
     ],
 )
 def test_what_cannot_be_packed(name: str, how: dict[str, list[str]], said: str, tmp_path: Path) -> None:
@@ -93,10 +93,10 @@ def test_an_archive_of_other_versions_is_refused_before_anything_starts(archive:
     manifest.check(archive)
     for other, said in (
         (replace(manifest, python="3.9"), "it is for Python 3.9"),
-        (replace(manifest, kpipe="0"), "its kpipe_platform is another one"),
+        (replace(manifest, kpipe="0"), "its kpipe_platform differs"),
         (replace(manifest, distributions={"tenacity": "0.1"}), "its tenacity is 0.1"),
     ):
-        with pytest.raises(EnvironmentSetupError, match="make it again: kpipe spark pack") as caught:
+        with pytest.raises(EnvironmentSetupError, match="create it again: kpipe spark pack") as caught:
             _start(_archive_of(other, tmp_path))
         assert said in str(caught.value)
 
@@ -112,7 +112,7 @@ def test_what_is_no_archive_of_ours(tmp_path: Path) -> None:
 
 def test_a_local_master_has_no_executors(archive: Path) -> None:
     for executors in (Executors(archive), Executors(python="python3")):
-        with pytest.raises(ConfigError, match="has no executors"):
+        with pytest.raises(ConfigError, match="starts no separate executors"):
             ConnectServer(master="local[2]", executors=executors).start()
 
 

@@ -168,8 +168,8 @@ def test_what_is_not_the_records_fails_the_run(records: Records, batch: Any, nam
     ("result", "message"),
     [
         ({"id": "seven"}, "'id'"),
-        ({"id": None}, "no 'id', which is declared NOT NULL"),
-        ({}, "no 'id', which is declared NOT NULL"),
+        ({"id": None}, "null for 'id', which is declared NOT NULL"),
+        ({}, "null for 'id', which is declared NOT NULL"),
         ({"id": 1, "txet": "a"}, "'txet', which the schema does not declare"),
         ("text", "returned str"),
         ({"id": 1, "text": 3}, "'text'"),
@@ -233,7 +233,7 @@ def test_a_result_that_the_schema_would_change_is_a_fault(records: Records, batc
         (lambda df: df[["id"]].iloc[1:], "rows for"),
         (lambda df: df[["id"]].assign(txet=1), "'txet'"),
         (lambda df: df[["id"]].astype(str) + "x", "'id' as"),
-        (lambda df: pd.DataFrame({"id": [None] * len(df)}), "no 'id', which is declared NOT NULL"),
+        (lambda df: pd.DataFrame({"id": [None] * len(df)}), "null for 'id', which is declared NOT NULL"),
     ],
 )
 def test_a_batch_that_does_not_fit(records: Records, result: Any, message: str) -> None:
@@ -295,16 +295,16 @@ def test_a_session_cannot_be_captured(spark: SparkSession, records: Records) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"schema": "id BIGNT"}, "cannot be read"),
+        ({"schema": "id BIGNT"}, "cannot be parsed"),
         ({"schema": "_kafka STRING"}, "_kafka"),
         ({"schema": SCHEMA, "batch": "polars"}, "polars"),
         ({"schema": "BIGINT"}, "declares no columns"),
         ({"schema": None}, "declares no columns"),
         ({"schema": "id INT, ID INT"}, "'id' more than once"),
         ({"schema": "_KAFKA INT"}, "_kafka"),
-        ({"schema": "i INTERVAL"}, "cannot leave Python"),
+        ({"schema": "i INTERVAL"}, "Arrow cannot represent a type"),
         ({"schema": SCHEMA, "on_fault": "drop"}, "'drop'"),
-        ({"schema": SCHEMA, "retry": 3}, "retry=3"),
+        ({"schema": SCHEMA, "retry": 3}, "retry is 3"),
     ],
 )
 def test_bad_arguments(records: Records, arguments: dict[str, Any], message: str) -> None:
@@ -313,7 +313,7 @@ def test_bad_arguments(records: Records, arguments: dict[str, Any], message: str
 
 
 def test_what_cannot_be_called(records: Records) -> None:
-    with pytest.raises(ConfigError, match="cannot be called"):
+    with pytest.raises(ConfigError, match="is not callable"):
         map_records(records(rows(1)), 5, schema=SCHEMA)  # type: ignore[arg-type]
 
 
@@ -365,7 +365,7 @@ def test_a_null_inside_that_must_not_be_is_a_fault(
     with noting() as notes:
         found = map_records(records(rows(3)), fn, schema=schema, batch=batch)
     assert [row["_kafka"]["offset"] for row in found.collect()] == [0, 2]
-    assert faults(notes)[1].fault.message == f"the function returned no {path!r}, which is declared NOT NULL"
+    assert faults(notes)[1].fault.message == f"the function returned null for {path!r}, which is declared NOT NULL"
     notes.release()
 
 

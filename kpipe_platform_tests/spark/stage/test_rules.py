@@ -121,12 +121,12 @@ def test_by_hand_the_records_are_filtered(records: Records) -> None:
     ("rules", "message"),
     [
         ([], "no rules"),
-        ([Rule("", "true")], "are named ''"),
+        ([Rule("", "true")], "not empty: ''"),
         ([Rule("a", "true"), Rule("a", "false")], "'a', 'a'"),
         ([Rule("typo", "idd > 0")], "rule 'typo'.*idd"),
         ([Rule("broken", "id >")], "rule 'broken'"),
         ([Rule("number", "id + 1")], "bigint, not boolean"),
-        ([Rule(" ", "true")], "are named ' '"),
+        ([Rule(" ", "true")], "not empty: ' '"),
         ([Rule("total", "count(1) > 0")], "rule 'total'"),
         ([Rule("rows", "explode(array(true))")], "rule 'rows'"),
         ([Rule("r", "true", "drop")], "'drop'"),  # type: ignore[arg-type]

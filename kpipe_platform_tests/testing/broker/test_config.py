@@ -39,7 +39,7 @@ def test_three_brokers_with_another_listener() -> None:
 def test_overrides_win_over_defaults_but_not_over_what_makes_it_the_embedded_broker() -> None:
     settings = node_settings(0, ONE, Path("/data"), overrides={"auto.create.topics.enable": "true"})
     assert settings["auto.create.topics.enable"] == "true"
-    with pytest.raises(ConfigError, match=r"decides log\.dirs, node\.id itself"):
+    with pytest.raises(ConfigError, match=r"sets log\.dirs, node\.id itself"):
         node_settings(0, ONE, Path("/data"), overrides={"node.id": "7", "log.dirs": "/elsewhere"})
 
 

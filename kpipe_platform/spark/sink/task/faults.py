@@ -90,8 +90,8 @@ class FaultRows:
         """The dead letter of a record that the stage set aside. Each source record has at most one."""
         src, offset = note["src"], note["offset"]
         if self._is_first(src, offset):
-            found = RowFault.from_json(note["note"])
-            yield from self._take(src, found, partial(self._fetched, src, offset), offset=offset)
+            row_fault = RowFault.from_json(note["note"])
+            yield from self._take(src, row_fault, partial(self._fetched, src, offset), offset=offset)
 
     def rejected_output(self, row: Row, fault: Fault) -> Iterator[tuple[str, Row]]:
         """The dead letter for an output that the destination rejects.
@@ -124,10 +124,15 @@ class FaultRows:
         return self._fetcher.get(planned.topic, planned.partition, offset)
 
     def _take(
-        self, src: int, found: RowFault, record: KafkaRecord | Callable[[], KafkaRecord], *, offset: int | None = None
+        self,
+        src: int,
+        row_fault: RowFault,
+        record: KafkaRecord | Callable[[], KafkaRecord],
+        *,
+        offset: int | None = None,
     ) -> Iterator[tuple[str, Row]]:
-        spec, fault = self._spec, found.fault
-        action = found.action or spec.policies.action(fault.component)
+        spec, fault = self._spec, row_fault.fault
+        action = row_fault.action or spec.policies.action(fault.component)
         self.seen += 1
         planned = spec.slice.ranges[src].range
         if isinstance(record, KafkaRecord):
@@ -141,7 +146,7 @@ class FaultRows:
             self.samples.append(sample)
         if stops(action):
             return
-        self._count_reason(found)
+        self._count_reason(row_fault)
         if action is FaultAction.SKIP:
             self.skipped[src] = self.skipped.get(src, 0) + 1
             return
@@ -150,32 +155,35 @@ class FaultRows:
             return
         context = spec.dead_letters[src]
         if context is None:
-            msg = f"{planned}: a record failed and there is no dead-letter destination"
-            raise DeadLetterError(msg, fix="give the KafkaIOManager a KafkaDeadLetterDestination")
+            msg = f"{planned}: a record failed, but there is no dead-letter destination"
+            raise DeadLetterError(msg, fix="set KafkaIOManager(dead_letter=KafkaDeadLetterDestination(...))")
         if not isinstance(record, KafkaRecord):
             record = record()
         try:
-            letter = build_dead_letter(
+            dead_letter = build_dead_letter(
                 record,
                 fault,
                 context,
                 int(time.time() * 1000),
                 origin_range=None if record.offset is not None else planned,
-                retries=found.retries,
+                retries=row_fault.retries,
                 segments=(*context.segments, *self.segments),
-                rules=found.rules,
+                rules=row_fault.rules,
             )
         except DeadLetterError as error:
             if stops(spec.policies.action(Component.DEAD_LETTER)):
                 raise
-            logger.warning("%s: the record is skipped, because its dead letter cannot be made: %s", planned, error)
+            logger.warning("%s: skipping the record, because its dead letter cannot be built: %s", planned, error)
             self.dead_lettered[src] -= 1
             self.skipped[src] = self.skipped.get(src, 0) + 1
             return
-        yield letter.topic, Row(letter.key, letter.value, list(letter.headers), None, letter.timestamp_ms)
+        yield (
+            dead_letter.topic,
+            Row(dead_letter.key, dead_letter.value, list(dead_letter.headers), None, dead_letter.timestamp_ms),
+        )
 
-    def _count_reason(self, found: RowFault) -> None:
-        reason = f"rule {', '.join(found.rules)}" if found.rules else self._shown(found.fault).message
+    def _count_reason(self, row_fault: RowFault) -> None:
+        reason = f"rule {', '.join(row_fault.rules)}" if row_fault.rules else self._shown(row_fault.fault).message
         if reason not in self.reasons and len(self.reasons) >= _REASONS:
             reason = "others"
         self.reasons[reason] = self.reasons.get(reason, 0) + 1
@@ -187,8 +195,8 @@ class FaultRows:
         component = Component(note["component"])
         key_codec, value_codec = self._spec.codecs[note["src"]]
         codec, data = (key_codec, record.key) if component is Component.DECODE_KEY else (value_codec, record.value)
-        found = codec.explain(data or b"")
-        return Fault(component, found.kind, "DecodeFault", found.message, int(time.time() * 1000), field=found.field)
+        fault = codec.explain(data or b"")
+        return Fault(component, fault.kind, "DecodeFault", fault.message, int(time.time() * 1000), field=fault.field)
 
     def close(self) -> None:
         """Close the client that reads original records."""
@@ -202,7 +210,7 @@ class FaultRows:
 
 
 def _source_fault(record: KafkaRecord) -> Fault:
-    message = f"its timestamp {record.timestamp_ms} ms is outside of what Spark can hold"
+    message = f"its timestamp {record.timestamp_ms} ms is outside the range that Spark can represent"
     return Fault(Component.SOURCE, "timestamp", "DecodeFault", message, int(time.time() * 1000))
 
 

@@ -17,8 +17,8 @@ from kpipe_platform.kafka.model.commit_metadata import SliceCounts
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.kafka.transactions.lanes import LaneTransaction, Turn
 from kpipe_platform.spark.sink.spec import Outcome, WriterSpec
-from kpipe_platform.spark.sink.task.producer import GiveUpError, Sink
-from kpipe_platform.spark.sink.task.writer import WriterTask, outcome_of, told
+from kpipe_platform.spark.sink.task.producer import AckedProducer, GiveUpError
+from kpipe_platform.spark.sink.task.writer import WriterTask, outcome_batch, outcome_of
 
 
 def run_lane(specs: Sequence[WriterSpec], lane: int, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -35,7 +35,7 @@ def run_lane(specs: Sequence[WriterSpec], lane: int, batches: Iterable[pa.Record
     """
     lanes = [spec.slice for spec in specs]
     task = WriterTask(specs[lane])
-    yield told(outcome_of(specs[lane], lambda: _write(task, lanes, lane, batches)))
+    yield outcome_batch(outcome_of(specs[lane], lambda: _write(task, lanes, lane, batches)))
 
 
 def _write(task: WriterTask, lanes: Sequence[Slice], lane: int, batches: Iterable[pa.RecordBatch]) -> Outcome:
@@ -76,7 +76,7 @@ def _write(task: WriterTask, lanes: Sequence[Slice], lane: int, batches: Iterabl
 
 def _wrote(task: WriterTask, transaction: LaneTransaction, batches: Iterable[pa.RecordBatch]) -> bool:
     """Send all rows and wait for the acknowledgements. Returns False if the lane cannot be committed as it is."""
-    sink = Sink(transaction.producer)
+    sink = AckedProducer(transaction.producer)
     try:
         task.consume(batches, sink, transaction)
         # The dead-letter limit applies to the whole slice, so a lane does not dead-letter rejected outputs.

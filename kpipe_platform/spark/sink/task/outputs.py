@@ -21,7 +21,7 @@ Headers = list[tuple[str, bytes | None]]
 SOURCE_HEADER = "kpipe.source"
 """Header of an output with the ``topic/partition/offset`` of its source record."""
 
-STAMP_HEADERS = frozenset([SOURCE_HEADER, INSTANCE_HEADER, WORKER_HEADER, LEASE_HEADER])
+PROVENANCE_HEADERS = frozenset([SOURCE_HEADER, INSTANCE_HEADER, WORKER_HEADER, LEASE_HEADER])
 """Provenance headers. An output has only those of its own hop; those of earlier hops stay in the source record."""
 
 
@@ -63,7 +63,7 @@ class Row(NamedTuple):
 
     @property
     def message(self) -> Message:
-        """The row as ``Sink.send_all`` takes it."""
+        """The row as ``AckedProducer.send_all`` takes it."""
         partition = ANY_PARTITION if self.partition is None else self.partition
         timestamp = NOW if self.timestamp_ms is None else self.timestamp_ms
         return self.key, self.value, partition, timestamp, self.headers or None
@@ -91,7 +91,7 @@ class OutputRows:
         self.batch = batch
         self._spec = spec
         self._columns: dict[str, pa.Array] = dict(zip(batch.schema.names, batch.columns, strict=True))
-        self._stamped = spec.stamp_source and self.has("src_offset")
+        self._has_provenance = spec.stamp_source and self.has("src_offset")
         headers = self._columns.get("headers")
         self._has_headers = headers is not None and (pc.max(pc.list_value_length(headers)).as_py() or 0) > 0
         self.has_unnamed_headers = self._has_headers and _names(headers).null_count > 0
@@ -106,7 +106,7 @@ class OutputRows:
         return self._columns.get(name)
 
     def messages(self) -> Iterator[Message]:
-        """The rows as ``Sink.send_all`` takes them, with added headers for rows whose source is known."""
+        """The rows as ``AckedProducer.send_all`` takes them, with added headers for rows whose source is known."""
         # Iterators of absent columns are infinite. Key and value are always present, so the zip has the batch's length.
         return zip(
             self._list("key"),
@@ -127,8 +127,8 @@ class OutputRows:
 
     def _all_headers(self) -> Iterable[Headers | None]:
         own = self._own_headers() if self._has_headers else None
-        if self._stamped:
-            return self._stamped_headers(own)
+        if self._has_provenance:
+            return self._headers_with_provenance(own)
         return repeat(None) if own is None else own
 
     def _own_headers(self) -> Iterator[Headers | None]:
@@ -148,38 +148,38 @@ class OutputRows:
         for count in counts.to_pylist():
             yield list(islice(pairs, count)) or None
 
-    def _stamped_headers(self, own: Iterable[Headers | None] | None) -> Iterable[Headers | None]:
+    def _headers_with_provenance(self, own: Iterable[Headers | None] | None) -> Iterable[Headers | None]:
         """The headers of each row, with added headers for rows whose source is known.
 
         Args:
             own: The rows' own headers; None if no row has any.
         """
         offsets = pc.cast(pc.cast(self._columns["src_offset"], pa.string()), pa.binary())
-        places = self._prefixed("{}/{}/", offsets)
+        coordinates = self._prefixed("{}/{}/", offsets)
         # The same format as `kpipe_platform.dead_letters.correlation_id`.
         ids = self._prefixed("{}-{}-", offsets)
-        if own is None and not places.null_count:
+        if own is None and not coordinates.null_count:
             # The common case: all sources are known, and no row has headers. Takes less than half the time.
-            added: list[Iterable[tuple[str, bytes | None]]] = [repeat(stamp) for stamp in self._spec.stamps]
-            added.append(zip(repeat(SOURCE_HEADER), places.to_pylist(), strict=False))
+            added: list[Iterable[tuple[str, bytes | None]]] = [repeat(header) for header in self._spec.provenance]
+            added.append(zip(repeat(SOURCE_HEADER), coordinates.to_pylist(), strict=False))
             if self._spec.correlation_header is not None:
                 added.insert(0, zip(repeat(self._spec.correlation_header), ids.to_pylist(), strict=False))
             return map(list, zip(*added, strict=False))
-        return self._stamped_beside(repeat(None) if own is None else own, places, ids)
+        return self._headers_one_by_one(repeat(None) if own is None else own, coordinates, ids)
 
-    def _stamped_beside(
-        self, own: Iterable[Headers | None], places: pa.Array, ids: pa.Array
+    def _headers_one_by_one(
+        self, own: Iterable[Headers | None], coordinates: pa.Array, ids: pa.Array
     ) -> Iterator[Headers | None]:
-        correlation, stamps = self._spec.correlation_header, list(self._spec.stamps)
-        for raw, place, correlation_id in zip(own, places.to_pylist(), ids.to_pylist(), strict=False):
-            if place is None:
+        correlation, provenance = self._spec.correlation_header, list(self._spec.provenance)
+        for raw, source, correlation_id in zip(own, coordinates.to_pylist(), ids.to_pylist(), strict=False):
+            if source is None:
                 yield raw
                 continue
-            headers = [h for h in raw if h[0] not in STAMP_HEADERS] if raw else []
+            headers = [h for h in raw if h[0] not in PROVENANCE_HEADERS] if raw else []
             if correlation is not None and not any(h[0] == correlation and h[1] for h in headers):
                 headers.append((correlation, correlation_id))
-            headers += stamps
-            headers.append((SOURCE_HEADER, place))
+            headers += provenance
+            headers.append((SOURCE_HEADER, source))
             yield headers
 
     def _prefixed(self, form: str, offsets: pa.Array) -> pa.Array:
@@ -195,8 +195,8 @@ class OutputRows:
         """The lowest and the highest partition that the rows request; None if no row requests one."""
         if not self.has("partition"):
             return None
-        found = pc.min_max(self._columns["partition"])
-        return found["min"].as_py(), found["max"].as_py()
+        bounds = pc.min_max(self._columns["partition"])
+        return bounds["min"].as_py(), bounds["max"].as_py()
 
     def first(self, count: int) -> list[tuple[bytes | None, bytes | None]]:
         """Key and value of the first ``count`` rows."""
@@ -240,7 +240,7 @@ class OutputChecks:
         # Overhead of the record, and the headers that `OutputRows` adds.
         topic = max((len(p.range.topic) for p in spec.slice.ranges), default=0)
         self._added_bytes = 200 + 2 * topic + len(SOURCE_HEADER) + len((spec.correlation_header or "").encode())
-        self._added_bytes += sum(len(name) + len(value) + 10 for name, value in spec.stamps)
+        self._added_bytes += sum(len(name) + len(value) + 10 for name, value in spec.provenance)
 
     def rejected(self, rows: OutputRows, partitions: int | None = None) -> dict[Rejected, Fault]:
         """The rows that the topic rejects, with the reason. Rows in ``spec.rejected`` are left out.
@@ -253,15 +253,15 @@ class OutputChecks:
             partitions = _MOST_PARTITIONS
         if not self._is_suspect(rows, partitions):
             return {}
-        found: dict[Rejected, Fault] = {}
+        rejected: dict[Rejected, Fault] = {}
         for row in rows.rows():
             reason = self._reason(row, partitions)
             if reason is not None and row.identity not in self._spec.rejected:
                 kind, message = reason
-                found[row.identity] = Fault(
+                rejected[row.identity] = Fault(
                     Component.DESTINATION, kind, "RecordRejected", message, int(time.time() * 1000)
                 )
-        return found
+        return rejected
 
     def _is_suspect(self, rows: OutputRows, partitions: int) -> bool:
         batch = rows.batch
@@ -289,30 +289,30 @@ class OutputChecks:
         if row.misfit is not None:
             return "does_not_fit", f"the output record does not fit the schema of topic {topic!r}: {row.misfit}"
         if row.partition is not None and not 0 <= row.partition < partitions:
-            return "partition", (
-                f"the output record is for partition {row.partition} of topic {topic!r}, which has no such partition"
-            )
+            # Unknown if the brokers do not report it.
+            count = "no such partition" if partitions == _MOST_PARTITIONS else f"{partitions} partition(s)"
+            return "partition", f"the output record is for partition {row.partition}, but topic {topic!r} has {count}"
         # The checks below require that every header has a name.
         if any(name is None for name, _ in row.headers):
-            return "header", "a header of the output record has no name (null), which Kafka does not take"
+            return "header", "a header of the output record has no name (null), which Kafka does not allow"
         size, limit = record_size(row.key, row.value, row.headers), self._limits.max_message_bytes
         if size > limit:
-            takes = f"{size:,} bytes"
+            shown = f"{size:,} bytes"
             if self._compresses:
                 size = compressed_size(self._spec.compression, row.key, row.value, row.headers)
-                takes += f", and about {size:,} compressed ({self._spec.compression})"
+                shown += f", about {size:,} compressed ({self._spec.compression})"
             # Within the tolerance of the estimate, the brokers decide.
             if size > limit * (_UNSURE if self._compresses else 1):
                 return "too_large", (
-                    f"the output record takes {takes}; topic {topic!r} takes at most {limit:,} (max.message.bytes)"
+                    f"the output record has {shown}; topic {topic!r} accepts at most {limit:,} (max.message.bytes)"
                 )
         if self._limits.compacted and row.key is None:
-            return "null_key", f"the output record has no key, and topic {topic!r} is compacted"
+            return "null_key", f"the output record has no key, but topic {topic!r} is compacted"
         if row.timestamp_ms is not None:
             times = self._limits.times_ms(int(time.time() * 1000))
             if row.timestamp_ms not in times:
                 return "timestamp", (
-                    f"the output record's timestamp {row.timestamp_ms} ms is outside of what topic {topic!r} takes: "
+                    f"the output record's timestamp {row.timestamp_ms} ms is outside the range of topic {topic!r}: "
                     f"{times.start} to {times.stop - 1} ms"
                 )
         return None

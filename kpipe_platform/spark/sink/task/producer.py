@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Report
 
-from kpipe_platform.kafka.client._compat import served
+from kpipe_platform.kafka.client._compat import serve_reports
 from kpipe_platform.kafka.client.calls import kafka_error
 from kpipe_platform.spark.sink.task.outputs import Message
 
@@ -17,10 +17,10 @@ _QUEUE_WAIT_S = 0.02
 
 
 class GiveUpError(Exception):
-    """The delivery of a record failed. ``Sink.failures`` has the reason."""
+    """The delivery of a record failed. ``AckedProducer.failures`` has the reason."""
 
 
-class Sink:
+class AckedProducer:
     """A producer that records failed deliveries and their topics."""
 
     def __init__(self, producer: Producer) -> None:
@@ -61,8 +61,8 @@ class Sink:
         Raises:
             KafkaException: No answer within the deadline.
         """
-        found = self.producer.list_topics(topic, deadline_s).topics.get(topic)
-        return None if found is None else len(found.partitions) or None
+        metadata = self.producer.list_topics(topic, deadline_s).topics.get(topic)
+        return None if metadata is None else len(metadata.partitions) or None
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Serve delivery reports.
@@ -70,7 +70,7 @@ class Sink:
         Raises:
             GiveUpError: A delivery failed.
         """
-        served(lambda: self.producer.poll(timeout_s))
+        serve_reports(lambda: self.producer.poll(timeout_s))
         if self.failures:
             raise GiveUpError
 
@@ -86,7 +86,7 @@ class Sink:
         deadline = time.monotonic() + deadline_s
         left = len(self.producer)
         while left and not self.failures and time.monotonic() < deadline:
-            left = served(lambda: self.producer.flush(min(1.0, deadline_s)))
+            left = serve_reports(lambda: self.producer.flush(min(1.0, deadline_s)))
         if self.failures:
             raise GiveUpError
         return left

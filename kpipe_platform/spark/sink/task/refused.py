@@ -17,7 +17,7 @@ from kpipe_platform.kafka.client.calls import kafka_error, not_delivered, transl
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.sink.spec import WriterSpec
 from kpipe_platform.spark.sink.task.outputs import Row
-from kpipe_platform.spark.sink.task.producer import GiveUpError, Sink
+from kpipe_platform.spark.sink.task.producer import AckedProducer, GiveUpError
 
 # Number of records per probe: small enough that halving is cheap, large enough that a clean slice needs few probes.
 _PROBE_RECORDS = 1_000
@@ -40,7 +40,7 @@ def find_refused(
     Raises:
         KpipeError: The brokers failed for another reason.
     """
-    found: list[tuple[Row, Fault]] = []
+    refused: list[tuple[Row, Fault]] = []
     pending = [rows[i : i + _PROBE_RECORDS] for i in range(0, len(rows), _PROBE_RECORDS)]
     purged = 0
     while pending:
@@ -55,13 +55,13 @@ def find_refused(
             continue
         purged = 0
         if error.code() not in refusals:
-            raise translate(error, spec.settings, "look for refused records", topic=spec.topic)
+            raise translate(error, spec.settings, "find rejected records", topic=spec.topic)
         if len(part) == 1:
-            found.append((part[0], _fault(error, spec)))
+            refused.append((part[0], _fault(error, spec)))
         else:
             middle = len(part) // 2
             pending += [part[:middle], part[middle:]]
-    return found
+    return refused
 
 
 def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Collection[int]) -> KafkaError | None:
@@ -73,7 +73,7 @@ def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Coll
     Raises:
         KpipeError: The brokers did not respond in time, or the transaction cannot be aborted.
     """
-    sink = Sink(producer)
+    sink = AckedProducer(producer)
     try:
         producer.begin_transaction()
         sink.send_all(spec.output_topic, (row.message for row in rows))
@@ -88,7 +88,7 @@ def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Coll
     try:
         producer.abort_transaction(spec.settings.request_timeout_s)
     except KafkaException as exception:
-        raise translate(exception, spec.settings, "look for refused records", topic=spec.topic) from exception
+        raise translate(exception, spec.settings, "find rejected records", topic=spec.topic) from exception
     if left:
         raise not_delivered(spec.settings, str(spec.slice), left)
     refused = next((error for error in failures if error.code() in refusals), None)
@@ -100,6 +100,6 @@ def _fault(error: KafkaError, spec: WriterSpec) -> Fault:
         Component.DESTINATION,
         "refused",
         error.name(),
-        f"the brokers refuse the output record for topic {spec.topic!r}: {error.str()}",
+        f"the brokers reject the output record for topic {spec.topic!r}: {error.str()}",
         int(time.time() * 1000),
     )

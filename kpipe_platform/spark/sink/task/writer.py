@@ -41,7 +41,7 @@ from kpipe_platform.spark.sink.spec import (
 )
 from kpipe_platform.spark.sink.task.faults import FaultRows
 from kpipe_platform.spark.sink.task.outputs import OutputChecks, OutputRows, Row, by_range
-from kpipe_platform.spark.sink.task.producer import GiveUpError, Sink
+from kpipe_platform.spark.sink.task.producer import AckedProducer, GiveUpError
 from kpipe_platform.spark.sink.task.refused import find_refused
 from kpipe_platform.spark.stage.notes import RuleCount
 
@@ -66,7 +66,7 @@ def run_writer(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Iterator[
     Yields:
         One row with the `Outcome` as JSON.
     """
-    yield told(outcome_of(spec, lambda: _run(spec, batches)))
+    yield outcome_batch(outcome_of(spec, lambda: _run(spec, batches)))
 
 
 def outcome_of(spec: WriterSpec, write: Callable[[], Outcome]) -> Outcome:
@@ -79,19 +79,19 @@ def outcome_of(spec: WriterSpec, write: Callable[[], Outcome]) -> Outcome:
         return Outcome("error", error=translate(exception, spec.settings, f"write {spec.slice}"))
 
 
-def told(outcome: Outcome) -> pa.RecordBatch:
+def outcome_batch(outcome: Outcome) -> pa.RecordBatch:
     """An outcome as a batch of one row, the writer's only output."""
     return pa.RecordBatch.from_pydict({"outcome": [outcome_to_json(outcome)]}, schema=_ARROW_OUTCOME)
 
 
 def _run(spec: WriterSpec, batches: Iterable[pa.RecordBatch]) -> Outcome:
     task = WriterTask(spec)
-    if spec.mode == "probe":
-        return task.probe(batches)
+    if spec.mode == "find_refused":
+        return task.find_refused(batches)
     if spec.mode == "count":
         return task.count(batches)
-    if spec.mode == "idempotent":
-        return task.write_idempotent(batches)
+    if spec.mode == "parallel":
+        return task.write_parallel(batches)
     return task.write_transactional(batches)
 
 
@@ -154,14 +154,14 @@ class WriterTask:
             producer_settings=self.producer_settings(),
         )
         if spec.after_input:
-            batches = arrived(batches)
+            batches = await_first(batches)
         with transaction, self.faults:
             with self.timed("open"):
                 transaction.open()
                 earlier = transaction.committed_earlier()
             if earlier is not None:
                 return Outcome("committed_earlier", counts=dict(enumerate(earlier)))
-            sink = Sink(transaction.producer)
+            sink = AckedProducer(transaction.producer)
             try:
                 self.consume(batches, sink, transaction)
                 if self.stopped() or self._is_over_limit():
@@ -183,10 +183,12 @@ class WriterTask:
                 raise transaction.error(exception, "write outputs") from exception
         return self.finish("committed")
 
-    def write_idempotent(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+    def write_parallel(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Write all records without committing offsets."""
         spec = self.spec
-        sink = Sink(new_client(Producer, {**spec.settings.for_librdkafka(), **self.producer_settings()}, spec.settings))
+        sink = AckedProducer(
+            new_client(Producer, {**spec.settings.for_librdkafka(), **self.producer_settings()}, spec.settings)
+        )
         with self.faults:
             try:
                 self.consume(batches, sink, None)
@@ -205,12 +207,12 @@ class WriterTask:
         with self.faults:
             for batch in batches:
                 self._note_segments()
-                for aside in parted(batch).others:
-                    for _ in self._dead_letters(aside):
+                for row in split_batch(batch).others:
+                    for _ in self._dead_letters(row):
                         pass
         return self.finish(self.outcome.status if self.stopped() or self._is_over_limit() else "counted")
 
-    def probe(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
+    def find_refused(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
         """Find all records that the brokers refuse. The records sent for this never become visible."""
         settings = self.spec.settings
         config = {
@@ -222,10 +224,10 @@ class WriterTask:
         try:
             producer.init_transactions(settings.request_timeout_s)
         except KafkaException as exception:
-            raise translate(exception, settings, "look for refused records") from exception
-        sink = Sink(producer)
+            raise translate(exception, settings, "find rejected records") from exception
+        sink = AckedProducer(producer)
         for batch in batches:
-            outputs, _, others = parted(batch)
+            outputs, _, others = split_batch(batch)
             self.faults.handled.update(
                 (a.note["src"], a.note["offset"]) for a in others if a.note["kind"] == KIND_NOTED
             )
@@ -263,12 +265,10 @@ class WriterTask:
                 the case in which it does not.
         """
         if not self.ended:
-            msg = (
-                f"{self.spec.slice}: the writer's rows ended early: the Spark task that makes them failed or was ended"
-            )
-            raise EngineUnavailableError(msg, fix="see the failure of that task in Spark's log; nothing is committed")
+            msg = f"{self.spec.slice}: the writer's input ended early: the task that makes it failed or was killed"
+            raise EngineUnavailableError(msg, fix="see the failure of that task in Spark's log; nothing was committed")
 
-    def await_acks(self, sink: Sink, transaction: SliceTransaction) -> None:
+    def await_acks(self, sink: AckedProducer, transaction: SliceTransaction) -> None:
         """Wait until all records are acknowledged.
 
         Raises:
@@ -282,20 +282,24 @@ class WriterTask:
         if left:
             raise not_delivered(self.spec.settings, str(self.spec.slice), left)
 
-    def consume(self, batches: Iterable[pa.RecordBatch], sink: Sink, transaction: SliceTransaction | None) -> None:
+    def consume(
+        self, batches: Iterable[pa.RecordBatch], sink: AckedProducer, transaction: SliceTransaction | None
+    ) -> None:
         """Send outputs and dead letters, and count records."""
         for batch in batches:
             self._require_order(batch)
             if self.ended:
-                msg = f"{self.spec.slice}: rows came after the last one"
-                raise EngineUnavailableError(msg, fix="report it: Spark changed the order of the rows")
+                msg = f"{self.spec.slice}: rows arrived after the end row"
+                raise EngineUnavailableError(
+                    msg, fix="report this as a bug in kpipe: Spark changed the order of the rows"
+                )
             began = time.monotonic()
             self._note_segments()
-            outputs, without, others = parted(batch)
+            outputs, without, others = split_batch(batch)
             if without is not None:
                 self.read.update(by_range(without))
-            for aside in others:
-                for topic, row in self._dead_letters(aside):
+            for control in others:
+                for topic, row in self._dead_letters(control):
                     if self.stopped():
                         continue
                     self._begin(transaction)
@@ -305,19 +309,19 @@ class WriterTask:
             sink.poll()
             self.steps["write"] += time.monotonic() - began
 
-    def _dead_letters(self, aside: Aside) -> Iterator[tuple[str, Row]]:
+    def _dead_letters(self, row: ControlRow) -> Iterator[tuple[str, Row]]:
         """Process a row that is not an output: count it, and make its dead letter if it needs one."""
-        note = aside.note
+        note = row.note
         kind = note["kind"]
         if kind == KIND_END:
             self.ended = True
         if "records" in note:
             self.read[note["src"]] += note["records"]
         if kind == KIND_RULE:
-            found = RuleCount.from_json(note["note"])
-            self.outcome.rules[found.rule] = found
+            count = RuleCount.from_json(note["note"])
+            self.outcome.rules[count.rule] = count
         elif kind == KIND_FAULT:
-            yield from self.faults.undecoded(note, aside.key, aside.value)
+            yield from self.faults.undecoded(note, row.key, row.value)
         elif kind == KIND_NOTED:
             yield from self.faults.noted(note)
 
@@ -328,7 +332,7 @@ class WriterTask:
             started = self.spec.started_ms or now
             self.faults.segments = (Segment("run", started, max(now - started, 0)), Segment("write", now))
 
-    def _write_outputs(self, part: pa.RecordBatch, sink: Sink, transaction: SliceTransaction | None) -> None:
+    def _write_outputs(self, part: pa.RecordBatch, sink: AckedProducer, transaction: SliceTransaction | None) -> None:
         spec = self.spec
         part = self._of_whole_records(part)
         rows = OutputRows(part, spec)
@@ -348,7 +352,7 @@ class WriterTask:
             self.written.update(row.src or 0 for row in kept)
         self._note_preview(rows)
 
-    def _rejected(self, rows: OutputRows, sink: Sink) -> dict[Rejected, Fault]:
+    def _rejected(self, rows: OutputRows, sink: AckedProducer) -> dict[Rejected, Fault]:
         """The rows that the topic rejects, with the reason."""
         asked = rows.partitions
         if asked is not None and self.partitions is not None and asked[1] >= self.partitions:
@@ -356,7 +360,7 @@ class WriterTask:
             self.partitions = sink.partitions(self.spec.output_topic, self.spec.settings.request_timeout_s)
         return self.checks.rejected(rows, self.partitions)
 
-    def _note_refused(self, found: dict[Rejected, Fault]) -> None:
+    def _note_refused(self, refused: dict[Rejected, Fault]) -> None:
         """Dead-letter rejected outputs in this pass, or report them so that the driver decides on another pass.
 
         Either all outputs of a record are written or none. In a transaction some of them may have been sent already, so
@@ -365,11 +369,11 @@ class WriterTask:
         spec = self.spec
         together = spec.mode == "transactional" and not spec.per_record
         if stops(spec.policies.action(Component.DESTINATION)) or (
-            together and any(isinstance(identity, tuple) for identity in found)
+            together and any(isinstance(identity, tuple) for identity in refused)
         ):
-            self.outcome.rejected.update(found)
+            self.outcome.rejected.update(refused)
         else:
-            self.refused.update(found)
+            self.refused.update(refused)
 
     def _of_whole_records(self, part: pa.RecordBatch) -> pa.RecordBatch:
         """Remove all outputs of records that the stage set aside. The notes of these records arrive first."""
@@ -380,12 +384,12 @@ class WriterTask:
         places = zip(src, part.column("src_offset").to_pylist(), strict=False)
         return part.filter(pa.array([place not in handled for place in places], pa.bool_()))
 
-    def _is_rejected(self, row: Row, sink: Sink) -> bool:
+    def _is_rejected(self, row: Row, sink: AckedProducer) -> bool:
         fault = self.spec.rejected.get(row.identity) or self.refused.get(row.identity)
         if fault is None:
             return row.identity in self.outcome.rejected
-        for topic, letter in self.faults.rejected_output(row, fault):
-            sink.send_all(topic, [letter.message])
+        for topic, dead_letter in self.faults.rejected_output(row, fault):
+            sink.send_all(topic, [dead_letter.message])
         return True
 
     @staticmethod
@@ -409,7 +413,7 @@ class WriterTask:
         self.outcome.status = "over_limit"
         return True
 
-    def given_up(self, sink: Sink, transaction: SliceTransaction | None) -> Outcome:
+    def given_up(self, sink: AckedProducer, transaction: SliceTransaction | None) -> Outcome:
         """Evaluate failed sends.
 
         Returns:
@@ -420,30 +424,30 @@ class WriterTask:
             KpipeError: The sends failed for another reason.
         """
         codes = {error.code() for error in sink.failures}
-        letters = sink.failed_topics & {c.topic for c in self.spec.dead_letters if c is not None}
-        only_letters = bool(letters) and letters == sink.failed_topics
+        dead_letter_topics = sink.failed_topics & {c.topic for c in self.spec.dead_letters if c is not None}
+        only_dead_letters = bool(dead_letter_topics) and dead_letter_topics == sink.failed_topics
         if codes & REFUSED_CODES:
-            if only_letters:
-                msg = f"{self.spec.slice}: the brokers refuse a dead letter for topic {min(letters)!r}"
+            if only_dead_letters:
+                msg = f"{self.spec.slice}: the brokers reject a dead letter for topic {min(dead_letter_topics)!r}"
                 raise DeadLetterError(
-                    f"{msg}: {sink.failures[0].str()}", fix="see the settings of that topic; offsets are unmoved"
+                    f"{msg}: {sink.failures[0].str()}", fix="check the settings of that topic; offsets did not move"
                 )
             return self.finish("broker_rejected")
         # After a fatal error the queued records fail too, with a less specific code.
         error = next((e for e in sink.failures if e.code() in FENCED_CODES), sink.failures[0])
         what = f"write outputs of {self.spec.slice} to {self.spec.topic}"
-        if only_letters:
-            what = f"write dead letters of {self.spec.slice} to {min(letters)}"
-        found = translate(error, self.spec.settings, what) if transaction is None else transaction.error(error, what)
-        found.part = "dead_letter" if only_letters else "destination"
-        raise found
+        if only_dead_letters:
+            what = f"write dead letters of {self.spec.slice} to {min(dead_letter_topics)}"
+        typed = translate(error, self.spec.settings, what) if transaction is None else transaction.error(error, what)
+        typed.part = "dead_letter" if only_dead_letters else "destination"
+        raise typed
 
     # Results
 
     def _note_preview(self, rows: OutputRows) -> None:
         missing = self.spec.preview_rows - len(self.outcome.preview)
         if missing > 0:
-            self.outcome.preview += [PreviewRow(_short(k), _short(v)) for k, v in rows.first(missing)]
+            self.outcome.preview += [PreviewRow(_preview(k), _preview(v)) for k, v in rows.first(missing)]
 
     def counts(self) -> dict[int, SliceCounts]:
         """The counts so far, by index of the range."""
@@ -468,7 +472,7 @@ class WriterTask:
         outcome.reasons = self.faults.reasons
         outcome.steps_s = self.steps
         if status == "error":
-            outcome.error = DeadLetterError("the brokers refused a batch, and every record of it alone is taken")
+            outcome.error = DeadLetterError("the brokers rejected a batch, but accept each of its records alone")
         return outcome
 
     def timed(self, step: str) -> _Timer:
@@ -491,7 +495,7 @@ class DisorderError(Exception):
     """The rows did not arrive in the order in which they must be written."""
 
 
-class Aside(NamedTuple):
+class ControlRow(NamedTuple):
     """A row that is not an output: its note, and the key and value of a record that does not decode."""
 
     note: dict[str, Any]
@@ -504,10 +508,10 @@ class Parts(NamedTuple):
 
     outputs: pa.RecordBatch
     without: pa.RecordBatch | None
-    others: list[Aside]
+    others: list[ControlRow]
 
 
-def parted(batch: pa.RecordBatch) -> Parts:
+def split_batch(batch: pa.RecordBatch) -> Parts:
     """Split a batch by kind of row. A batch that has only outputs is not copied."""
     note = batch.column("note")
     if note.null_count == len(note):
@@ -516,17 +520,17 @@ def parted(batch: pa.RecordBatch) -> Parts:
     is_output = pc.or_kleene(note.is_null(), pc.starts_with(note, MISFIT_NOTE))
     others = batch.filter(pc.invert(pc.or_(is_output, is_without)))
     columns = (others.column(name).to_pylist() for name in ("note", "key", "value"))
-    asides = [Aside(json.loads(n), k, v) for n, k, v in zip(*columns, strict=True)]
-    return Parts(batch.filter(is_output), batch.filter(is_without) if is_without.true_count else None, asides)
+    control_rows = [ControlRow(json.loads(n), k, v) for n, k, v in zip(*columns, strict=True)]
+    return Parts(batch.filter(is_output), batch.filter(is_without) if is_without.true_count else None, control_rows)
 
 
-def arrived(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
+def await_first(batches: Iterable[pa.RecordBatch]) -> Iterable[pa.RecordBatch]:
     """Wait for the first batch; returns all batches."""
     rest = iter(batches)
     return chain(list(islice(rest, 1)), rest)
 
 
-def _short(data: bytes | None) -> str | None:
+def _preview(data: bytes | None) -> str | None:
     if data is None:
         return None
     text = data[: _PREVIEW_CHARACTERS + 1].decode("utf-8", "backslashreplace")

@@ -36,7 +36,7 @@ def spec_of(action: FaultAction, **changes: Any) -> WriterSpec:
         "settings": settings,
         "source_settings": settings,
         "slice": Slice("g", "run", "abc", (planned,)),
-        "mode": "idempotent",
+        "mode": "parallel",
         "topic": "clean",
         "limits": TopicLimits(),
         "dead_letters": (context,),

@@ -116,17 +116,17 @@ STAMPS = (("kpipe.instance", b"blue"), ("kpipe.worker", b"host-1/pid-7"), ("kpip
 
 
 @pytest.mark.parametrize("correlation", ["correlation-id", None])
-@pytest.mark.parametrize("stamps", [(), STAMPS])
+@pytest.mark.parametrize("provenance", [(), STAMPS])
 def test_a_batch_without_headers_of_its_own_gets_those_that_each_row_alone_would(
-    correlation: str | None, stamps: tuple[tuple[str, bytes], ...]
+    correlation: str | None, provenance: tuple[tuple[str, bytes], ...]
 ) -> None:
-    chosen = spec(stamps=stamps, correlation_header=correlation)
+    chosen = spec(provenance=provenance, correlation_header=correlation)
     sources = [(0, 0), (1, 99), (0, 2**53 + 1), (1, 2**63 - 2)]
     found = headers_of(batch(*({"src": src, "src_offset": offset} for src, offset in sources)), chosen)
     for headers, (src, offset) in zip(found, sources, strict=True):
         partition = (0, 3)[src]
         first = [] if correlation is None else [(correlation, f"orders-{partition}-{offset}".encode())]
-        assert headers == [*first, *stamps, ("kpipe.source", f"orders/{partition}/{offset}".encode())]
+        assert headers == [*first, *provenance, ("kpipe.source", f"orders/{partition}/{offset}".encode())]
     # A row with headers of its own in the batch, or without a source, changes nothing for the others.
     mixed = [{"src": src, "src_offset": offset} for src, offset in sources]
     mixed += [{"headers": [{"key": "mine", "value": b"1"}]}, {"src_offset": 5}]
@@ -141,18 +141,18 @@ def test_who_wrote_an_output_stands_beside_its_source_and_takes_the_place_of_an_
         {"key": "kpipe.source", "value": b"earlier/0/1"},
     ]
     rows = batch({"src": 0, "src_offset": 7, "headers": given}, {"headers": given[:2]})
-    first, second = headers_of(rows, spec(stamps=STAMPS))
+    first, second = headers_of(rows, spec(provenance=STAMPS))
     assert first == [("mine", b"1"), ("correlation-id", b"orders-0-7"), *STAMPS, ("kpipe.source", b"orders/0/7")]
     assert second == [("kpipe.lease", b"earlier"), ("mine", b"1")], "its source is not known, so neither is its writer"
-    assert dict(headers_of(rows, spec(stamps=STAMPS[:2]))[0]).get("kpipe.lease") is None
-    assert headers_of(batch({"src": 0, "src_offset": 7}), spec(stamp_source=False, stamps=STAMPS)) == [[]]
+    assert dict(headers_of(rows, spec(provenance=STAMPS[:2]))[0]).get("kpipe.lease") is None
+    assert headers_of(batch({"src": 0, "src_offset": 7}), spec(stamp_source=False, provenance=STAMPS)) == [[]]
 
 
 def test_stamps_that_make_an_output_too_large_are_found_before_sending() -> None:
     long = (("kpipe.lease", b"l" * 5_000),)
     output = batch({"src": 1, "src_offset": 99, "value": b"v" * 2_000})
-    (headers,) = headers_of(output, spec(stamps=long))
-    limited = spec(stamps=long, limits=TopicLimits(max_message_bytes=record_size(b"k", b"v" * 2_000, headers) - 1))
+    (headers,) = headers_of(output, spec(provenance=long))
+    limited = spec(provenance=long, limits=TopicLimits(max_message_bytes=record_size(b"k", b"v" * 2_000, headers) - 1))
     assert [fault.kind for fault in OutputChecks(limited).rejected(OutputRows(output, limited)).values()] == [
         "too_large"
     ]

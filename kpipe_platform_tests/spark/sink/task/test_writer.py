@@ -33,9 +33,9 @@ from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.spark.sink.outcome_json import outcome_of_json
 from kpipe_platform.spark.sink.spec import KIND_FAULT, NO_OUTPUT, WriterSpec
 from kpipe_platform.spark.sink.task.lane import run_lane
-from kpipe_platform.spark.sink.task.producer import Sink
+from kpipe_platform.spark.sink.task.producer import AckedProducer
 from kpipe_platform.spark.sink.task.refused import find_refused
-from kpipe_platform.spark.sink.task.writer import Aside, WriterTask, parted, run_writer
+from kpipe_platform.spark.sink.task.writer import ControlRow, WriterTask, run_writer, split_batch
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def task() -> WriterTask:
         settings=settings,
         source_settings=settings,
         slice=Slice("kpipe.enriched", "run", "abc", (planned,)),
-        mode="idempotent",
+        mode="parallel",
         topic="enriched",
         limits=TopicLimits(),
         dead_letters=(DeadLetterContext("orders.dlq", asset="enriched", run_id="run", group="kpipe.enriched"),),
@@ -57,8 +57,8 @@ def task() -> WriterTask:
     return WriterTask(spec)
 
 
-def failed(code: int, *topics: str) -> Sink:
-    sink = Sink(cast(Any, None))
+def failed(code: int, *topics: str) -> AckedProducer:
+    sink = AckedProducer(cast(Any, None))
     sink.failures = [KafkaError(code)]
     sink.failed_topics = set(topics)
     return sink
@@ -85,11 +85,11 @@ def transactionally(spec: WriterSpec, batches: Iterator[pa.RecordBatch]) -> Iter
 
 
 def idempotently(spec: WriterSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return run_writer(replace(spec, mode="idempotent"), batches)
+    return run_writer(replace(spec, mode="parallel"), batches)
 
 
 def probing(spec: WriterSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    return run_writer(replace(spec, mode="probe"), batches)
+    return run_writer(replace(spec, mode="find_refused"), batches)
 
 
 def in_lanes(spec: WriterSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -183,8 +183,8 @@ def test_an_outage_while_refused_records_are_looked_for(task: WriterTask, before
 def test_a_batch_of_outputs_alone_is_not_copied() -> None:
     none = pa.array([None] * 3, pa.binary())
     one = pa.RecordBatch.from_pydict({"key": none, "value": none, "note": none, "n": [1, 2, 3]})
-    assert parted(one) == (one, None, [])
-    assert parted(one).outputs is one
+    assert split_batch(one) == (one, None, [])
+    assert split_batch(one).outputs is one
     mixed = pa.RecordBatch.from_pydict(
         {
             "key": pa.array([b"k", None, None], pa.binary()),
@@ -193,9 +193,9 @@ def test_a_batch_of_outputs_alone_is_not_copied() -> None:
             "n": [1, 2, 3],
         }
     )
-    outputs, without, others = parted(mixed)
+    outputs, without, others = split_batch(mixed)
     assert outputs.column("value").to_pylist() == [b"w"]
     assert without is not None
     assert without.column("n").to_pylist() == [3]
-    assert others == [Aside({"kind": KIND_FAULT, "src": 0}, b"k", b"v")]
-    assert parted(one.slice(0, 0)).others == []
+    assert others == [ControlRow({"kind": KIND_FAULT, "src": 0}, b"k", b"v")]
+    assert split_batch(one.slice(0, 0)).others == []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dagster as dg
 
-from kpipe_platform.codecs.topic import TOPIC
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.io_managers.step import DEAD_LETTERS, READ_FEED, READ_SLICE, read_of, topic_of
+from kpipe_platform.io_managers.step import READ_FEED, READ_SLICE, read_of, topic_of
+from kpipe_platform.metadata_keys import DEAD_LETTER_TABLE, TOPIC
+from kpipe_platform.partitions.groups import unknown_asset
+from kpipe_platform.resources._compat import repository_of_module
 
 
 def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition | None) -> tuple[str, ...]:
@@ -33,13 +35,36 @@ def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition 
                 raise ConfigError(msg, fix="add the topic asset to Definitions(assets=...)")
             continue
         metadata = graph.get(key).metadata
-        takes_slices = read == READ_FEED or (read == READ_SLICE and TOPIC in metadata and DEAD_LETTERS not in metadata)
+        declares = TOPIC in metadata and DEAD_LETTER_TABLE not in metadata
+        takes_slices = read == READ_FEED or (read == READ_SLICE and declares)
         if takes_slices:
             topics.append(topic_of(metadata, key).name)
     if not topics:
         msg = f"asset {name} takes slices of no Kafka topic"
-        raise ConfigError(msg, fix="give the sensor a @kafka_asset")
+        raise ConfigError(msg, fix="name an asset of @kafka_asset, or a plain asset that reads a topic asset")
     return tuple(topics)
+
+
+def topics_in_module(module: str, asset_key: dg.AssetKey) -> tuple[str, ...]:
+    """Return the topics that an asset of a Python module reads, for commands that run outside of Dagster.
+
+    Args:
+        module: The module with the definitions, as for ``dagster dev -m``.
+        asset_key: The asset.
+
+    Raises:
+        ConfigError: The module cannot be imported, or its definitions have no such asset that reads a topic by slices.
+    """
+    try:
+        repository = repository_of_module(module)
+    except Exception as error:
+        msg = f"cannot load the definitions of module {module!r}: {type(error).__name__}: {error}"
+        raise ConfigError(msg, fix="name the module that workspace.yaml or dagster dev -m names") from error
+    definitions = {} if repository is None else repository.assets_defs_by_key
+    found = definitions.get(asset_key)
+    if found is None:
+        raise unknown_asset(asset_key, definitions, fix=f"or add the asset to module {module}")
+    return topics_read(found, repository)
 
 
 def _read_of(asset: dg.AssetsDefinition, parameter: str) -> str:

@@ -1,4 +1,4 @@
-"""A process of its own that materialises one partition, to be killed by a test. Arguments: servers, source, target,
+"""A process of its own that materializes one partition, to be killed by a test. Arguments: servers, source, target,
 group prefix, parts of a slice at once. On the engine at KPIPE_SPARK_REMOTE where that is set."""
 
 import os
