@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from examples.flights.interrupts import handlers_kept
 from examples.flights.progress import Steps
 from kpipe_platform import SparkEngine
+from kpipe_platform.spark._compat import forget_jvm, jvm_process
 
 _STOP_DEADLINE_S = 15.0
 
@@ -46,12 +46,11 @@ def spark_running(steps: Steps, engine: SparkEngine) -> Iterator[None]:
 
 def stop_spark(session: Any) -> None:
     """Stop a session and its JVM, and wait until both have ended."""
-    gateway = getattr(SparkContext, "_gateway", None)
+    process = jvm_process()
     # After an interrupt, the connection to the JVM may wait forever for a response that was already consumed.
     stopping = threading.Thread(target=_stop_quietly, args=(session,), daemon=True)
     stopping.start()
     stopping.join(_STOP_DEADLINE_S)
-    process = getattr(gateway, "proc", None)
     if process is None:
         return
     # The JVM exits when this pipe closes. Python would close it only at its own exit.
@@ -62,7 +61,7 @@ def stop_spark(session: Any) -> None:
     except Exception:  # noqa: BLE001  # subprocess.TimeoutExpired, or the error of another launcher
         process.kill()
     # A later session of this process starts a new JVM.
-    SparkContext._gateway = SparkContext._jvm = None
+    forget_jvm()
 
 
 def _stop_quietly(session: Any) -> None:

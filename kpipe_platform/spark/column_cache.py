@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from functools import lru_cache, wraps
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, cast
 
-from pyspark import SparkContext
-from pyspark.sql.utils import is_remote
+from pyspark.sql import is_remote
+
+from kpipe_platform.spark._compat import jvm_gateway
 
 Asked = ParamSpec("Asked")
 Made = TypeVar("Made")
@@ -37,4 +38,4 @@ def reused(make: Callable[Asked, Made]) -> Callable[Asked, Made]:
 
 def _engine() -> Hashable:
     """The JVM in which new columns are created; None on Spark Connect, where the client holds them."""
-    return None if is_remote() else getattr(SparkContext, "_gateway", None)
+    return None if is_remote() else cast("Hashable", jvm_gateway())

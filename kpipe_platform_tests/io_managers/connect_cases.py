@@ -244,6 +244,7 @@ def test_what_is_written_in_a_single_pass(spark: SparkSession) -> None:
     for stage in (*single_pass_cases.ONLY_CLASSIC, *single_pass_cases.OTHERS):
         assert rows_per_record(stage(source.good), source) is None
     single_pass_cases.check_copies(spark)
+    single_pass_cases.check_names(spark)
 
 
 def test_without_a_server_the_error_says_how_to_start_one(orders: Orders) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -161,6 +162,10 @@ OTHERS: Sequence[Stage] = [
     lambda df: df.withColumn("w", F.window("_kafka.timestamp", "10 minutes", "5 minutes")),
     lambda df: df.withColumn("x", F.explode(F.array("id", "amount"))),
     lambda df: df.where("id > (SELECT 3)"),
+    lambda df: df.where("id IN (VALUES 3, 4)"),
+    lambda df: df.where("id > 3 + 4 * uuid()"),
+    lambda df: df.withColumn("x", F.expr("reflect('java.util.UUID', 'randomUUID')")),
+    lambda df: df.withColumn("x", F.input_file_name()),
 ]
 
 
@@ -188,3 +193,56 @@ def check_copies(spark: SparkSession) -> None:
         assert single is None or not single.is_copy, other
     for other in (good.union(good), good.limit(1), good.repartition(2), good.select(F.explode(F.array("value")))):
         assert rows_per_record(other, source) is None, other
+
+
+# Spark has no function of these names. In SQL, they can precede a parenthesis; or `pyspark.sql.functions` has the name.
+FREE_NAMES = ("my_own", "then", "else", "try_cast", "lit", "col", "column", "expr", "sys", "product", "years")
+# Spark's own functions, called by SQL text and by the client. A user's function may have the same names.
+TAKEN_NAMES = ("upper", "coalesce", "+", "when")
+ORDER, PATH = "spark.sql.functionResolution.sessionOrder", "spark.sql.path.enabled"
+
+
+@contextmanager
+def registered(spark: SparkSession, names: Sequence[str]) -> Iterator[None]:
+    """Python functions of these names."""
+    for name in names:
+        spark.udf.register(name, lambda *args: f"{args[0]}!", "string")
+    try:
+        yield
+    finally:
+        for name in names:
+            spark.sql(f"DROP TEMPORARY FUNCTION `{name}`")
+
+
+def built_in(df: DataFrame) -> DataFrame:
+    return df.select(
+        "id", F.upper("note").alias("note"), F.expr("upper(_kafka.topic)").alias("topic"), (F.col("id") + 1).alias("n")
+    )
+
+
+def check_names(spark: SparkSession) -> None:
+    """A Python function is not taken for one of Spark's, whatever its name."""
+    source = source_of(spark)
+    with registered(spark, FREE_NAMES):
+        every = source.good.select(*(F.expr(f"{name}(id)").alias(name) for name in FREE_NAMES))
+        assert set(every.where("my_own = '1!'").collect()[0]) == {"1!"}
+        for name in FREE_NAMES:
+            called = F.expr(f"concat('a', {name.upper()} (id))"), F.call_udf(name, "id")
+            outputs = [source.good.where(f"{name}(id) = '1!'"), *(source.good.withColumn("x", each) for each in called)]
+            assert [rows_per_record(output, source) for output in outputs] == [None, None, None], name
+    with registered(spark, TAKEN_NAMES):
+        check(source, built_in)
+        spark.conf.set(ORDER, "first")
+        try:
+            for output in (built_in(source.good), source.good.withColumn("x", F.col("id") + 1)):
+                assert rows_per_record(output, source) is None
+        finally:
+            spark.conf.unset(ORDER)
+        spark.conf.set(PATH, "true")
+        try:
+            spark.sql("SET PATH = system.session, system.builtin")
+            assert rows_per_record(built_in(source.good), source) is None
+            spark.sql("SET PATH = DEFAULT_PATH")
+        finally:
+            spark.conf.unset(PATH)
+        check(source, built_in)

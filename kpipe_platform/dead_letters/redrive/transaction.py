@@ -14,13 +14,12 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from kpipe_platform.dead_letters.redrive.stored_offset import StoredOffset, read_stored_offset
 from kpipe_platform.errors import CommitUnknownError, KpipeError, OffsetConflictError
+from kpipe_platform.kafka.client._compat import MAX_PURGED, PURGED_CODES
 from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.producer import (
     ANY_PARTITION,
-    MAX_PURGES,
     NOW,
-    PURGED_CODES,
     AckedProducer,
     GiveUpError,
     Message,
@@ -135,11 +134,11 @@ class RedriveTransaction(OffsetTransaction):
             self._batch_bytes = batch_bytes
             self._reopen()
         self._compare()
-        for purged in range(MAX_PURGES + 1):
+        for purged in range(MAX_PURGED + 1):
             try:
                 self._send_once(records, offset, text)
             except _PurgedError:
-                if purged < MAX_PURGES:
+                if purged < MAX_PURGED:
                     continue
                 raise not_delivered(self._settings, f"the redrive of {self._where}", len(records)) from None
             except CommitUnknownError as error:

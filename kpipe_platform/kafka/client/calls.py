@@ -277,19 +277,3 @@ def not_delivered(settings: ConnectionSettings, what: str, left: int, **where: A
     """Build the error for records that the brokers did not acknowledge within the deadline."""
     message = f"{left:,} records of {what} were not acknowledged by {settings.bootstrap_servers}"
     return DeliveryError(message, fix="check the brokers, then run again; offsets did not move", **where)
-
-
-def serve_reports(call: Callable[[], int]) -> int:
-    """Serve a producer's delivery reports, with its ``poll`` or ``flush``.
-
-    Raises:
-        KafkaException: A fatal error of the producer. The client sets it as the current exception and still calls the
-            callback for each record. Python then raises a SystemError, because an exception was already set when a
-            callback returned.
-    """
-    try:
-        return call()
-    except SystemError as error:
-        if isinstance(error.__cause__, KafkaException):
-            raise error.__cause__ from None
-        raise

@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterable
 from confluent_kafka import KafkaError, KafkaException, Producer
 from confluent_kafka import Message as Report
 
-from kpipe_platform.kafka.client.calls import kafka_error, serve_reports
+from kpipe_platform.kafka.client._compat import serve_reports
+from kpipe_platform.kafka.client.calls import kafka_error
 
 # Wait for space in librdkafka's queue before checking for failures again, seconds.
 _QUEUE_WAIT_S = 0.02
@@ -18,13 +19,6 @@ ANY_PARTITION, NOW = -1, 0
 
 Message = tuple[bytes | None, bytes | None, int, int, list[tuple[str, bytes | None]] | None]
 """One record to write: key, value, partition, timestamp in milliseconds, headers."""
-
-PURGED_CODES = {KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT}
-"""Delivery errors of records that the client discarded. After a failed and aborted transaction, librdkafka also
-discards records that are produced while it resets its sequence numbers; sending them again succeeds."""
-
-MAX_PURGES = 5
-"""After this many consecutive purges, the reset of sequence numbers is not the cause."""
 
 
 class GiveUpError(Exception):

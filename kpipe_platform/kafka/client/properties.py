@@ -13,6 +13,7 @@ from typing import Any, Literal
 from confluent_kafka import Consumer, KafkaException, Producer
 
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.client._compat import ignored_by_producer, is_unknown_property
 
 Dialect = Literal["librdkafka", "java"]
 
@@ -124,7 +125,7 @@ def _refuse_wrong(
     # If a value is not known yet, librdkafka can still check the name.
     for name in given.keys() - known.keys():
         wrong = _rejection(((name, ""),), only_producer)
-        if wrong is not None and "No such configuration" in wrong:
+        if wrong is not None and is_unknown_property(wrong):
             raise _wrong(where, wrong)
     if known and (wrong := _rejection((*own.items(), *known.items()), only_producer)) is not None:
         raise _wrong(where, wrong)
@@ -159,8 +160,7 @@ def _rejection(properties: tuple[tuple[str, str], ...], only_producer: bool) -> 
     except (TypeError, ValueError, AttributeError) as error:
         # A name that confluent-kafka treats as a callback or an object.
         return str(error)
-    ignored = (line.rpartition("]: ")[2] for line in lines.lines if only_producer and "will be ignored" in line)
-    return next(ignored, None)
+    return ignored_by_producer(lines.lines) if only_producer else None
 
 
 class _LogLines(logging.Handler):

@@ -8,28 +8,12 @@ from kpipe_platform.errors import FencedError, ForeignMemberError, KpipeError, T
 from kpipe_platform.kafka.client.calls import translate
 from kpipe_platform.kafka.ownership.settings import OwnershipSettings
 
-_FATAL_CAUSES = (
-    KafkaError.FENCED_INSTANCE_ID,
-    KafkaError.UNRELEASED_INSTANCE_ID,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.UNSUPPORTED_VERSION,
-)
-
-
-def fatal_cause(error: KafkaError) -> KafkaError:
-    """Return the cause of a fatal error; the client reports the cause's text, but not its code."""
-    if error.code() == KafkaError._FATAL:
-        for code in _FATAL_CAUSES:
-            if KafkaError(code).str() in error.str():
-                return KafkaError(code, fatal=True)
-    return error
-
 
 def member_error(error: KafkaError, settings: OwnershipSettings) -> KpipeError:
     """Convert a client's membership error to a kpipe error.
 
     Args:
-        error: The error, or its `fatal_cause`.
+        error: The error, or the cause of a fatal error.
         settings: Settings of the member.
     """
     what = f"join group {settings.owners_group}"

@@ -14,11 +14,12 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from kpipe_platform.errors import FencedError, KpipeError, TerminalError
 from kpipe_platform.kafka.admin.groups import group_members
+from kpipe_platform.kafka.client._compat import fatal_cause
 from kpipe_platform.kafka.client.calls import kafka_error, translate
 from kpipe_platform.kafka.client.clients import REFUSALS, Clients
 from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.drain import drain
-from kpipe_platform.kafka.ownership.errors import fatal_cause, member_error
+from kpipe_platform.kafka.ownership.errors import member_error
 from kpipe_platform.kafka.ownership.events import Callbacks, OwnershipEvent, OwnershipEventKind, publish
 from kpipe_platform.kafka.ownership.settings import OwnershipSettings
 from kpipe_platform.kafka.ownership.status import NONE, Assignment

@@ -30,6 +30,7 @@ from kpipe_platform.errors import (
     KpipeError,
     TransactionTimedOutError,
 )
+from kpipe_platform.kafka.client._compat import producer_fatal_cause
 from kpipe_platform.kafka.client.calls import FENCED_CODES, kafka_error, translate
 from kpipe_platform.kafka.client.clients import Clients, Closable, new_client
 from kpipe_platform.kafka.client.settings import ConnectionSettings
@@ -39,9 +40,6 @@ logger = logging.getLogger(__name__)
 # A commit waits for the transaction log and for markers in every participating partition, which takes seconds on a
 # busy cluster. After this deadline, the next run determines the outcome by comparing the group's offset.
 _COMMIT_DEADLINE_S = 60.0
-
-# Timeout of the call that returns a fatal error's cause, seconds. A client with a fatal error sends no request for it.
-_FATAL_CAUSE_S = 1.0
 
 _TIMED_OUT_CODES = FENCED_CODES | {
     KafkaError.INVALID_TXN_STATE,
@@ -167,7 +165,7 @@ class OffsetTransaction(Closable):
         if isinstance(error, KafkaException):
             error = kafka_error(error)
         if error.code() == KafkaError._FATAL:
-            error = self._fatal_cause(error)
+            error = producer_fatal_cause(self.producer, error)
         open_for_s = None if self._began_at is None else self._clock() - self._began_at
         if error.code() in _TIMED_OUT_CODES and open_for_s is not None and open_for_s >= self._timeout_s:
             msg = (
@@ -181,14 +179,6 @@ class OffsetTransaction(Closable):
             msg = f"a newer {self.owner} took over {self._where} of group {self._group} while this one tried to {what}"
             return FencedError(msg, fix=self.fenced_fix, group=self._group)
         return translate(error, self._settings, f"{what} for {self._where}", group=self._group)
-
-    def _fatal_cause(self, error: KafkaError) -> KafkaError:
-        """Return the cause of a client's fatal error; librdkafka reports it when the client tries to abort."""
-        try:
-            self.producer.abort_transaction(_FATAL_CAUSE_S)
-        except KafkaException as exception:
-            return kafka_error(exception)
-        return error
 
 
 def take_over(

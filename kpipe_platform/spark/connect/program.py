@@ -19,12 +19,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from kpipe_platform.errors import KpipeError
 from kpipe_platform.jvm.ports import established
 from kpipe_platform.jvm.private_files import write_private
+from kpipe_platform.spark._compat import jvm_process
 from kpipe_platform.spark.connect.executor_check import check_executors
 from kpipe_platform.spark.connect.idle import IdleSweep
 from kpipe_platform.spark.connect.server import FAILED, OPTIONS, READY
@@ -59,7 +59,7 @@ def main() -> int:
         logger.info("Spark %s is ready", session.version)
         if options["warm"]:
             _warm(session)
-        process = _jvm_process()
+        process = jvm_process()
         port = int(options["settings"]["spark.connect.grpc.binding.port"])
         sweep = IdleSweep(lambda: established(port), session.catalog.clearCache)
         next_sweep_s = 0.0
@@ -106,15 +106,10 @@ def _warm(session: SparkSession) -> None:
         logger.info("warmed up in %.1f s", time.monotonic() - began)
 
 
-def _jvm_process() -> Any:
-    gateway: Any = SparkContext._gateway
-    return gateway.proc
-
-
 def _end_jvm() -> None:
-    if SparkContext._gateway is None:
+    process = jvm_process()
+    if process is None:
         return
-    process = _jvm_process()
     # When this pipe closes, Spark's JVM shuts down cleanly and deletes its temporary folders.
     with suppress(OSError):
         process.stdin.close()

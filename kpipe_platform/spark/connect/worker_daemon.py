@@ -8,9 +8,7 @@ would keep the modules of an earlier run and silently run old code after the use
 
 from __future__ import annotations
 
-import pandas  # noqa: F401
-import pyspark.sql.pandas.serializers  # noqa: F401
-from pyspark.daemon import manager
+from kpipe_platform.spark._compat import run_worker_daemon
 
 if __name__ == "__main__":
-    manager()
+    run_worker_daemon()

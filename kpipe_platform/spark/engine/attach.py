@@ -16,11 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
-from pyspark import SparkContext
-from pyspark.sql import SparkSession
-from pyspark.sql.utils import is_remote
+from pyspark.sql import SparkSession, is_remote
 
 from kpipe_platform.errors import ConfigError, EngineUnavailableError
+from kpipe_platform.spark._compat import asks_for_another_token, connect_builder, has_own_spark, retry_briefly
 from kpipe_platform.spark.connect.token import TOKEN_VARIABLE, USUAL_PORT, token_for, without_token
 from kpipe_platform.spark.engine.settings import EngineSettings, local_tasks
 
@@ -31,7 +30,7 @@ logger = logging.getLogger(__name__)
 _REACH_S = 5.0
 # A session that was checked longer ago than this is checked again before use (3 ms), seconds.
 _TRUSTED_S = 1.0
-# Spark's own client retries for ten minutes if a server is gone. With these settings it retries for five seconds.
+# With these settings a client retries for five seconds if a server is gone.
 _RETRIES = 5
 _BACKOFF_MAX_MS = 2_000
 _SPLITS = re.compile(r"splits=(?:Some\()?(\d+)")
@@ -120,7 +119,7 @@ def is_reachable(session: SparkSession) -> bool:
 
 def _open(remote: str, app_name: str, config: dict[str, str]) -> Any:
     shown = without_token(remote)
-    if getattr(SparkContext, "_active_spark_context", None) is not None:
+    if has_own_spark():
         msg = f"this process already runs its own Spark session, so it cannot use the server at {shown}"
         raise ConfigError(msg, fix="give all SparkEngines of a process the same remote, or give none of them a remote")
     failure = _reach(remote)
@@ -128,18 +127,16 @@ def _open(remote: str, app_name: str, config: dict[str, str]) -> Any:
         msg = f"no Spark Connect server answers at {shown}: {failure}"
         raise EngineUnavailableError(msg, fix=_START, remote=shown)
     try:
-        from pyspark.sql.connect.client.retries import DefaultPolicy
-
         builder = _builder(remote).appName(app_name)
         for name, value in config.items():
             builder = builder.config(name, value)
         session: Any = builder.create()
-        session.client.set_retry_policies([DefaultPolicy(max_retries=_RETRIES, max_backoff=_BACKOFF_MAX_MS)])
+        retry_briefly(session, _RETRIES, _BACKOFF_MAX_MS)
     except ImportError as error:
         msg = f"the Spark Connect client needs a package that is missing: {error}"
         raise ConfigError(msg, fix="pip install 'kpipe-platform[connect]'") from error
     except Exception as error:
-        if _asks_for_another_token(error):
+        if asks_for_another_token(error):
             msg = f"the Spark Connect server at {shown} requires a token that this process does not have"
             fix = "run as the user who started it, with the same KPIPE_STATE_DIR; or set "
             raise ConfigError(msg, fix=f"{fix}{TOKEN_VARIABLE} to the token of the server") from error
@@ -154,22 +151,9 @@ def _builder(remote: str) -> Any:
     token = token_for(remote)
     if token is None:
         return SparkSession.builder.remote(remote)
-    from pyspark.sql.connect.session import SparkSession as RemoteSession
-
     from kpipe_platform.spark.engine.loopback_channel import LoopbackChannel
 
-    # PySpark's own builder sets this too: from now on this process cannot start its own Spark.
-    os.environ["SPARK_CONNECT_MODE_ENABLED"] = "1"
-    return RemoteSession.builder.channelBuilder(LoopbackChannel(remote, token))
-
-
-def _asks_for_another_token(error: Exception) -> bool:
-    import grpc
-    from pyspark.errors.exceptions.connect import SparkConnectGrpcException
-
-    if not isinstance(error, SparkConnectGrpcException):
-        return False
-    return error.getGrpcStatusCode() is grpc.StatusCode.UNAUTHENTICATED
+    return connect_builder(LoopbackChannel(remote, token))
 
 
 def _is_there(found: _Attached) -> bool:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from pyspark.sql import SparkSession
-from pyspark.sql.utils import is_remote
+from pyspark.sql import SparkSession, is_remote
 
 from kpipe_platform.spark.failures import classify
 

@@ -1,13 +1,13 @@
-"""Finding the sources that a DataFrame reads, and making DataFrames from plans."""
+"""Finding the sources that a DataFrame reads."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, cast
-from weakref import WeakKeyDictionary
+from collections.abc import Sequence
+from typing import Any
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.utils import is_remote
+from pyspark.sql import DataFrame, is_remote
+
+from kpipe_platform.spark._compat import analyzed, connect_plan, connect_plans, leaves_of
 
 
 def reads_only(frame: DataFrame, sources: Sequence[DataFrame]) -> bool:
@@ -21,32 +21,19 @@ def reads_only(frame: DataFrame, sources: Sequence[DataFrame]) -> bool:
         sources: The sources that it may read.
     """
     if is_remote():
-        known = {id(leaf) for source in sources for leaf in _leaves(source._plan)}
-        return all(id(leaf) in known or _is_held(leaf) for leaf in _leaves(frame._plan))
+        known = {id(leaf) for source in sources for leaf in leaves_of(connect_plan(source))}
+        return all(id(leaf) in known or _is_held(leaf) for leaf in leaves_of(connect_plan(frame)))
     own = [leaf for source in sources for leaf in _relations(source)]
     return all(any(leaf.equals(one) for one in own) for leaf in _relations(frame))
 
 
-def _leaves(plan: Any) -> Iterator[Any]:
-    """The leaves of a Spark Connect client's plan."""
-    from pyspark.sql.connect.plan import LogicalPlan
-
-    below = [each for each in vars(plan).values() if isinstance(each, LogicalPlan)]
-    if not below:
-        yield plan
-    for each in below:
-        yield from _leaves(each)
-
-
 def _is_held(leaf: Any) -> bool:
-    from pyspark.sql.connect.plan import LocalRelation
-
-    return isinstance(leaf, LocalRelation)
+    return isinstance(leaf, connect_plans().LocalRelation)
 
 
 def _relations(frame: DataFrame) -> list[Any]:
     """What a plan in this process's JVM reads: relations, tables or other leaves, without the driver's own rows."""
-    leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
+    leaves = analyzed(frame).collectLeaves()
     found = []
     for number in range(leaves.size()):
         leaf = leaves.apply(number)
@@ -59,14 +46,3 @@ def _relations(frame: DataFrame) -> list[Any]:
         elif kind != "LocalRelation":
             found.append(leaf)
     return found
-
-
-# The JVM's Dataset class, cached for each session of this process: py4j resolves each part of its name with a JVM call.
-_FRAMES: WeakKeyDictionary[SparkSession, Any] = WeakKeyDictionary()
-
-
-def frame_of(session: SparkSession, plan: Any) -> DataFrame:
-    """Make a DataFrame from a plan in this process's JVM."""
-    if session not in _FRAMES:
-        _FRAMES[session] = cast("Any", session._jvm).org.apache.spark.sql.classic.Dataset
-    return DataFrame(_FRAMES[session].ofRows(session._jsparkSession, plan), session)

@@ -10,22 +10,18 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import Any, NamedTuple, cast
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, is_remote
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructField
-from pyspark.sql.utils import is_remote
 
-from kpipe_platform.spark.sink.plans import frame_of
+from kpipe_platform.spark import _compat
 from kpipe_platform.spark.source.rows import SliceFrames
 
 logger = logging.getLogger(__name__)
-
-SPARK_VERSION = "4.2"
-"""The Spark version whose plans this module supports. `test_single_pass` fails first on another version."""
 
 SRC, BAD, MADE = "_kpipe_src", "_kpipe_bad", "_kpipe_made"
 """Columns added to those of the output: index of the record's range (int); data for the dead letter of a record that
@@ -76,7 +72,7 @@ _EAGER = ("PYTHON_UDF", "PLAN_EXPRESSION")
 
 
 def _classic(output: DataFrame, source: SliceFrames) -> SinglePass | None:
-    return _Catalyst(output.sparkSession, source).rebuilt(output._jdf.queryExecution().analyzed())
+    return _Catalyst(output.sparkSession, source).rebuilt(_compat.analyzed(output))
 
 
 class _Catalyst:
@@ -85,8 +81,8 @@ class _Catalyst:
     def __init__(self, session: SparkSession, source: SliceFrames) -> None:
         self._session = session
         self._source = source
-        self._good = source.good._jdf.queryExecution().analyzed()
-        jvm = cast("Any", session._jvm)
+        self._good = _compat.analyzed(source.good)
+        jvm = _compat.jvm(session)
         catalyst = jvm.org.apache.spark.sql.catalyst
         self._expressions = catalyst.expressions
         self._project = catalyst.plans.logical.Project
@@ -115,7 +111,7 @@ class _Catalyst:
                 made = self._alias(self._if(beside[-1], holds, no), MADE, self._expressions.NamedExpression.newExprId())
                 rebuilt = self._project(self._sequence([*columns, *beside[:-1], made]), rebuilt)
                 beside = [*beside[:-1], made.toAttribute()]
-        return SinglePass(frame_of(self._session, rebuilt), is_copy)
+        return SinglePass(_compat.frame_of(self._session, rebuilt), is_copy)
 
     def _levels(self, plan: Any) -> list[Any] | None:
         """The plan's nodes above the source, from the top; None if one of them does not work row by row."""
@@ -143,7 +139,7 @@ class _Catalyst:
     def _base(self) -> tuple[Any, list[Any]]:
         """A plan of all decoded rows, with the column names and ids that the stage uses, and the added columns."""
         source = self._source
-        plan = source.decoded.select(*source.columns, *_beside())._jdf.queryExecution().analyzed()
+        plan = _compat.analyzed(source.decoded.select(*source.columns, *_beside()))
         known = list(_elements(self._good.output()))
         columns = list(_elements(plan.output()))
         renamed = [self._alias(one, as_.name(), as_.exprId()) for one, as_ in zip(columns, known, strict=False)]
@@ -184,59 +180,85 @@ def _elements(sequence: Any) -> Iterator[Any]:
 
 # ------------------------------------------------------------------------------------------------- Spark Connect
 
-# Client functions that are not SQL functions, and functions whose value depends on more than the row.
-_REFUSED = {"udf", "pandas_udf", "arrow_udf", "udtf", "arrow_udtf", "call_udf", "call_function", "expr"}
-_REFUSED |= {"rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle"}
+# Functions whose value depends on more than the row.
+_REFUSED = {"rand", "randn", "random", "randstr", "uniform", "uuid", "shuffle"}
 _REFUSED |= {"monotonically_increasing_id", "spark_partition_id"}
+_REFUSED |= {"input_file_name", "input_file_block_start", "input_file_block_length"}
+_REFUSED |= {"reflect", "java_method", "try_reflect"}
 # These can produce several rows from one.
 _REFUSED |= {"window", "session_window", "window_time"}
-# SQL keywords and operator names that can precede a parenthesis and are not in `pyspark.sql.functions`.
-_WORDS = {"and", "or", "not", "in", "when", "then", "else", "if", "cast", "try_cast", "between"}
 _SQL_CALL = re.compile(r"([\w.]+)\s*\(")
+# Subqueries, window functions, quoted names and comments.
+_REFUSED_SQL = re.compile(r'\bselect\b|\(\s*(?:from|table|values)\b|\bover\b|`|"\s*\(|/\*|--', re.IGNORECASE)
+
+# Spark's own functions, for each session.
+_BUILT_IN: WeakKeyDictionary[SparkSession, frozenset[str]] = WeakKeyDictionary()
+
+
+def _built_in(session: SparkSession) -> frozenset[str]:
+    """Names that a session resolves to one of Spark's functions or operators, none of which runs in Python.
+
+    A user's Python function can have any name, also that of one of Spark's functions.
+
+    Raises:
+        ValueError: The session's own functions come before Spark's.
+    """
+    # A server that does not have these settings raises an error.
+    is_last = session.conf.get("spark.sql.functionResolution.sessionOrder") in ("second", "last")
+    if not is_last or session.conf.get("spark.sql.path.enabled") != "false":
+        msg = "the session's functions may come before Spark's functions of the same names"
+        raise ValueError(msg)
+    if session not in _BUILT_IN:
+        # The current catalog may not support functions. `listFunctions` describes each function, which takes seconds.
+        names = session.sql("SHOW SYSTEM FUNCTIONS IN spark_catalog.default").collect()
+        _BUILT_IN[session] = frozenset(row[0].lower() for row in names) - _REFUSED
+    return _BUILT_IN[session]
 
 
 def _connect(output: DataFrame, source: SliceFrames) -> SinglePass | None:
     """Apply the operations in the client's plan of the stage to all decoded rows, with the added columns."""
-    from pyspark.sql.connect import plan as plans
-
+    plans = _compat.connect_plans()
+    columns_of = _compat.columns_of
+    built_in = _built_in(output.sparkSession)
     levels: list[Any] = []
-    below: Any = output._plan
-    while below is not source.good._plan:
+    below: Any = _compat.connect_plan(output)
+    good = _compat.connect_plan(source.good)
+    while below is not good:
         if type(below) is plans.Project or type(below) is plans.WithColumns:
             # `_selected` replaces a star by column names. Within an expression, a star would include the added columns.
-            used = [column._expr for column in below._columns if not _is_star(column._expr)]
+            used = [each for each in map(_compat.expression_of, columns_of(below)) if not _compat.is_star(each)]
         elif type(below) is plans.Filter:
-            used = [below.filter._expr]
+            used = [_compat.expression_of(below.filter)]
         elif type(below) in (plans.Drop, plans.WithColumnsRenamed, plans.SubqueryAlias):
             used = []
         else:
             return None
-        if not all(map(_is_lazy, used)):
+        if not all(_is_lazy(expression, built_in) for expression in used):
             return None
         levels.append(below)
-        below = below._child
+        below = _compat.child_of(below)
     frame = source.decoded.select(*source.columns, *_beside())
-    _stand_in(frame, source.good._plan)
+    _compat.stand_in(frame, good)
     is_copy = not source.can_fault
     for level in reversed(levels):
         if type(level) is plans.Project:
-            is_copy = is_copy and all(_is_plain(column._expr) for column in level._columns)
-            frame = frame.select(*_selected(frame, level._columns), SRC, BAD, MADE)
+            is_copy = is_copy and all(_is_plain(_compat.expression_of(column)) for column in columns_of(level))
+            frame = frame.select(*_selected(frame, columns_of(level)), SRC, BAD, MADE)
         elif type(level) is plans.WithColumns:
             is_copy = False
-            columns = zip(level._columnNames, level._columns, strict=True)
+            columns = zip(_compat.column_names_of(level), columns_of(level), strict=True)
             frame = frame.withColumns({name: F.when(F.col(MADE), column) for name, column in columns})
         elif type(level) is plans.Filter:
             is_copy = False
             holds = F.coalesce(F.when(F.col(MADE), level.filter), F.lit(False))
             frame = frame.withColumn(MADE, holds)
         elif type(level) is plans.Drop:
-            frame = frame.drop(*level._columns)
+            frame = frame.drop(*columns_of(level))
         elif type(level) is plans.WithColumnsRenamed:
-            frame = frame.withColumnsRenamed(dict(level._colsMap))
+            frame = frame.withColumnsRenamed({**_compat.renames_of(level)})
         else:
-            frame = frame.alias(level._alias)
-        _stand_in(frame, level)
+            frame = frame.alias(_compat.alias_of(level))
+        _compat.stand_in(frame, level)
     frame = frame.select(*map(_named, output.columns), SRC, BAD, MADE)
     # The server resolves the plan. If the resulting schema differs from the output's, take the general path.
     fields = zip(frame.schema.fields, output.schema.fields, strict=False)
@@ -249,11 +271,6 @@ def _typed(field: StructField) -> tuple[str, str]:
     return field.name, field.dataType.simpleString()
 
 
-def _stand_in(frame: DataFrame, plan: Any) -> None:
-    """Give a frame the id of the plan that it replaces, so that references such as ``orders.amount`` resolve."""
-    cast("Any", frame)._plan._root_plan_id = plan._root_plan_id
-
-
 def _named(name: str) -> Column:
     return F.col("`{}`".format(name.replace("`", "``")))
 
@@ -264,48 +281,43 @@ def _selected(frame: DataFrame, columns: Sequence[Any]) -> Iterator[Column]:
     Raises:
         ValueError: A computed column has no alias, so its name is unknown.
     """
-    from pyspark.sql.connect.column import Column as ConnectColumn
-    from pyspark.sql.connect.expressions import ColumnAlias
-
     for column in columns:
-        expression = column._expr
-        if _is_star(expression):
+        expression = _compat.expression_of(column)
+        if _compat.is_star(expression):
             yield from (_named(name) for name in frame.columns if name not in (SRC, BAD, MADE))
         elif _is_plain(expression):
             yield column
-        elif type(expression) is ColumnAlias and len(expression._alias) == 1 and expression._metadata is None:
-            inside = cast("Column", ConnectColumn(expression._child))
-            yield F.when(F.col(MADE), inside).alias(expression._alias[0])
+        elif name := _alias(expression):
+            yield F.when(F.col(MADE), _compat.column_of(_compat.child_of(expression))).alias(name)
         else:
             msg = f"the name of {expression} is not known"
             raise ValueError(msg)
 
 
-def _is_star(expression: Any) -> bool:
-    """Whether an expression is a star that selects all columns."""
-    from pyspark.sql.connect.expressions import UnresolvedStar
-
-    return type(expression) is UnresolvedStar and expression._unparsed_target is None
+def _alias(expression: Any) -> str | None:
+    """The only name of an expression; None if it has none, or metadata too."""
+    if type(expression) is not _compat.connect_expressions().ColumnAlias:
+        return None
+    names: Sequence[str] = _compat.alias_of(expression)
+    return names[0] if len(names) == 1 and _compat.metadata_of(expression) is None else None
 
 
 def _is_plain(expression: Any) -> bool:
     """Whether it is a column or a struct field, which is safe to read in a row that the stage must not process."""
-    from pyspark.sql.connect.expressions import ColumnAlias, ColumnReference, LiteralExpression, UnresolvedExtractValue
-
-    while type(expression) in (ColumnAlias, UnresolvedExtractValue):
-        if type(expression) is UnresolvedExtractValue:
+    kinds = _compat.connect_expressions()
+    while type(expression) in (kinds.ColumnAlias, kinds.UnresolvedExtractValue):
+        if type(expression) is kinds.UnresolvedExtractValue:
             # A missing array element is an error, so only literal field names are safe.
-            key = expression._extraction
-            if type(key) is not LiteralExpression or not isinstance(key._value, str):
+            key = _compat.extraction_of(expression)
+            if type(key) is not kinds.LiteralExpression or not isinstance(_compat.literal_of(key), str):
                 return False
-        expression = expression._child
-    return type(expression) is ColumnReference
+        expression = _compat.child_of(expression)
+    return type(expression) is kinds.ColumnReference
 
 
-def _is_lazy(expression: Any) -> bool:
+def _is_lazy(expression: Any, built_in: Collection[str]) -> bool:
     """Whether a value depends only on its row, and a conditional expression can prevent its evaluation."""
-    from pyspark.sql.connect import expressions
-
+    expressions = _compat.connect_expressions()
     known = {
         expressions.CaseWhen,
         expressions.CastExpression,
@@ -322,9 +334,10 @@ def _is_lazy(expression: Any) -> bool:
 
     def look(each: Any) -> None:
         if type(each) is expressions.UnresolvedFunction:
-            lazy.append(not each._is_distinct and _is_known(each._name))
+            is_known = _compat.function_name(each).lower() in built_in
+            lazy.append(is_known and not _compat.distinct_function(each))
         elif type(each) is expressions.SQLExpression:
-            lazy.append(_is_lazy_sql(each._expr))
+            lazy.append(_is_lazy_sql(_compat.sql_of(each), built_in))
         else:
             lazy.append(type(each) in known)
 
@@ -332,17 +345,7 @@ def _is_lazy(expression: Any) -> bool:
     return all(lazy)
 
 
-def _is_lazy_sql(text: str) -> bool:
-    # Refuse subqueries, window functions, quoted names and comments.
-    is_simple = re.search(r"\bselect\b|\bover\b|`|/\*|--", text, re.IGNORECASE) is None
-    return is_simple and all(map(_is_known, _SQL_CALL.findall(text)))
-
-
-def _is_known(name: str) -> bool:
-    """Whether a name is an operator or one of Spark's built-in functions, none of which runs in Python."""
-    return re.fullmatch(r"[^\w.]+", name) is not None or name.lower() in _functions()
-
-
-@cache
-def _functions() -> frozenset[str]:
-    return frozenset({*_WORDS, *(name.lower() for name in dir(F))} - _REFUSED)
+def _is_lazy_sql(text: str, built_in: Collection[str]) -> bool:
+    # A keyword before a parenthesis, such as THEN, may also be a call of a user's function with that name.
+    calls = (name.lower() for name in _SQL_CALL.findall(text))
+    return _REFUSED_SQL.search(text) is None and all(name in built_in for name in calls)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from pyspark.sql import DataFrame
-from pyspark.sql.utils import is_remote
+from pyspark.sql import DataFrame, is_remote
 
+from kpipe_platform.spark._compat import is_cache_filled
 from kpipe_platform.spark.engine.attach import is_reachable
 
 logger = logging.getLogger(__name__)
@@ -32,13 +32,7 @@ class RowCache:
     @property
     def is_filled(self) -> bool:
         """Whether a job has filled the cache. Always False on Spark Connect, where a client cannot determine it."""
-        if not self.is_kept or is_remote():
-            return False
-        cached = self._frame.sparkSession._jsparkSession.sharedState().cacheManager().lookupCachedData(self._frame._jdf)
-        return (
-            bool(cached.isDefined())
-            and cached.get().cachedRepresentation().cacheBuilder().isCachedColumnBuffersLoaded()
-        )
+        return self.is_kept and not is_remote() and is_cache_filled(self._frame)
 
     def drop(self) -> None:
         """Drop the cached rows. A failure is only logged, so that it does not hide an earlier error."""

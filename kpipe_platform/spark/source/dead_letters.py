@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from kpipe_platform.dead_letters.read.reader import read_dead_letter
 from kpipe_platform.dead_letters.read.row import COLUMNS, row_of
@@ -15,6 +14,7 @@ from kpipe_platform.kafka.admin.topics import describe_topics
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.offsets import OffsetRange, read_watermarks
 from kpipe_platform.kafka.model.records import KafkaRecord
+from kpipe_platform.spark._compat import to_arrow_schema
 from kpipe_platform.spark.columns import HEADERS_TYPE
 from kpipe_platform.spark.source.client_reader import is_beyond_spark
 from kpipe_platform.spark.source.reader import read_by_client, read_ranges

@@ -10,15 +10,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, is_remote
 from pyspark.sql import functions as F
-from pyspark.sql.utils import is_remote
 
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.slices import Slice
+from kpipe_platform.spark._compat import frame_of, java_session
 from kpipe_platform.spark.columns import HEADERS_TYPE
-from kpipe_platform.spark.sink.plans import frame_of
 from kpipe_platform.spark.source.client_reader import reading
 from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs, decode_rows, is_small
 
@@ -100,7 +99,7 @@ def _loaded(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
     plan. On Spark Connect every action would need the setting, so there the user's setting applies.
     """
     if session not in _READERS:
-        reader = session._jsparkSession.newSession()
+        reader = java_session(session).newSession()
         others = [name for name in reader.conf().get(_V1_SOURCES).split(",") if name.strip() != "kafka"]
         reader.conf().set(_V1_SOURCES, ",".join(others))
         _READERS[session] = reader

@@ -8,15 +8,14 @@ from collections.abc import Callable
 from typing import Any, Literal, cast
 
 import pyarrow as pa
-from pyspark import cloudpickle
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StringType, StructField, StructType
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.policies.retry import RecordRetryPolicy
+from kpipe_platform.spark._compat import cloudpickle, to_arrow_schema
 from kpipe_platform.spark.failures import root_cause
 from kpipe_platform.spark.stage.notes import current_notes
 from kpipe_platform.spark.stage.record_worker import NOTE, RowWorker

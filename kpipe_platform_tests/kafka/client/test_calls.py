@@ -8,28 +8,9 @@ import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from kpipe_platform.errors import BrokerUnavailableError, FencedError, TopicNotFoundError, TransientError
-from kpipe_platform.kafka.client.calls import NO_LEADER, RequestText, ask_each, run_in_thread, serve_reports, translate
+from kpipe_platform.kafka.client.calls import NO_LEADER, RequestText, ask_each, run_in_thread, translate
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.settings import ConnectionSettings
-
-
-def test_a_fatal_error_behind_delivery_callbacks_is_told_as_itself() -> None:
-    """The client sets it as the exception, and calls back all the same."""
-    fatal = KafkaException(KafkaError(KafkaError._FENCED))
-
-    def poll() -> int:
-        raise SystemError("returned a result with an exception set") from fatal
-
-    with pytest.raises(KafkaException) as caught:
-        serve_reports(poll)
-    assert caught.value is fatal
-
-    def other() -> int:
-        raise SystemError("something else")
-
-    with pytest.raises(SystemError, match="something else"):
-        serve_reports(other)
-    assert serve_reports(lambda: 3) == 3
 
 
 def answered(value: int | KafkaError) -> Future[int]:

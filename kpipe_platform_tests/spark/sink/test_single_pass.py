@@ -1,18 +1,18 @@
 """Stages that make what they make of each record alone: all of it in one pass, with what they make nothing of.
 
-What the single pass knows of Spark's plans it knows of one version: a new one fails here first.
+The single pass reads plans of one Spark version, which ``spark/test_compat.py`` names.
 """
 
 from __future__ import annotations
 
-import pyspark
+from typing import Any
+
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession, is_remote
 from pyspark.sql import functions as F
-from pyspark.sql.utils import is_remote
 
 from kpipe_platform.spark.sink import single_pass
-from kpipe_platform.spark.sink.single_pass import BAD, MADE, SPARK_VERSION, rows_per_record
+from kpipe_platform.spark.sink.single_pass import BAD, MADE, rows_per_record
 from kpipe_platform.spark.source.rows import SliceFrames
 from kpipe_platform_tests.spark.single_pass_cases import (
     BAD_ONES,
@@ -23,6 +23,7 @@ from kpipe_platform_tests.spark.single_pass_cases import (
     Stage,
     check,
     check_copies,
+    check_names,
     source_of,
 )
 
@@ -32,11 +33,6 @@ pytestmark = pytest.mark.spark
 @pytest.fixture
 def source(spark: SparkSession) -> SliceFrames:
     return source_of(spark)
-
-
-def test_the_plans_are_those_of_the_version_that_is_known() -> None:
-    """On another version: run these tests, also with KPIPE_TEST_SPARK=connect, and then name it there."""
-    assert pyspark.__version__.rsplit(".", 1)[0] == SPARK_VERSION
 
 
 @pytest.mark.parametrize("stage", STAGES)
@@ -80,6 +76,29 @@ def test_what_is_filtered_out_never_meets_what_comes_after_the_filter(source: Sl
 @pytest.mark.parametrize("stage", OTHERS)
 def test_what_is_not_made_of_each_record_alone(source: SliceFrames, stage: Stage) -> None:
     assert rows_per_record(stage(source.good), source) is None
+
+
+def test_a_function_of_the_user_is_not_taken_for_one_of_sparks(spark: SparkSession) -> None:
+    check_names(spark)
+
+
+def test_every_function_of_spark_that_is_not_deterministic_is_refused(spark: SparkSession) -> None:
+    """On Connect, only their names say so. A new version of Spark may have more of them."""
+    if is_remote():
+        pytest.skip("asks the JVM of this process")
+    spark_jvm: Any = spark._jvm.org.apache.spark  # type: ignore[union-attr]
+    catalyst, load = spark_jvm.sql.catalyst, spark_jvm.util.Utils.classForName
+    kinds = [f"{catalyst.expressions._fqn}.{kind}" for kind in ("Nondeterministic", "ExpressionWithRandomSeed")]
+    functions, none = catalyst.analysis.FunctionRegistry.expressions(), [True, False]
+    bases = [load(kind, *none) for kind in kinds]
+    found = set()
+    for row in spark.sql("SHOW SYSTEM FUNCTIONS").collect():
+        if functions.contains(row[0]):
+            expression = load(functions.apply(row[0])._1().getClassName(), *none)
+            if any(base.isAssignableFrom(expression) for base in bases):
+                found.add(row[0])
+    assert found
+    assert found <= single_pass._REFUSED
 
 
 def test_what_copies_its_records(spark: SparkSession) -> None:

@@ -12,8 +12,9 @@ from collections.abc import Collection
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from kpipe_platform.kafka.client._compat import MAX_PURGED, PURGED_CODES
 from kpipe_platform.kafka.client.calls import kafka_error, not_delivered, translate
-from kpipe_platform.kafka.client.producer import MAX_PURGES, PURGED_CODES, AckedProducer, GiveUpError
+from kpipe_platform.kafka.client.producer import AckedProducer, GiveUpError
 from kpipe_platform.policies.faults import Component, Fault
 from kpipe_platform.spark.sink.spec import WriterSpec
 from kpipe_platform.spark.sink.task.outputs import Row
@@ -47,7 +48,7 @@ def find_refused(
         error = _probe(producer, spec, part, refusals)
         if error is None:
             continue
-        if error.code() in PURGED_CODES and purged < MAX_PURGES:
+        if error.code() in PURGED_CODES and purged < MAX_PURGED:
             purged += 1
             pending.append(part)
             continue

@@ -1,0 +1,101 @@
+"""The behavior of librdkafka and its Python client that kpipe relies on and that no documented API offers.
+
+Most of it is error texts: librdkafka has a cause, but its Python client passes on only the text. No other module of the
+package compares librdkafka's texts. ``kpipe_platform_tests/kafka/client/test_compat.py`` tests each function against a
+real broker and names the librdkafka version. It fails first when librdkafka is upgraded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+__all__ = [
+    "MAX_PURGED",
+    "PURGED_CODES",
+    "fatal_cause",
+    "ignored_by_producer",
+    "is_unknown_property",
+    "producer_fatal_cause",
+    "serve_reports",
+]
+
+PURGED_CODES = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+"""After a failure and an abort, librdkafka purges records that are produced while it resets its sequence numbers."""
+MAX_PURGED = 5
+"""More consecutive purges than this have another cause."""
+
+# Causes of a consumer's fatal error that kpipe distinguishes.
+_FATAL_CAUSES = (
+    KafkaError.FENCED_INSTANCE_ID,
+    KafkaError.UNRELEASED_INSTANCE_ID,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.UNSUPPORTED_VERSION,
+)
+# Timeout of the call that returns a fatal error's cause, seconds. A client with a fatal error sends no request for it.
+_ANSWERED_S = 1.0
+
+
+def fatal_cause(error: KafkaError) -> KafkaError:
+    """Return the cause of a consumer's fatal error; the client reports the cause's text, but not its code.
+
+    ``rd_kafka_fatal_error`` returns the code. The Python client does not call it for a consumer.
+    """
+    if error.code() == KafkaError._FATAL:
+        for code in _FATAL_CAUSES:
+            if KafkaError(code).str() in error.str():
+                return KafkaError(code, fatal=True)
+    return error
+
+
+def producer_fatal_cause(producer: Producer, error: KafkaError) -> KafkaError:
+    """Return the cause of a transactional producer's fatal error; the client reports it when it tries to abort.
+
+    Args:
+        producer: The producer that reported the error.
+        error: The fatal error, to return if the client reports no cause.
+    """
+    try:
+        producer.abort_transaction(_ANSWERED_S)
+    except KafkaException as exception:
+        cause: KafkaError = exception.args[0]
+        return cause
+    return error
+
+
+def serve_reports(call: Callable[[], int]) -> int:
+    """Serve a producer's delivery reports, with its ``poll`` or ``flush``.
+
+    Raises:
+        KafkaException: A fatal error of the producer. The client sets it as the current exception and still calls the
+            callback for each record. Python then raises a SystemError, because an exception was already set when a
+            callback returned.
+    """
+    try:
+        return call()
+    except SystemError as error:
+        if isinstance(error.__cause__, KafkaException):
+            raise error.__cause__ from None
+        raise
+
+
+def is_unknown_property(refusal: str) -> bool:
+    """Whether librdkafka refuses a property because of its name. A wrong value has the same error code.
+
+    Args:
+        refusal: The text of the error.
+    """
+    return "No such configuration" in refusal
+
+
+def ignored_by_producer(lines: Iterable[str]) -> str | None:
+    """The first log line which says that a producer ignores a property. There is no error for it.
+
+    Args:
+        lines: Log lines of a new producer.
+
+    Returns:
+        The line without its prefix; None if there is none.
+    """
+    return next((line.rpartition("]: ")[2] for line in lines if "will be ignored" in line), None)
