@@ -11,12 +11,16 @@ from typing import Any
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_fixed
 
 from kpipe_platform import SparkEngine
+from kpipe_platform.errors import EngineUnavailableError
 from kpipe_platform.kafka.client.calls import run_in_thread
 
 _STOP_DEADLINE_S = 15.0
-
+# `kpipe dev` starts the server when it starts Kafka: it is ready when topics are filled, or soon after.
+_START_DEADLINE_S = 60.0
+_RETRY_INTERVAL_S = 0.2
 
 QUICK_START = "-XX:TieredStopAtLevel=1"
 """JVM option without the optimizing compiler. In a job of a minute, that compiler needs more of two cores than its code
@@ -38,6 +42,8 @@ def spark_config(folder: Path) -> dict[str, str]:
 def spark_running(engine: SparkEngine) -> Iterator[Callable[[], object]]:
     """Start Spark in the background, and stop it at the end; an existing session keeps running.
 
+    If the engine is a Spark Connect server, wait until it responds. `kpipe dev` starts it while topics are filled.
+
     Yields:
         A function that waits until Spark has started. It raises the error if Spark cannot start.
     """
@@ -45,7 +51,13 @@ def spark_running(engine: SparkEngine) -> Iterator[Callable[[], object]]:
         yield lambda: None
         return
     # In another thread than the main one, pyspark does not replace the handler of SIGINT.
-    started = run_in_thread(lambda: engine.spark_session)
+    retrying = Retrying(
+        retry=retry_if_exception_type(EngineUnavailableError),
+        wait=wait_fixed(_RETRY_INTERVAL_S),
+        stop=stop_after_delay(_START_DEADLINE_S if engine.remote else 0.0),
+        reraise=True,
+    )
+    started = run_in_thread(lambda: retrying(lambda: engine.spark_session))
     try:
         yield started.result
     finally:
