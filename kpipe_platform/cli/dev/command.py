@@ -81,7 +81,8 @@ def dev(
     """Start Kafka, a warm Spark and the Dagster UI.
 
     Dagster loads workspace.yaml from the current folder, or the flights platform if there is none. The --seed command
-    gets the broker's address in KAFKA_BOOTSTRAP_SERVERS and Dagster's folder in DAGSTER_HOME.
+    gets the broker's address in KAFKA_BOOTSTRAP_SERVERS, Spark's in KPIPE_SPARK_REMOTE and Dagster's folder in
+    DAGSTER_HOME. Spark may still be starting.
 
     Press Ctrl-C to finish active runs and shut down. Press it again to cancel these runs: they commit nothing. Queued
     runs start the next time. Data is kept; delete the data folder to start from scratch.
