@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FrameType
 
 STOPPING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -33,13 +31,3 @@ def ignore_signals() -> None:
     """Ignore stop signals, so that a second Ctrl-C does not interrupt the shutdown of services."""
     for each in STOPPING_SIGNALS:
         signal.signal(each, signal.SIG_IGN)
-
-
-@contextmanager
-def handlers_kept() -> Iterator[None]:
-    """Restore the signal handlers that a library replaces."""
-    before = {each: signal.getsignal(each) for each in STOPPING_SIGNALS}
-    yield
-    for each, handler in before.items():
-        if signal.getsignal(each) is not handler:
-            signal.signal(each, handler)

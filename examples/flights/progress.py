@@ -1,7 +1,9 @@
-"""Progress of the job on the console: a bar for a long step, and a line for each finished step."""
+"""Progress of the job on the console: a bar for a long step, its partitions, and a line for each finished step."""
 
 from __future__ import annotations
 
+import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,6 +12,8 @@ from dataclasses import dataclass
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from kpipe_platform.observability import events
 
 # Without a terminal, a long step prints its progress at this interval instead of a bar.
 _REPORT_INTERVAL_S = 10.0
@@ -40,15 +44,21 @@ class Step:
 
     Attributes:
         records: Number of records processed so far; None if unknown.
+        seconds: Duration, if it differs from that of the ``with`` block.
     """
 
     def __init__(self, name: str, total: int | None, console: Console, show: Callable[[str, int | None], None]) -> None:
         self.name = name
         self.records: int | None = None
+        self.seconds: float | None = None
         self._total = total
         self._console = console
         self._show = show
         self._reported_at = time.monotonic()
+
+    def took(self, seconds: float) -> None:
+        """Set the duration of work that was done in the background, before or during this step."""
+        self.seconds = seconds
 
     def at(self, records: int) -> None:
         """Set the number of processed records."""
@@ -63,6 +73,10 @@ class Step:
         """Show what the step is doing now."""
         self._update(f"{self.name}: {text}")
 
+    def note(self, text: str) -> None:
+        """Print a line that stays on the console."""
+        self._console.print(f"  {escape(text)}", soft_wrap=True)
+
     def _update(self, text: str) -> None:
         self._show(text, self.records)
         if not self._console.is_terminal and time.monotonic() - self._reported_at >= _REPORT_INTERVAL_S:
@@ -71,6 +85,40 @@ class Step:
                 "" if self.records is None else f" {self.records:,}" + (f" of {self._total:,}" if self._total else "")
             )
             self._console.print(f"  ... {escape(text)}{progress}", soft_wrap=True)
+
+
+class PartitionProgress(logging.Handler):
+    """Shows the partition events that kpipe logs: the offsets that a run plans, and the records that it committed.
+
+    Use it as a context manager.
+
+    Args:
+        step: The step in progress.
+    """
+
+    def __init__(self, step: Step) -> None:
+        super().__init__(logging.INFO)
+        self._step = step
+        self._logger = logging.getLogger(events.__name__)
+
+    def __enter__(self) -> None:
+        self._level = self._logger.level
+        self._logger.setLevel(logging.INFO)
+        self._logger.addHandler(self)
+
+    def __exit__(self, *error: object) -> None:
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._level)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Show one event."""
+        event = json.loads(record.getMessage())
+        where = f"{event['topic']} partition {event['partition']}"
+        if event["event"] == "started":
+            self._step.note(f"{where}: offsets {event['start']:,} to {event['end']:,} planned")
+        elif event["event"] == "completed":
+            self._step.add(event["read"])
+            self._step.note(f"{where}: {event['read']:,} records committed")
 
 
 class Steps:
@@ -99,7 +147,7 @@ class Steps:
             if not self.console.is_terminal and total is not None:
                 self.console.print(f"{escape(name)}: {total:,} records", soft_wrap=True)
             yield step
-        done = StepDone(name, time.monotonic() - began, step.records)
+        done = StepDone(name, step.seconds or time.monotonic() - began, step.records)
         self.done.append(done)
         text = f"[green]done[/]  {escape(name):<34} {done.seconds:7.1f} s"
         if done.records is not None:

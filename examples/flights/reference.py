@@ -35,8 +35,10 @@ def materialize_reference(steps: Steps, folder: Path, environment: Mapping[str, 
         return False
     with (
         dagster_instance(Path(environment[DAGSTER_HOME])) as instance,
-        spark_running(steps, platform["spark"]),
-        steps.step("Materializing planes and airlines"),
+        spark_running(platform["spark"]) as await_spark,
     ):
-        Work(platform, instance).materialize(planes, airlines)
+        with steps.step("Starting Spark"):
+            await_spark()
+        with steps.step("Materializing planes and airlines"):
+            Work(platform, instance).materialize(planes, airlines)
     return True

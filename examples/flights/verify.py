@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,9 +16,6 @@ from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 SOURCE_HEADER = "kpipe.source"
-
-Progress = Callable[[int], None]
-_REPORT_EVERY = 10_000
 _EXPECTED_REASON = ("missing_field", "dep_time")
 
 Coordinates = tuple[int, int]
@@ -74,44 +71,80 @@ class Figures:
         ]
 
 
-def count(
-    settings: ConnectionSettings, *, groups: dict[str, str], table: Path, progress: Progress = lambda _: None
-) -> Figures:
-    """Read the committed records of all topics, and count what happened to every flight.
+@dataclass(frozen=True)
+class Outcomes:
+    """What the topics contain about every flight.
 
     Args:
-        settings: Connection settings.
-        groups: Topic by consumer group that reads it.
-        table: Folder of the table of delays.
-        progress: Called with the number of records read so far.
+        flights: Coordinates of the flights.
+        ends: Number of outputs and dead letters of each flight; those without a flight have the key None.
+        enriched: Number of outputs.
+        reasons: Dead letters by kind of fault and field.
+        seconds: Duration of the count.
+    """
+
+    flights: set[Coordinates]
+    ends: Counter[Coordinates | None]
+    enriched: int
+    reasons: Counter[tuple[str, str | None]]
+    seconds: float
+
+    @property
+    def read(self) -> int:
+        """Number of records that were read."""
+        return len(self.flights) + self.ends.total()
+
+
+def count_outcomes(settings: ConnectionSettings) -> Outcomes:
+    """Read the committed records of all topics.
 
     Raises:
         KpipeError: A topic is missing, or the brokers do not respond.
     """
-    counter = _Counter(progress)
-    flights = {(m.partition(), m.offset()) for m in counter.each(committed_records(settings, FLIGHTS))}
-    ends: Counter[Coordinates | None] = Counter()
-    for message in counter.each(committed_records(settings, ENRICHED)):
-        ends[_source(message.headers())] += 1
+    began = time.monotonic()
+    flights = set(map(_place, committed_records(settings, FLIGHTS)))
+    ends = Counter(_source(message.headers()) for message in committed_records(settings, ENRICHED))
     enriched = ends.total()
     reasons: Counter[tuple[str, str | None]] = Counter()
-    for message in counter.each(committed_records(settings, DEAD_LETTERS)):
+    for message in committed_records(settings, DEAD_LETTERS):
         envelope = json.loads(message.value() or b"{}")
         original, fault = envelope["original"], envelope["fault"]
         ends[(original["partition"], original["offset"]) if original["topic"] == FLIGHTS else None] += 1
         reasons[(fault["kind"], fault["field"])] += 1
+    return Outcomes(flights, ends, enriched, reasons, time.monotonic() - began)
+
+
+def figures_of(outcomes: Outcomes, settings: ConnectionSettings, *, groups: dict[str, str], table: Path) -> Figures:
+    """Count what happened to every flight, and read the lag and the table.
+
+    Args:
+        outcomes: What the topics contain.
+        settings: Connection settings.
+        groups: Topic by consumer group that reads it.
+        table: Folder of the table of delays.
+
+    Raises:
+        KpipeError: A topic is missing, or the brokers do not respond.
+    """
+    flights, ends = outcomes.flights, outcomes.ends
     lags = [group_lags(settings, group, topic) for group, topic in groups.items()]
     return Figures(
         records=len(flights),
-        enriched=enriched,
-        dead_letters=ends.total() - enriched,
+        enriched=outcomes.enriched,
+        dead_letters=ends.total() - outcomes.enriched,
         lost=len(flights - ends.keys()),
         duplicated=sum(1 for where, times in ends.items() if times > 1 and where in flights),
         strays=sum(times for where, times in ends.items() if where not in flights),
-        reasons=dict(reasons),
+        reasons=dict(outcomes.reasons),
         lag=sum(sum(lag.values()) for lag in lags),
         table_rows=ds.dataset(table, partitioning="hive").count_rows() if table.exists() else 0,
     )
+
+
+def _place(message: Message) -> Coordinates:
+    partition, offset = message.partition(), message.offset()
+    # A consumed record has both.
+    return (partition or 0, offset or 0)
 
 
 def _source(headers: object) -> Coordinates | None:
@@ -121,19 +154,3 @@ def _source(headers: object) -> Coordinates | None:
             topic, partition, offset = value.decode().rsplit("/", 2)
             return (int(partition), int(offset)) if topic == FLIGHTS else None
     return None
-
-
-class _Counter:
-    """Counts messages, and reports the count to the progress function."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._count = 0
-
-    def each(self, messages: Iterator[Message]) -> Iterator[Message]:
-        for message in messages:
-            self._count += 1
-            if self._count % _REPORT_EVERY == 0:
-                self._progress(self._count)
-            yield message
-        self._progress(self._count)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import dagster as dg
 
 from examples.flights.interrupts import Interrupted, ignore_signals
-from examples.flights.progress import Step
+from examples.flights.progress import PartitionProgress, Step
 from kpipe_platform import KpipeError, kafka_partitions
 from kpipe_platform.demo.assets import ALL, carrier_delays, flights_enriched
 from kpipe_platform.demo.topics import FLIGHTS, PARTITIONS
-from kpipe_platform.resources._compat import InstanceRef
+from kpipe_platform.resources._compat import (
+    ASSET_PARTITION_RANGE_END_TAG,
+    ASSET_PARTITION_RANGE_START_TAG,
+    InstanceRef,
+)
 
 # Dagster's event log on the console would hide the progress of the job.
 _QUIET = {"loggers": {"console": {"config": {"log_level": "ERROR"}}}}
@@ -52,14 +56,26 @@ class Work:
             KpipeError: The run failed; offsets did not move.
             Interrupted: A stop signal was received.
         """
+        return self._materialize(assets, partition_key=partition)[-1]
+
+    def _materialize(self, assets: Sequence[dg.AssetsDefinition], **run: Any) -> list[dict[str, Any]]:
+        """Materialize assets in one run, with further arguments of `dagster.materialize`.
+
+        Returns:
+            The metadata of each materialization.
+
+        Raises:
+            KpipeError: The run failed; offsets did not move.
+            Interrupted: A stop signal was received.
+        """
         try:
             result = dg.materialize(
                 ALL,
                 selection=list(assets),
-                partition_key=partition,
                 resources=self._resources,
                 instance=self._instance,
                 run_config=_QUIET,
+                **run,
             )
         except dg.DagsterExecutionInterruptedError:
             ignore_signals()
@@ -71,26 +87,22 @@ class Work:
             raise known from error
         events = result.get_asset_materialization_events()
         self.materializations += len(events)
-        return {name: value.value for name, value in events[-1].materialization.metadata.items()}
+        return [{name: value.value for name, value in event.materialization.metadata.items()} for event in events]
 
     def enrich(self, step: Step) -> None:
-        """Materialize slices of each flights partition in turn until the lag is zero."""
-        behind = list(kafka_partitions(FLIGHTS, PARTITIONS).get_partition_keys())
-        while behind:
-            for partition in list(behind):
-                step.say(f"partition {partition}")
-                metadata = self.materialize(flights_enriched, partition=partition)
-                step.add(metadata["kpipe/records_read"])
-                if metadata["kpipe/lag"] == 0:
-                    behind.remove(partition)
+        """Materialize all partitions of the flights in one run, which takes a slice of each, until the lag is zero."""
+        first, *_, last = kafka_partitions(FLIGHTS, PARTITIONS).get_partition_keys()
+        tags = {ASSET_PARTITION_RANGE_START_TAG: first, ASSET_PARTITION_RANGE_END_TAG: last}
+        self._catch_up(step, flights_enriched, tags=tags)
 
     def summarize_delays(self, step: Step) -> None:
         """Materialize slices of the enriched flights until the lag is zero. Needs a topic without open transactions."""
-        while True:
-            metadata = self.materialize(carrier_delays)
-            step.add(metadata["kpipe/records_read"])
-            if metadata["kpipe/lag"] == 0:
-                return
+        self._catch_up(step, carrier_delays)
+
+    def _catch_up(self, step: Step, asset: dg.AssetsDefinition, **run: Any) -> None:
+        with PartitionProgress(step):
+            while any(each["kpipe/lag"] for each in self._materialize([asset], **run)):
+                pass
 
 
 def kpipe_error(error: BaseException | None) -> KpipeError | None:

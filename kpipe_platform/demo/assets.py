@@ -27,6 +27,10 @@ GROUP = "flights"
 _LATE_MINUTES = 15
 _VERY_LATE_MINUTES = 60
 
+# Each slice costs a second or two besides its records: a plan, Spark jobs, a transaction. 100,000 flights take several
+# times as long as that, and a slice of each partition still fits into Spark's default memory.
+_SLICE = 100_000
+
 flights = kafka_topic_asset(
     FLIGHTS,
     value_codec=JsonCodec(FLIGHT),
@@ -61,7 +65,7 @@ def airlines(spark: SparkEngine) -> DataFrame:
         create=KEPT_FOREVER,
     ),
     on_fault=FaultAction.DEAD_LETTER,
-    scaling=PartitionScaling(max_records=20_000, execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS),
+    scaling=PartitionScaling(max_records=_SLICE, execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS),
     # A backfill over several partitions is one run, with a Spark job and a transaction for each partition.
     backfill_policy=dg.BackfillPolicy.single_run(),
     group_name=GROUP,
@@ -88,7 +92,7 @@ def flights_enriched(flights: DataFrame, planes: DataFrame, airlines: DataFrame)
     source=flights_enriched,
     partitioned=False,
     io_manager_key="charted_tables",
-    scaling=PartitionScaling(max_records=25_000, execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS),
+    scaling=PartitionScaling(max_records=_SLICE, execution_mode=ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS),
     group_name=GROUP,
     kinds={"kafka", "spark", "parquet"},
 )

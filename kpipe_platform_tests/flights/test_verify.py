@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from examples.flights.seed import _create_topics
-from examples.flights.verify import Figures, count
+from examples.flights.verify import Figures, count_outcomes, figures_of
 from kpipe_platform.demo.topics import DEAD_LETTERS, ENRICHED, FLIGHTS
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.testing.plugin import Produce
@@ -50,8 +50,9 @@ def test_every_flight_is_accounted_for(connection: ConnectionSettings, produce: 
         folder = tmp_path / "delays" / f"slice={start}"
         folder.mkdir(parents=True)
         pq.write_table(pa.table({"id": [start]}), folder / "part.parquet")
-    told: list[int] = []
-    found = count(connection, groups={"nobody": FLIGHTS}, table=tmp_path / "delays", progress=told.append)
+    outcomes = count_outcomes(connection)
+    assert outcomes.read == 8
+    found = figures_of(outcomes, connection, groups={"nobody": FLIGHTS}, table=tmp_path / "delays")
     assert found == Figures(
         records=4,
         enriched=2,
@@ -63,7 +64,6 @@ def test_every_flight_is_accounted_for(connection: ConnectionSettings, produce: 
         lag=4,
         table_rows=2,
     )
-    assert told[-1] == 8
 
 
 @pytest.mark.broker
@@ -72,7 +72,7 @@ def test_lost_and_duplicated_flights_are_seen(connection: ConnectionSettings, pr
     # 0 twice as an output, 1 both ways, 2 twice as a dead letter, 3 and 4 nowhere, 5 once; two of no flight.
     produce(ENRICHED, [_output(0), _output(0), _output(1), _output(5), _output(None), _output(99)])
     produce(DEAD_LETTERS, [_letter(1), _letter(2), _letter(2, field="carrier"), _letter(3, topic="others")])
-    found = count(connection, groups={}, table=tmp_path / "nothing")
+    found = figures_of(count_outcomes(connection), connection, groups={}, table=tmp_path / "nothing")
     assert (found.records, found.enriched, found.dead_letters) == (6, 6, 4)
     assert (found.lost, found.duplicated, found.strays) == (2, 3, 3)
     assert found.reasons == {("missing_field", "dep_time"): 3, ("missing_field", "carrier"): 1}

@@ -14,7 +14,7 @@ from examples.flights.progress import Steps
 from examples.flights.reading import await_settled
 from examples.flights.reference import DAGSTER_HOME, materialize_reference
 from examples.flights.seed import seed
-from examples.flights.verify import count
+from examples.flights.verify import count_outcomes, figures_of
 from examples.flights.work import Work, dagster_instance
 from kpipe_platform.demo import data
 from kpipe_platform.demo.assets import airlines, carrier_delays, flights_enriched, planes
@@ -38,7 +38,8 @@ def test_every_flight_is_materialized_once(connection: ConnectionSettings, spark
         DATA_DIR: str(tmp_path / "tables"),
         DAGSTER_HOME: str(tmp_path / "home"),
     }
-    steps = Steps(Console(file=io.StringIO()))
+    shown = io.StringIO()
+    steps = Steps(Console(file=shown))
     assert materialize_reference(steps, tmp_path, environment)
     assert not materialize_reference(steps, tmp_path, environment), "once is enough"
     assert spark.range(1).count() == 1, "the session that was there before stays"
@@ -56,9 +57,14 @@ def test_every_flight_is_materialized_once(connection: ConnectionSettings, spark
             work.summarize_delays(step)
     assert [done.records for done in steps.done[-2:]] == [COUNT, COUNT - departed_not]
     assert work.materializations == PARTITIONS + 1
+    # Each partition's planned offsets are shown before its records are committed.
+    lines = [line.strip() for line in shown.getvalue().splitlines() if "partition 0" in line]
+    assert [line.split(": ")[0] for line in lines] == [f"{FLIGHTS} partition 0"] * 2 + [f"{ENRICHED} partition 0"] * 2
+    assert [line.split()[-1] for line in lines] == ["planned", "committed"] * 2
 
     group = platform["kafka_io_manager"].source.group
-    figures = count(
+    figures = figures_of(
+        count_outcomes(connection),
         connection,
         groups={group(flights_enriched.key): FLIGHTS, group(carrier_delays.key): ENRICHED},
         table=platform["tables"].path(carrier_delays.key),

@@ -36,6 +36,9 @@ from kpipe_platform import (
 )
 from kpipe_platform.dead_letters import Envelope, decode_envelope
 from kpipe_platform.errors import BrokerUnavailableError, DeadLetterError, RecordFaultError, StageFailedError
+from kpipe_platform.slices.write import deliveries
+from kpipe_platform.spark.sink.job import write_slice
+from kpipe_platform.spark.sink.spec import Outcome, WriterSpec
 from kpipe_platform.spark.stage.notes import current_notes
 from kpipe_platform.spark.stage.rules import RuleAction
 
@@ -394,3 +397,22 @@ def test_a_dead_letter_that_cannot_be_made_may_be_skipped_by_its_own_policy(make
     policies = FaultPolicies(FaultAction.DEAD_LETTER, dead_letter=FaultPolicy(FaultAction.SKIP))
     found = orders.metadata(orders.run(orders.asset(on_fault=policies)))
     assert (found["records_written"], found["dead_letters"], found["records_skipped"]) == (1, 0, 1)
+
+
+@pytest.mark.parametrize(("action", "passes"), [("stop", ["count"]), ("dead_letter", ["parallel"])])
+def test_another_store_has_one_pass_over_a_slice_without_dead_letters(
+    orders: Orders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, passes: list[str]
+) -> None:
+    modes: list[str] = []
+
+    def noted(rows: Any, frames: Any, spec: WriterSpec, notes: Any) -> Outcome:
+        modes.append(spec.mode)
+        return write_slice(rows, frames, spec, notes)
+
+    monkeypatch.setattr(deliveries, "write_slice", noted)
+    orders.send(order(1), order(2))
+    resources = {"committing": OffsetCommittingIOManager(inner=FolderIOManager(folder=str(tmp_path)))}
+    asset = orders.asset(topic=None, io_manager_key="committing", on_fault=action)
+    found = orders.metadata(orders.run(asset, resources=resources))
+    assert (found["records_read"], orders.lag()) == (2, 0)
+    assert modes == passes

@@ -81,7 +81,8 @@ def dev(
     """Start Kafka, a warm Spark and the Dagster UI.
 
     Dagster loads workspace.yaml from the current folder, or the flights platform if there is none. The --seed command
-    gets the broker's address in KAFKA_BOOTSTRAP_SERVERS and Dagster's folder in DAGSTER_HOME.
+    gets the broker's address in KAFKA_BOOTSTRAP_SERVERS, Spark's in KPIPE_SPARK_REMOTE and Dagster's folder in
+    DAGSTER_HOME. Spark may still be starting.
 
     Press Ctrl-C to finish active runs and shut down. Press it again to cancel these runs: they commit nothing. Queued
     runs start the next time. Data is kept; delete the data folder to start from scratch.
@@ -132,26 +133,27 @@ def dagster_yaml(cpus: int) -> str:
 def _serve(
     port: int, brokers: int, folder: Path, *, seed: Sequence[str], warm: bool, drain_s: float, signals: StopSignals
 ) -> None:
-    _say(f"Starting Kafka ({brokers} broker{'s' if brokers > 1 else ''}), data in {folder}")
-    with progress_lines() as show:
-        broker = EmbeddedBroker(brokers, folder / "kafka", keep_data=True, progress=show)
-        broker.start()
-    try:
+    with ExitStack() as stack:
+        _say(f"Starting Kafka ({brokers} broker{'s' if brokers > 1 else ''}), data in {folder}")
+        with progress_lines() as show:
+            broker = EmbeddedBroker(brokers, folder / "kafka", keep_data=True, progress=show)
+            stack.callback(broker.stop)
+            # Spark starts while Kafka starts and is filled.
+            engine = stack.enter_context(
+                warm_engine(folder / "spark", os.environ, wanted=warm, say=_say, progress=show)
+            )
+            broker.start()
         environment = service_environment(os.environ, bootstrap_servers=broker.bootstrap_servers, folder=folder)
+        addresses = {"Kafka": broker.bootstrap_servers}
+        if engine is not None:
+            environment.update(engine.environment)
+            addresses["Spark"] = engine.remote
         if seed:
             _say("Filling topics")
-            _seed(seed, environment)
-        with ExitStack() as stack:
-            with progress_lines() as show:
-                engine = stack.enter_context(
-                    warm_engine(folder / "spark", os.environ, wanted=warm, say=_say, progress=show)
-                )
-            if engine is not None:
-                environment.update(engine.environment)
-            addresses = {"Kafka": broker.bootstrap_servers} | ({"Spark": engine.remote} if engine is not None else {})
-            _serve_dagster(port, addresses, folder, environment, engine, drain_s=drain_s, signals=signals)
-    finally:
-        broker.stop()
+            _seed(seed, environment, engine)
+        if engine is not None:
+            engine.wait()
+        _serve_dagster(port, addresses, folder, environment, engine, drain_s=drain_s, signals=signals)
 
 
 def _seed_command(text: str) -> list[str]:
@@ -166,11 +168,16 @@ def _seed_command(text: str) -> list[str]:
     return command
 
 
-def _seed(command: Sequence[str], environment: Mapping[str, str]) -> None:
+def _seed(command: Sequence[str], environment: Mapping[str, str], engine: DevEngine | None = None) -> None:
     # The command writes directly to this terminal, so that it can draw a progress bar.
     with subprocess.Popen(command, env=environment, preexec_fn=_ending_with_parent()) as seeding:
         try:
-            code = seeding.wait()
+            while (code := seeding.poll()) is None:
+                with suppress(subprocess.TimeoutExpired):
+                    seeding.wait(_POLL_S)
+                if engine is not None:
+                    # The command may wait for Spark.
+                    engine.check()
         except BaseException:
             seeding.terminate()
             try:

@@ -1,13 +1,15 @@
-"""The warm Spark of `kpipe dev`: started before Dagster, restarted if it ends unexpectedly, and stopped at the end."""
+"""The warm Spark of `kpipe dev`: started while Kafka starts, restarted if it ends unexpectedly, stopped at the end."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from pathlib import Path
 
 from kpipe_platform.errors import KpipeError
-from kpipe_platform.jvm.ports import free_port
+from kpipe_platform.jvm.ports import LOOPBACK, free_port
+from kpipe_platform.kafka.client.calls import run_in_thread
 from kpipe_platform.spark.connect.server import ConnectServer, has_client
 
 __all__ = ["CHOSEN_BY", "DevEngine", "warm_engine"]
@@ -17,28 +19,46 @@ CHOSEN_BY = (REMOTE, "KPIPE_SPARK_MASTER")
 """Environment variables that choose another engine; if one is set, `kpipe dev` starts none."""
 
 
+_POLL_S = 0.2
+
+
 class DevEngine:
-    """A Spark Connect server that is restarted on the same port.
+    """A Spark Connect server that starts in the background, and is restarted on the same port.
 
     Args:
-        server: The started server.
+        server: The server.
+        remote: Its address, which is known before it has started.
         say: Shows a line on the terminal.
     """
 
-    def __init__(self, server: ConnectServer, say: Callable[[str], None]) -> None:
+    def __init__(self, server: ConnectServer, remote: str, say: Callable[[str], None]) -> None:
+        self.remote = remote
         self._server = server
         self._say = say
         self._lost = False
+        self._started: Future[None] = run_in_thread(server.start)
+
+    def check(self) -> None:
+        """Raise the error if the server could not be started.
+
+        Raises:
+            KpipeError: The server could not be started.
+        """
+        if self._started.done():
+            self._started.result()
+
+    def wait(self) -> None:
+        """Wait until the server has started.
+
+        Raises:
+            KpipeError: The server could not be started.
+        """
+        self._started.result()
 
     @property
     def environment(self) -> dict[str, str]:
         """Environment variables that point the platform to the server."""
-        return {REMOTE: self._server.remote}
-
-    @property
-    def remote(self) -> str:
-        """Address of the server."""
-        return self._server.remote
+        return {REMOTE: self.remote}
 
     def restart_if_ended(self) -> None:
         """Restart the server if it has ended. If that fails, do not try again."""
@@ -51,6 +71,13 @@ class DevEngine:
             self._lost = True
             self._say(f"Spark cannot be restarted, so runs will fail: {error}")
 
+    def stop(self) -> None:
+        """Stop the server, also while it starts."""
+        while not self._started.done():
+            self._server.stop()
+            wait([self._started], _POLL_S)
+        self._server.stop()
+
 
 @contextmanager
 def warm_engine(
@@ -61,7 +88,7 @@ def warm_engine(
     say: Callable[[str], None],
     progress: Callable[[str], None],
 ) -> Iterator[DevEngine | None]:
-    """Run an engine for the duration of the ``with`` block.
+    """Run an engine for the duration of the ``with`` block. It starts in the background.
 
     Args:
         folder: Folder for its log and temporary files.
@@ -80,9 +107,10 @@ def warm_engine(
         say("Each run starts its own Spark. To share a warm one: pip install 'kpipe-platform[connect]'")
         yield None
         return
-    server = ConnectServer(folder, port=free_port(), progress=progress)
-    server.start()
+    port = free_port()
+    server = ConnectServer(folder, port=port, progress=progress)
+    engine = DevEngine(server, f"sc://{LOOPBACK}:{port}", say)
     try:
-        yield DevEngine(server, say)
+        yield engine
     finally:
-        server.stop()
+        engine.stop()

@@ -143,11 +143,12 @@ class OtherStore(Delivery):
             rows.keep()
 
         def work() -> Outcome:
-            _count_first(staged, spec)
+            counted = _count_first(staged, spec)
             started = time.monotonic()
             self.store(staged.slice, of_whole_records(staged.output, staged.notes))
             stored_s = time.monotonic() - started
-            outcome = _write(None, staged, spec)
+            # Without dead letters to write, another pass would only count the records again.
+            outcome = counted if counted is not None and not counted.total.dead_lettered else _write(None, staged, spec)
             return replace(outcome, steps_s={**outcome.steps_s, "store": stored_s})
 
         outcome, counts = commit_after(staged.slice, self.settings, work)
@@ -167,8 +168,11 @@ def _write(rows: WriterRows | None, staged: StagedSlice, spec: WriterSpec) -> Ou
     return write_slice(rows, _rows_of(staged), spec, staged.notes)
 
 
-def _count_first(staged: StagedSlice, spec: WriterSpec) -> None:
+def _count_first(staged: StagedSlice, spec: WriterSpec) -> Outcome | None:
     """Check for faults that stop the run before the write, because non-transactional writes cannot be undone.
+
+    Returns:
+        The counts; None if no fault can stop the run.
 
     Raises:
         RecordFaultError: A record failed, and the action is to stop.
@@ -176,7 +180,8 @@ def _count_first(staged: StagedSlice, spec: WriterSpec) -> None:
     """
     can_fault = bool(staged.notes.faults) or any(rows.can_fault for rows in _rows_of(staged))
     if can_fault and (spec.policies.may_stop or staged.notes.faults or spec.limit.ratio is not None):
-        _write(None, staged, replace(spec, mode="count", topic=None))
+        return _write(None, staged, replace(spec, mode="count", topic=None))
+    return None
 
 
 def _rows_of(staged: StagedSlice) -> list[SliceFrames]:

@@ -168,10 +168,10 @@ class ConnectServer:
                 return
 
     def stop(self) -> None:
-        """Stop the server, if it is running, and delete its temporary files."""
-        if self._process is not None:
-            self._process.stop(_STOP_DEADLINE_S)
-            self._process = None
+        """Stop the server, if it is running, and delete its temporary files. Any thread may call it during a start."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.stop(_STOP_DEADLINE_S)
         if self._port is not None:
             forget_token(self._port)
         shutil.rmtree(self._home / "local", ignore_errors=True)

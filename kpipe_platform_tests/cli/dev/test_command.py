@@ -5,13 +5,14 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from filelock import FileLock
 
 from kpipe_platform.cli.dev.command import _seed, dev, service_environment
 from kpipe_platform.cli.dev.signals import stop_signals
-from kpipe_platform.errors import EnvironmentSetupError
+from kpipe_platform.errors import EngineUnavailableError, EnvironmentSetupError
 from kpipe_platform.jvm.ports import LOOPBACK, free_port
 
 
@@ -64,6 +65,15 @@ def test_the_seed_command_has_the_environment_of_dagster_and_its_failure_is_repo
     assert (tmp_path / "seen").read_text() == "127.0.0.1:1234"
     with pytest.raises(EnvironmentSetupError, match="exit code 3"):
         _seed([sys.executable, "-c", "raise SystemExit(3)"], environment)
+
+
+def test_the_seed_command_is_stopped_if_spark_cannot_start() -> None:
+    class Failed:
+        def check(self) -> None:
+            raise EngineUnavailableError("no Spark", fix="none")
+
+    with pytest.raises(EngineUnavailableError, match="no Spark"):
+        _seed(["sleep", "600"], os.environ, cast("Any", Failed()))
 
 
 def test_environment_keeps_what_the_user_set() -> None:
