@@ -22,11 +22,11 @@ class Unfinished:
     """Unfinished runs.
 
     Args:
-        at_work: One line for each active run: its process exists or is about to start.
+        active: One line for each active run: its process exists or is about to start.
         queued: Number of queued runs.
     """
 
-    at_work: tuple[str, ...]
+    active: tuple[str, ...]
     queued: int
 
 
