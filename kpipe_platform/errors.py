@@ -12,7 +12,7 @@ KpipeError
 │   ├── LostRangeError                retention passed the group's offset
 │   ├── TopicRecreatedError           the topic was recreated after the offset was stored
 │   ├── OffsetsVanishedError          the group has no offset: it was renamed, or the offset was deleted during the run
-│   ├── NoStartOffsetError            a new group and `start="error"`
+│   ├── NoStartOffsetError            the group is new, and its start policy is `"error"`
 │   ├── DecodeFault, EncodeFault      a codec cannot decode or encode a value (`kpipe_platform.codecs`)
 │   ├── RecordFaultError              a record failed and its action is to stop the run
 │   ├── DeadLetterLimitError          more records failed than the limit allows
@@ -20,8 +20,8 @@ KpipeError
 │   ├── DestinationRejectedError      the destination refused records, and their action is to stop the run
 │   └── DeadLetterError               a dead letter cannot be written
 └── TransientError                    offsets did not move; the same run may succeed later
-    ├── BrokerUnavailableError        no answer within the deadline
-    │   └── CommitUnknownError        no answer to a commit: its outcome is unknown
+    ├── BrokerUnavailableError        the brokers did not respond within the deadline
+    │   └── CommitUnknownError        the brokers did not respond to a commit: its outcome is unknown
     ├── BrokerStartError              the embedded broker did not become ready
     ├── ForeignMemberError            another consumer uses the asset's group
     ├── OffsetsPendingError           an open transaction holds the group's offset
@@ -156,11 +156,11 @@ class DeadLetterError(TerminalError):
 
 
 class BrokerUnavailableError(TransientError):
-    """A broker call got no answer within its deadline."""
+    """The brokers did not respond within the deadline of a call."""
 
 
 class CommitUnknownError(BrokerUnavailableError):
-    """A commit got no answer within its deadline; its outcome is unknown."""
+    """The brokers did not respond to a commit within its deadline; its outcome is unknown."""
 
 
 class BrokerStartError(TransientError):

@@ -15,7 +15,7 @@ from benchmarks.measure import Bench, Contest, Problems, Ratio, Run, stopwatch
 from benchmarks.orders import FIELDS, Orders
 from benchmarks.topics import Sources, filled
 from kpipe_platform.kafka.model.offsets import Partition
-from kpipe_platform.partitions.runs import AskedRange, asked_ranges
+from kpipe_platform.partitions.runs import RequestedRange, requested_ranges
 
 _FEW, _MANY = 10, 1_000
 _PARTITIONS = (1, _FEW, 100, _MANY)
@@ -125,10 +125,10 @@ class Ticks:
             return list(self._sensor.evaluate_tick(context).run_requests or [])
 
     def _problems(self, requests: list[dg.RunRequest]) -> Problems:
-        requested: dict[Partition, AskedRange] = {}
+        requested: dict[Partition, RequestedRange] = {}
         for request in requests:
-            requested |= asked_ranges(request.tags)
-        expected = {(self._source, number): AskedRange(0, 1, 0) for number in range(self._partitions)}
+            requested |= requested_ranges(request.tags)
+        expected = {(self._source, number): RequestedRange(0, 1, 0) for number in range(self._partitions)}
         if requested == expected:
             return []
         return [f"{self._source}: a tick requested {len(requested):,} of {self._partitions:,} partitions"]

@@ -13,7 +13,7 @@ from kpipe_platform.dead_letters import FoundDeadLetter, HeaderFamily
 
 def refine(found: FoundDeadLetter) -> FoundDeadLetter:
     """Mark the parts of the record that must be read from the source topic."""
-    original, message = found.original, found.letter
+    original, message = found.original, found.dead_letter
     if None in (original.topic, original.partition, original.offset):
         return found
     is_bare = message.key is None and message.value is None

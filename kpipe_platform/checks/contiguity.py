@@ -54,7 +54,7 @@ def offset_contiguity_check(
         name: Name of the check; None: offset_contiguity.
         source: The topic asset(s) that the asset reads; None: found from the asset's inputs, or in its last
             materialization. A check that runs without the asset, before the first materialization, needs it.
-        severity: Severity of a failure. A result that cannot be known fails with severity WARN.
+        severity: Severity of a failure. An unknown result fails with severity WARN.
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
@@ -68,13 +68,13 @@ def offset_contiguity_check(
         ConfigError: ``last`` is less than 2.
     """
     if last < 2:
-        msg = f"offset_contiguity_check(last={last})"
-        raise ConfigError(msg, fix="set it to 2 or more: one materialization has no neighbor")
+        msg = f"offset_contiguity_check: last is {last}, but at least 2 materializations are needed for a comparison"
+        raise ConfigError(msg, fix="set last to 2 or more")
 
-    def look(scope: Scope) -> list[Finding]:
+    def evaluate(scope: Scope) -> list[Finding]:
         with scope.find_source().clients() as clients:
             standings = scope.waiting(clients)
-        # Dagster is read after the group, so that its offset is not older than the group's.
+        # Read Dagster after the group, so that its offset is not older than the group's.
         taken = _taken(scope, last)
         return [
             _finding(scope, standing, taken.get((standing.topic, standing.partition), [])) for standing in standings
@@ -88,7 +88,7 @@ def offset_contiguity_check(
         asset,
         "offset_contiguity",
         description,
-        look,
+        evaluate,
         CheckOptions(name, source, severity, blocking, partitioned, resource_key),
     )
 
@@ -105,7 +105,7 @@ def _taken(scope: Scope, last: int) -> dict[tuple[str, int], list[Taken]]:
 
 
 def breaks(taken: Sequence[Taken]) -> list[str]:
-    """Describe the breaks between materializations, which are given newest first. Pure."""
+    """Describe the breaks between materializations, from the newest to the oldest. Pure."""
     found = []
     for after, before in pairwise(taken):
         if after.topic_id != before.topic_id:
@@ -114,12 +114,12 @@ def breaks(taken: Sequence[Taken]) -> list[str]:
             )
         elif after.start > before.end:
             found.append(
-                f"no materialization has offsets [{before.end}, {after.start}): one ended at {before.end}, the next "
-                f"began at {after.start}"
+                f"no materialization contains offsets [{before.end}, {after.start}): one ended at {before.end}, the "
+                f"next began at {after.start}"
             )
         elif after.start < before.end:
             found.append(
-                f"offsets [{after.start}, {min(before.end, after.end)}) were taken again: one "
+                f"offsets [{after.start}, {min(before.end, after.end)}) were processed twice: one "
                 f"materialization ended at {before.end}, the next began at {after.start}"
             )
     return found
@@ -134,13 +134,13 @@ def _finding(scope: Scope, standing: Waiting, taken: list[Taken]) -> Finding:
     text = "there is no materialization yet" if newest is None else f"contiguous up to offset {newest.end}"
     drift = None if newest is None or committed is None else committed - newest.end
     if newest is None and committed is not None:
-        problems.append(f"group {scope.group} is at offset {committed}, and Dagster holds no materialization")
+        problems.append(f"group {scope.group} is at offset {committed}, but Dagster has no materialization")
     elif newest is not None and (drift != 0 or newest.topic_id != standing.topic_id):
-        told = _running(scope, standing)
-        if told is None:
+        running = _running(scope, standing)
+        if running is None:
             problems.append(_drift(scope, standing, newest))
         else:
-            text = told
+            text = running
     return Finding(
         where=where,
         text="; ".join(problems) or text,
@@ -161,7 +161,7 @@ def _running(scope: Scope, standing: Waiting) -> str | None:
     run = scope.instance.get_run_by_id(stored.run_id) if stored is not None else None
     if stored is None or run is None or run.is_finished or stored.topic_id != standing.topic_id:
         return None
-    return f"run {stored.run_id} has committed up to offset {standing.offset} and is still at work"
+    return f"run {stored.run_id} has committed up to offset {standing.offset} and is still running"
 
 
 def _drift(scope: Scope, standing: Waiting, newest: Taken) -> str:
@@ -172,10 +172,10 @@ def _drift(scope: Scope, standing: Waiting, newest: Taken) -> str:
     if newest.topic_id != standing.topic_id:
         return (
             f"topic {standing.topic} was recreated since Dagster's last materialization ended at {newest.end}: its id "
-            f"is {standing.topic_id}, and was {newest.topic_id}. Say where to begin in the new topic: "
+            f"is {standing.topic_id}, and was {newest.topic_id}. To begin at the first record of the new topic: "
             f"{cli} earliest{new}; then materialize the partition"
         )
-    back = f"go back to Dagster's: {cli} {max(newest.end, standing.watermarks.log_start)}{new}"
+    back = f"reset the group to Dagster's offset: {cli} {max(newest.end, standing.watermarks.log_start)}{new}"
     if standing.committed is None:
         return (
             f"group {group} has no offset for {where}, and Dagster's last materialization ended at {newest.end}: the "
@@ -184,15 +184,16 @@ def _drift(scope: Scope, standing: Waiting, newest: Taken) -> str:
     committed = standing.committed.offset
     stored = _metadata(standing)
     if stored is None:
-        why = "another tool than kpipe moved the group"
+        why = "a tool other than kpipe moved the group's offset"
     elif scope.instance.get_run_by_id(stored.run_id) is None:
-        why = f"{stored.run_id}, which is no run of this Dagster, moved the group"
+        why = f"{stored.run_id}, which is not a run of this Dagster instance, moved the group's offset"
     else:
-        why = f"run {stored.run_id} committed offsets [{stored.start}, {committed}) and ended without reporting them"
+        taken = f"[{stored.start}, {committed})"
+        why = f"run {stored.run_id} committed offsets {taken} and ended before it reported them to Dagster"
     return (
         f"group {group} is at offset {committed} of {where}, and Dagster's last materialization ended at {newest.end} "
-        f"({committed - newest.end:+,}): {why}. To make them agree, {back}; or keep the group's and materialize the "
-        f"partition, which then begins at {committed}"
+        f"({committed - newest.end:+,}): {why}. To make them agree, {back}; or keep the group's offset and materialize "
+        f"the partition, which then begins at {committed}"
     )
 
 

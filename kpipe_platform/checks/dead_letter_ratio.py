@@ -41,10 +41,10 @@ def dead_letter_ratio_check(
         ConfigError: The share is out of range.
     """
     if not 0 <= max_dead_letter_ratio <= 1:
-        msg = f"dead_letter_ratio_check(max_dead_letter_ratio={max_dead_letter_ratio:g})"
-        raise ConfigError(msg, fix="set it to 0 up to 1")
+        msg = f"dead_letter_ratio_check: max_dead_letter_ratio is {max_dead_letter_ratio:g}, not between 0 and 1"
+        raise ConfigError(msg, fix="set max_dead_letter_ratio to a number from 0 to 1")
 
-    def look(scope: Scope) -> list[Finding]:
+    def evaluate(scope: Scope) -> list[Finding]:
         return [
             _finding(asset.key.to_user_string() if key is None else f"partition {key}", found, max_dead_letter_ratio)
             for key, found in scope.materialized()
@@ -57,9 +57,9 @@ def dead_letter_ratio_check(
         asset,
         "dead_letter_ratio",
         description,
-        look,
+        evaluate,
         CheckOptions(name, severity=severity, blocking=blocking, partitioned=partitioned),
-        asks_brokers=False,
+        reads_brokers=False,
     )
 
 
@@ -71,7 +71,7 @@ def _finding(where: str, found: list[dg.AssetMaterialization], max_dead_letter_r
     read, dead, skipped = (int(str(stored[key].value)) for key in counts)
     failed = dead + skipped
     ratio = failed / read if read else None
-    text = "the last materialization read no record"
+    text = "the last materialization read no records"
     if ratio is not None:
         text = f"{failed:,} of {read:,} records failed ({ratio:.2%}): {dead:,} dead-lettered, {skipped:,} skipped"
     passed = ratio is None or ratio <= max_dead_letter_ratio

@@ -25,7 +25,7 @@ class Finding:
         text: Description of the finding, with numbers.
         numbers: The numbers by metadata key.
         passed: False if the partition fails the check.
-        known: False if a number that the check needs is not known; the partition then does not pass.
+        known: False if a number that the check needs is unknown; the partition then does not pass.
     """
 
     where: str
@@ -45,18 +45,18 @@ def result_of(findings: Sequence[Finding], severity: dg.AssetCheckSeverity) -> d
 
     Args:
         findings: One finding for each partition.
-        severity: Severity of a failure. If no partition fails but some are not known, the severity is WARN.
+        severity: Severity of a failure. If no partition fails but some are unknown, the severity is WARN.
 
     Returns:
-        A result whose description lists the problem of each partition. Metadata: the numbers of partitions
-        that were checked, failed, and are not known; and the numbers of a single partition, or a table of several.
+        A result whose description lists the problem of each partition. Metadata: the number of partitions that were
+        checked, that failed and that are unknown; and the numbers of a single partition, or a table of several.
     """
     failed = [f for f in findings if not f.passed]
     unknown = [f for f in findings if f.passed and not f.known]
-    told = [*failed, *unknown] or findings
-    lines = [f"{f.where}: {f.text}" for f in told[:_LINES]]
-    if len(told) > _LINES:
-        lines.append(f"and {len(told) - _LINES} more partitions")
+    listed = [*failed, *unknown] or findings
+    lines = [f"{f.where}: {f.text}" for f in listed[:_LINES]]
+    if len(listed) > _LINES:
+        lines.append(f"and {len(listed) - _LINES} more partitions")
     counts = {PARTITION_COUNT: findings, PARTITIONS_FAILED: failed, PARTITIONS_NOT_KNOWN: unknown}
     metadata: dict[str, Any] = {key: len(counted) for key, counted in counts.items()}
     if len(findings) == 1:
@@ -68,7 +68,7 @@ def result_of(findings: Sequence[Finding], severity: dg.AssetCheckSeverity) -> d
     return dg.AssetCheckResult(
         passed=not failed and not unknown,
         severity=severity if failed else dg.AssetCheckSeverity.WARN,
-        description="\n".join(lines) or "there is no partition to look at",
+        description="\n".join(lines) or "there are no partitions to check",
         metadata=metadata,
     )
 

@@ -56,13 +56,13 @@ def lag_check(
         ConfigError: Neither limit is given, or a limit is invalid.
     """
     if max_lag is None and max_age_s is None:
-        msg = f"lag_check({asset.key.to_user_string()}) has no bound"
+        msg = f"lag_check({asset.key.to_user_string()}) has no limit"
         raise ConfigError(msg, fix="set max_lag, max_age_s or both")
     if not (max_lag is None or is_count(max_lag, 0)) or not (max_age_s is None or is_positive(max_age_s)):
-        msg = f"lag_check(max_lag={max_lag}, max_age_s={max_age_s})"
-        raise ConfigError(msg, fix="set max_lag to 0 or more, max_age_s to more than 0 seconds")
+        msg = f"lag_check: max_lag is {max_lag} and max_age_s is {max_age_s}; a limit is out of range"
+        raise ConfigError(msg, fix="set max_lag to 0 or more offsets, and max_age_s to more than 0 seconds")
 
-    def look(scope: Scope) -> list[Finding]:
+    def evaluate(scope: Scope) -> list[Finding]:
         source = scope.find_source()
         with source.clients() as clients:
             standings = scope.waiting(clients)
@@ -73,14 +73,14 @@ def lag_check(
         now_ms = int(clock() * 1000)
         return [_finding(s, oldest.get((s.topic, s.partition)), now_ms, max_lag, max_age_s) for s in standings]
 
-    bounds = [f"at most {max_lag:,} offsets wait"] if max_lag is not None else []
+    bounds = [f"the lag is at most {max_lag:,} offsets"] if max_lag is not None else []
     if max_age_s is not None:
-        bounds.append(f"no record waits for more than {max_age_s:g} s")
+        bounds.append(f"no unread record is older than {max_age_s:g} s")
     return make_check(
         asset,
         "lag",
-        f"In each partition {' and '.join(bounds)}.",
-        look,
+        f"In each partition, {' and '.join(bounds)}.",
+        evaluate,
         CheckOptions(name, source, severity, blocking, partitioned, resource_key),
     )
 
@@ -95,15 +95,14 @@ def _finding(
         age_s = max((now_ms - oldest.timestamp_ms) / 1000, 0.0)
     problems = []
     if max_lag is not None and lag > max_lag:
-        problems.append(f"{lag:,} offsets wait, {lag - max_lag:,} more than {max_lag:,}")
+        problems.append(f"lag {lag:,} offsets, {lag - max_lag:,} above the limit of {max_lag:,}")
     if max_age_s is not None and age_s is not None and age_s > max_age_s:
-        problems.append(
-            f"the record at offset {oldest and oldest.offset} waits for {age_s:,.1f} s, limit {max_age_s:g} s"
-        )
+        record = f"the oldest unread record, at offset {oldest and oldest.offset},"
+        problems.append(f"{record} is {age_s:,.1f} s old, limit {max_age_s:g} s")
     known = oldest is None or oldest.timestamp_ms is not None
-    text = "; ".join(problems) or _fine(lag, age_s)
+    text = "; ".join(problems) or _lag_text(lag, age_s)
     if oldest is not None and not known:
-        text += f"; the record at offset {oldest.offset} has no timestamp, so its age is not known"
+        text += f"; the record at offset {oldest.offset} has no timestamp, so its age is unknown"
     return Finding(
         where=f"{standing.topic}/{standing.partition}",
         text=text,
@@ -119,7 +118,7 @@ def _finding(
     )
 
 
-def _fine(lag: int, age_s: float | None) -> str:
+def _lag_text(lag: int, age_s: float | None) -> str:
     if not lag:
-        return "nothing waits"
-    return f"{lag:,} offsets wait" + ("" if age_s is None else f", the oldest record for {age_s:,.1f} s")
+        return "no lag"
+    return f"lag {lag:,} offsets" + ("" if age_s is None else f", the oldest unread record is {age_s:,.1f} s old")

@@ -88,7 +88,7 @@ class CheckOptions:
         name: Name of the check; None: the default name of the check.
         source: The topic asset(s) that the asset reads; None: found from the asset's inputs, or in its last
             materialization. A check that runs without the asset, before the first materialization, needs it.
-        severity: Severity of a failure. A result that cannot be known fails with severity WARN.
+        severity: Severity of a failure. An unknown result fails with severity WARN.
         blocking: Whether downstream assets wait for the check.
         partitioned: Whether Dagster keeps a result for each partition. False: one check for the whole asset, which a
             schedule can run without a partition.
@@ -107,10 +107,10 @@ def make_check(
     asset: dg.AssetsDefinition,
     name: str,
     description: str,
-    look: Callable[[Scope], list[Finding]],
+    evaluate: Callable[[Scope], list[Finding]],
     options: CheckOptions,
     *,
-    asks_brokers: bool = True,
+    reads_brokers: bool = True,
 ) -> dg.AssetChecksDefinition:
     """Create an asset check over the partitions of a run.
 
@@ -118,9 +118,9 @@ def make_check(
         asset: The Kafka asset.
         name: Name of the check if the options have none.
         description: Text for the UI.
-        look: Returns the finding of each partition.
+        evaluate: Returns the finding of each partition.
         options: The options that all checks have.
-        asks_brokers: Whether the check needs the KafkaSource.
+        reads_brokers: Whether the check needs the KafkaSource.
 
     Raises:
         ConfigError: The source of the options is not the definition of an asset.
@@ -134,7 +134,7 @@ def make_check(
         description=description,
         blocking=options.blocking,
         partitions_def=asset.partitions_def if options.partitioned else None,
-        required_resource_keys={options.resource_key} if asks_brokers else None,
+        required_resource_keys={options.resource_key} if reads_brokers else None,
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         def topics() -> tuple[str, ...]:
@@ -150,7 +150,7 @@ def make_check(
             ),
             find_topics=topics,
         )
-        return result_of(look(scope), options.severity)
+        return result_of(evaluate(scope), options.severity)
 
     return check
 
@@ -167,7 +167,7 @@ def _keys(context: dg.OpExecutionContext, definition: dg.PartitionsDefinition[st
 
 
 def _inputs(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, bool]:
-    """Return the upstream keys that may be topics read by slices; True for an input that is declared as such."""
+    """Return the upstream keys that may be topics read in slices; True if the input is declared as such."""
     found = {}
     for name, key in asset.keys_by_input_name.items():
         declared = asset.node_def.input_def_named(name)
@@ -202,6 +202,8 @@ def _materialized_topics(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -
     found = last_materialization(instance, asset_key)
     topics = () if found is None else topics_of(found)
     if not topics:
-        msg = f"nothing says which topic asset {asset_key.to_user_string()} reads: it was never materialized"
-        raise ConfigError(msg, fix="give the check source=..., or materialize the asset first")
+        msg = (
+            f"the check cannot find the topic that asset {asset_key.to_user_string()} reads: it was never materialized"
+        )
+        raise ConfigError(msg, fix="pass source=... to the check, or materialize the asset first")
     return topics

@@ -58,10 +58,10 @@ def retention_check(
         ConfigError: The time is not above 0.
     """
     if not is_positive(min_time_to_loss_s):
-        msg = f"retention_check(min_time_to_loss_s={min_time_to_loss_s!r})"
-        raise ConfigError(msg, fix="set it to more than 0 seconds, for example 86400 for a day")
+        msg = f"retention_check: min_time_to_loss_s is {min_time_to_loss_s!r}, not above 0"
+        raise ConfigError(msg, fix="set min_time_to_loss_s to a number of seconds, for example 86400 for a day")
 
-    def look(scope: Scope) -> list[Finding]:
+    def evaluate(scope: Scope) -> list[Finding]:
         source = scope.find_source()
         findings = []
         with source.clients() as clients:
@@ -83,12 +83,12 @@ def retention_check(
                     findings.append(_finding(standing, loss, str(retention), min_time_to_loss_s))
         return findings
 
-    description = f"Retention leaves the asset at least {min_time_to_loss_s:g} s to read what waits in each partition."
+    description = f"In each partition, retention deletes no unread record within the next {min_time_to_loss_s:g} s."
     return make_check(
         asset,
         "retention",
         description,
-        look,
+        evaluate,
         CheckOptions(name, source, severity, blocking, partitioned, resource_key),
     )
 
@@ -97,15 +97,17 @@ def _finding(standing: Waiting, loss: TimeToLoss, retention: str, least_s: float
     if loss.lost:
         text = f"{loss.lost:,} {loss.why}"
     elif loss.seconds is None:
-        text = f"the time to loss is not known: {loss.why}"
+        text = f"the time to loss is unknown: {loss.why}"
     elif loss.seconds < least_s:
         text = (
             f"offset {standing.offset} may be deleted in {loss.seconds:,.1f} s, limit {least_s:g} s, with "
-            f"{standing.lag:,} offsets waiting ({loss.why})"
+            f"a lag of {standing.lag:,} offsets ({loss.why})"
         )
     else:
         shown = loss.shown()
-        text = f"deleted {shown} ({loss.why})" if isinstance(shown, str) else f"{shown:,} s to loss ({loss.why})"
+        text = f"no record will be deleted unread ({loss.why})"
+        if not isinstance(shown, str):
+            text = f"the time to loss is {shown:,} s ({loss.why})"
     return Finding(
         where=f"{standing.topic}/{standing.partition}",
         text=text,

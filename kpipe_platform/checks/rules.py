@@ -19,8 +19,8 @@ from kpipe_platform.metadata_keys import (
 )
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations
 
-# How many of the latest materializations, over all partitions, are searched for the names of a stage's rules.
-_LOOKED_BACK = 100
+# Maximum number of materializations, over all partitions, that are searched for the names of a stage's rules.
+_MAX_SEARCHED = 100
 
 
 def rule_checks(
@@ -31,7 +31,7 @@ def rule_checks(
     A check passes if at most ``max_failed_ratio`` of the records failed the rule, in the last materialization of the
     checked partition. A rule that warns fails with severity WARN, any other with ERROR. A check also fails if none of
     the asset's last materializations evaluated the rule, because its name is then wrong. If no materialization has read
-    a record, this is not known, and the check passes.
+    a record, the check passes.
 
     Args:
         asset: The asset whose stage calls ``expect``.
@@ -48,11 +48,11 @@ def rule_checks(
     """
     names = [rules] if isinstance(rules, str) else list(rules)
     if not names:
-        msg = f"rule_checks({asset.key.to_user_string()}) names no rule"
-        raise ConfigError(msg, fix='rule_checks(asset, ["name of a rule"])')
+        msg = f"rule_checks({asset.key.to_user_string()}) has no rules"
+        raise ConfigError(msg, fix='pass the names of rules, for example rule_checks(asset, ["positive amount"])')
     if not 0 <= max_failed_ratio <= 1:
-        msg = f"rule_checks(max_failed_ratio={max_failed_ratio})"
-        raise ConfigError(msg, fix="set it to 0 up to 1")
+        msg = f"rule_checks: max_failed_ratio is {max_failed_ratio}, not between 0 and 1"
+        raise ConfigError(msg, fix="set max_failed_ratio to a number from 0 to 1")
     return [_rule_check(asset, name, max_failed_ratio, blocking) for name in names]
 
 
@@ -94,7 +94,7 @@ def _rows(event: dg.AssetMaterialization | None) -> list[Mapping[str, Any]]:
 
 def _names_of_rules(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str] | None:
     """Return the rules that the asset's last materializations evaluated; None if none of them read a record."""
-    records = islice(own_materializations(instance, key), _LOOKED_BACK)
+    records = islice(own_materializations(instance, key), _MAX_SEARCHED)
     events = [record.asset_materialization for record in records if record.asset_materialization is not None]
     read = [event for event in events if _read(event) or _rows(event)]
     return {str(row["rule"]) for event in read for row in _rows(event)} if read else None
@@ -107,9 +107,9 @@ def _read(event: dg.AssetMaterialization) -> int:
 
 
 def _unknown(rule: str, names: Iterable[str]) -> dg.AssetCheckResult:
-    looked = ", ".join(map(repr, sorted(names))) or "none"
+    evaluated = ", ".join(map(repr, sorted(names))) or "none"
     text = (
-        f"no rule of the stage is named {rule!r}: rules of the last materializations: {looked}\n"
+        f"the stage has no rule {rule!r}; the last materializations evaluated these rules: {evaluated}\n"
         f"  How to fix: correct the name in rule_checks, or call expect(..., name={rule!r}) in the stage"
     )
     return dg.AssetCheckResult(passed=False, severity=dg.AssetCheckSeverity.ERROR, description=text)
@@ -125,7 +125,7 @@ def _result(
     text = f"rule {rule!r} failed for {failed:,} of {checked:,} records"
     if not counted:
         # An empty slice calls no stage, so its rules have no counts.
-        text = f"the last materialization looked at no record with rule {rule!r}"
+        text = f"the last materialization evaluated rule {rule!r} for no records"
     metadata: dict[str, Any] = {RECORDS_CHECKED: checked, RECORDS_FAILED: failed}
     rows = [(partition, row) for partition, row in counted if partition is not None]
     if len(rows) > 1:

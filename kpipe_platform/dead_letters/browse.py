@@ -42,7 +42,7 @@ def browse(
     topic: str,
     group: str,
     *,
-    letter_partitions: Iterable[int] = (),
+    dead_letter_partitions: Iterable[int] = (),
     wanted: DeadLetterFilter | None = None,
 ) -> Iterator[Listed]:
     """Yield the dead letters of a topic, by partition and offset, up to the log end when reading begins.
@@ -51,7 +51,7 @@ def browse(
         clients: Clients to use.
         topic: The dead-letter topic.
         group: The consumer group that stores the progress of redrives.
-        letter_partitions: Partitions of the dead-letter topic to read. Empty means all.
+        dead_letter_partitions: Partitions of the dead-letter topic to read. Empty means all.
         wanted: Which dead letters to yield. None means all.
 
     Raises:
@@ -59,7 +59,7 @@ def browse(
         BrokerUnavailableError: The brokers are unavailable.
     """
     described = describe_topics(clients, [topic])[topic]
-    numbers = sorted(set(letter_partitions)) or list(range(described.partitions))
+    numbers = sorted(set(dead_letter_partitions)) or list(range(described.partitions))
     check_partitions({topic: described}, [(topic, number) for number in numbers])
     watermarks = read_watermarks(clients, [(topic, number) for number in numbers], "read_committed")
     for number in numbers:

@@ -65,7 +65,7 @@ class RedriveConfig(KnownNames):
         default="earliest", description="where a group without an offset begins; error: it must have one"
     )
     batch_records: int = Field(default=500, ge=1, description="dead letters of one transaction, at most")
-    letter_partitions: list[int] = Field(default=[], description="partitions of the dead-letter topic; empty: all")
+    dead_letter_partitions: list[int] = Field(default=[], description="partitions of the dead-letter topic; empty: all")
     group: str | None = Field(default=None, description="group that holds the progress; by default {topic}.redrive")
 
     def options(self) -> RedriveOptions:
@@ -89,7 +89,7 @@ class RedriveConfig(KnownNames):
             places=self.at,
         )
         values = {name: getattr(self, name) for name in same}
-        return RedriveOptions(filter=wanted, letter_partitions=tuple(self.letter_partitions), **values)
+        return RedriveOptions(filter=wanted, dead_letter_partitions=tuple(self.dead_letter_partitions), **values)
 
 
 def redrive_job(

@@ -23,8 +23,8 @@ def kafka_partitions(topic: str, count: int | None = None) -> dg.PartitionsDefin
     if count is None:
         return dg.DynamicPartitionsDefinition(name=dynamic_name(topic))
     if count < 1:
-        msg = f"kafka_partitions({topic!r}, count={count})"
-        raise ConfigError(msg, fix="set count to 1 or more, or leave it out to follow the topic")
+        msg = f"kafka_partitions({topic!r}): count is {count}, below 1"
+        raise ConfigError(msg, fix="set count to 1 or more, or omit it to follow the topic")
     return dg.StaticPartitionsDefinition([str(number) for number in range(count)])
 
 

@@ -1,4 +1,4 @@
-"""What an asset reads, for operators: they name assets, and Dagster's records say the consumer group and the topics."""
+"""Find what an asset reads. Operators name assets; Dagster's records contain the consumer group and the topics."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import dagster as dg
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.metadata_keys import CONSUMER_GROUP, stored_metadata
 from kpipe_platform.partitions.materializations import last_materialization, topics_of
-from kpipe_platform.partitions.runs import GROUP, asked_ranges
+from kpipe_platform.partitions.runs import GROUP, requested_ranges
 
 _NEAR = 3
 
@@ -56,7 +56,7 @@ def reads_of(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> Reads | No
     run_id = records[0].asset_entry.last_run_id if records else None
     run = instance.get_run_by_id(run_id) if run_id is not None else None
     if run is not None and GROUP in run.tags and run.asset_selection == {asset_key}:
-        topics = tuple(dict.fromkeys(topic for topic, _ in asked_ranges(run.tags)))
+        topics = tuple(dict.fromkeys(topic for topic, _ in requested_ranges(run.tags)))
         if topics:
             return Reads(run.tags[GROUP], topics)
     last = last_materialization(instance, asset_key)
@@ -76,16 +76,16 @@ def all_reads(instance: dg.DagsterInstance) -> Iterator[tuple[dg.AssetKey, Reads
 def known_reads(
     instance: dg.DagsterInstance, asset_key: dg.AssetKey, *, fix: str, also: Iterable[dg.AssetKey] = ()
 ) -> Reads:
-    """Return what an asset reads, or refuse it.
+    """Return what an asset reads, or raise an error if Dagster has no record of it.
 
     Args:
         instance: Dagster instance.
         asset_key: The asset.
         fix: How to fix it if the name is right, but the asset has not run yet.
-        also: Further assets that the name may be meant for.
+        also: Further assets that the operator may mean.
 
     Raises:
-        ConfigError: Dagster does not know the asset, or has no record of an offset range that it read.
+        ConfigError: The asset does not exist in Dagster, or Dagster has no record of an offset range that it read.
     """
     found = reads_of(instance, asset_key)
     if found is not None:
@@ -93,7 +93,7 @@ def known_reads(
     if not instance.has_asset_key(asset_key):
         raise unknown_asset(asset_key, {*instance.get_asset_keys(), *also}, fix=fix)
     shown = asset_key.to_user_string()
-    msg = f"no run that Dagster has a record of says which topic asset {shown} reads"
+    msg = f"Dagster has no record of a topic that asset {shown} has read"
     raise ConfigError(msg, fix=fix, asset=shown)
 
 
@@ -110,7 +110,7 @@ def unknown_asset(asset_key: dg.AssetKey, known: Iterable[dg.AssetKey], *, fix: 
     # An operator may have left out the prefix of the key.
     same_end = [name for name in names if name.rpartition("/")[2] == asset_key.path[-1]]
     near = list(dict.fromkeys([*same_end, *get_close_matches(shown, names, n=_NEAR)]))[:_NEAR]
-    msg = f"Dagster knows no asset {shown!r}" + (f"; similar names: {', '.join(near)}" if near else "")
+    msg = f"asset {shown!r} does not exist in Dagster" + (f"; similar names: {', '.join(near)}" if near else "")
     return ConfigError(msg, fix=f"correct the name; {fix}", asset=shown)
 
 

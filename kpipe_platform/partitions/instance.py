@@ -24,17 +24,16 @@ def own_instance() -> Iterator[dg.DagsterInstance]:
     """Open the instance that ``DAGSTER_HOME`` names.
 
     Raises:
-        ConfigError: ``DAGSTER_HOME`` is not set, so nothing would read what the command stores; or its instance cannot
-            be opened.
+        ConfigError: ``DAGSTER_HOME`` is not set, or its instance cannot be opened.
     """
     if not os.environ.get("DAGSTER_HOME"):
-        msg = "DAGSTER_HOME is not set, so it is not known which Dagster instance is meant"
-        raise ConfigError(msg, fix="set it to the folder that the webserver and the daemon use")
+        msg = "DAGSTER_HOME is not set, so kpipe cannot find the Dagster instance"
+        raise ConfigError(msg, fix="set DAGSTER_HOME to the folder that the webserver and the daemon use")
     try:
         instance = dg.DagsterInstance.get()
     except Exception as error:
-        msg = f"the Dagster instance of DAGSTER_HOME={os.environ['DAGSTER_HOME']} cannot be opened: {error}"
-        raise ConfigError(msg, fix="see dagster.yaml in that folder") from error
+        msg = f"cannot open the Dagster instance of DAGSTER_HOME={os.environ['DAGSTER_HOME']}: {error}"
+        raise ConfigError(msg, fix="correct dagster.yaml in that folder") from error
     with instance:
         yield instance
 
@@ -44,11 +43,11 @@ class Unfinished:
     """Unfinished runs.
 
     Args:
-        at_work: One line for each active run: its process exists or is about to start.
+        active: One line for each active run: its process exists or is about to start.
         queued: Number of queued runs.
     """
 
-    at_work: tuple[str, ...]
+    active: tuple[str, ...]
     queued: int
 
 

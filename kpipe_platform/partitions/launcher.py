@@ -9,7 +9,7 @@ Dagster's own launcher has no such checks, so a run whose process was lost with 
       enabled: true
 
 Use it with code servers that `dagster api grpc` runs on a port, and with `dagster dev`. Do not use it with
-`dagster code-server start` on a port: that server forgets its runs when it reloads their code.
+`dagster code-server start` on a port: that server loses track of its runs when it reloads their code.
 """
 
 from __future__ import annotations

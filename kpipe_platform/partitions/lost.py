@@ -24,10 +24,11 @@ __all__ = ["LostRun", "Process", "lost_runs", "process_of", "release"]
 # hours.
 _SILENT_S = 300.0
 # Timeout of a query. A server in the same network responds within milliseconds; a tick has only seconds in total.
-_ANSWER_S = 2
-_ASKED = 3
+_RESPONSE_S = 2
+# Maximum number of runs that one call queries, because the timeouts of unreachable servers add up.
+_QUERIED = 3
 # Maximum number of started runs that are read, the oldest first. A large deployment has this many run processes.
-_LOOKED_AT = 50
+_MAX_READ = 50
 
 
 class Process(str, Enum):
@@ -39,7 +40,7 @@ class Process(str, Enum):
     UNREACHABLE = "unreachable"
     """The code server does not respond."""
     UNKNOWN = "unknown"
-    """Not known: another launcher started it, or a code server that may have reloaded its code since."""
+    """Another launcher started it, or a code server that may have reloaded its code since."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +58,10 @@ class LostRun:
     silent_s: float
 
     def __str__(self) -> str:
-        what = "does not run it" if self.process is Process.GONE else "does not answer"
+        what = "does not run it" if self.process is Process.GONE else "does not respond"
         return (
             f"run {self.run_id} has logged nothing for {self.silent_s / 60:,.0f} min, and its code server {what}: its "
-            "process is probably gone, and it holds its partitions\n"
+            "process is probably gone, and the sensor requests no runs for its partitions\n"
             f"  How to fix: kpipe partitions release {self.run_id[:8]}"
         )
 
@@ -70,7 +71,7 @@ def process_of(run: dg.DagsterRun) -> Process:
     info = json.loads(run.tags.get(GRPC_INFO_TAG, "null"))
     if info is None:
         return Process.UNKNOWN
-    runs = code_server_runs(info, run.run_id, _ANSWER_S)
+    runs = code_server_runs(info, run.run_id, _RESPONSE_S)
     if runs is None:
         return Process.UNREACHABLE
     if runs:
@@ -96,7 +97,7 @@ def lost_runs(
     now_s = clock()
     silent = []
     started = dg.RunsFilter(run_ids=wanted, statuses=[dg.DagsterRunStatus.STARTED])
-    for record in instance.get_run_records(started, limit=_LOOKED_AT, ascending=True):
+    for record in instance.get_run_records(started, limit=_MAX_READ, ascending=True):
         run = record.dagster_run
         if record.start_time is not None and now_s - record.start_time < _SILENT_S:
             continue
@@ -104,13 +105,13 @@ def lost_runs(
         silent_s = now_s - events[0].timestamp if events else 0.0
         if silent_s >= _SILENT_S:
             silent.append((run, silent_s))
-    asked = [(run, process_of(run), silent_s) for run, silent_s in silent[:_ASKED]]
+    checked = [(run, process_of(run), silent_s) for run, silent_s in silent[:_QUERIED]]
     gone = (Process.GONE, Process.UNREACHABLE)
-    return [LostRun(run.run_id, process, silent_s) for run, process, silent_s in asked if process in gone]
+    return [LostRun(run.run_id, process, silent_s) for run, process, silent_s in checked if process in gone]
 
 
 def release(instance: dg.DagsterInstance, run_id: str, *, force: bool = False) -> str:
-    """Mark a run whose process is gone as failed, so that it no longer holds its partitions.
+    """Mark a run whose process is gone as failed, so that it no longer blocks its partitions.
 
     Args:
         instance: Dagster instance.
@@ -131,14 +132,18 @@ def release(instance: dg.DagsterInstance, run_id: str, *, force: bool = False) -
     ]
     if len(found) != 1:
         msg = f"{len(found) or 'no'} started run{'s have' if found else ' has'} an id that begins with {run_id!r}"
-        raise ConfigError(msg, fix="see kpipe partitions show; a queued run is taken out of the queue in the UI")
+        raise ConfigError(
+            msg, fix="list the runs with kpipe partitions show; to remove a queued run, terminate it in the UI"
+        )
     (run,) = found
     process = process_of(run)
     if process is Process.RUNS:
-        msg = f"run {run.run_id} is there: its code server runs it"
-        raise ConfigError(msg, fix="terminate it in the UI; what it has not committed is taken again")
+        msg = f"run {run.run_id} is not lost: its code server still runs it"
+        raise ConfigError(msg, fix="terminate it in the UI; the next run processes the offsets that it did not commit")
     if process is Process.UNKNOWN and not force:
-        msg = f"it is not known whether the process of run {run.run_id} is there"
-        raise ConfigError(msg, fix="look where its launcher starts runs; if it is gone: --force")
+        msg = f"kpipe cannot determine whether the process of run {run.run_id} still exists"
+        raise ConfigError(
+            msg, fix="check the host or cluster where its launcher starts runs; if it is gone, add --force"
+        )
     instance.report_run_failed(run, f"Released by kpipe: its process is {process.value}.")
     return run.run_id

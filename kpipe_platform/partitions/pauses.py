@@ -1,4 +1,4 @@
-"""Paused partitions: sensors request no runs of them until they are resumed. Dagster's storage holds the pauses.
+"""Paused partitions: sensors request no runs for them until they are resumed. Dagster's storage holds the pauses.
 
 A pause belongs to an asset and a partition number, not to a topic: a run processes the same partition of every topic
 that its asset reads. The set of paused partitions is stored as Dagster dynamic partitions, because one can be added or
@@ -50,7 +50,7 @@ def pause(
     *,
     clock: Callable[[], float] = time.time,
 ) -> bool:
-    """Pause a partition: sensors request no further runs of it. Runs in flight finish, and manual runs still start.
+    """Pause a partition: sensors request no further runs for it. Runs in flight finish, and manual runs still start.
 
     The runs of an unpartitioned asset process all partitions, so one paused partition pauses such an asset.
 
@@ -73,7 +73,7 @@ def pause(
 
 
 def resume(instance: dg.DagsterInstance, asset_key: dg.AssetKey, partition: int) -> bool:
-    """Resume a partition: sensors request runs of it again.
+    """Resume a partition: sensors request runs for it again.
 
     Returns:
         False if it was not paused.
@@ -89,7 +89,7 @@ def resume(instance: dg.DagsterInstance, asset_key: dg.AssetKey, partition: int)
 def take_over(instance: dg.DagsterInstance, asset_key: dg.AssetKey, group: str, topics: Iterable[str]) -> None:
     """Move the pauses that version 0.1 stored for a consumer group and a topic to the group's asset.
 
-    Sensors and state views call this before they read pauses, so that a pause outlasts the upgrade.
+    Sensors and state views call this before they read pauses, so that pauses survive the upgrade.
 
     Args:
         instance: Dagster instance.
@@ -109,7 +109,7 @@ _PREFIX = "kpipe/paused/"
 
 
 def _name(asset_key: dg.AssetKey) -> str:
-    # JSON, such as ["shop", "orders"]: no consumer group, as version 0.1 stored them here, begins with a bracket.
+    # JSON, such as ["shop", "orders"]. Version 0.1 stored consumer groups here, and none begins with a bracket.
     return f"{_PREFIX}{asset_key.to_string()}"
 
 

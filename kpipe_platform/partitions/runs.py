@@ -54,7 +54,7 @@ def _nth(number: int) -> str:
 
 
 def bounded(text: str, head: str | None = None) -> str:
-    """Shorten a text to the value of a tag that runs are searched by. A long text ends in a digest of the whole text.
+    """Shorten a text to the size of an indexed tag value. A long text ends in a digest of the whole text.
 
     Args:
         text: The text.
@@ -67,7 +67,7 @@ def bounded(text: str, head: str | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class AskedRange:
+class RequestedRange:
     """The offsets of one partition that a run was requested for.
 
     Args:
@@ -81,12 +81,12 @@ class AskedRange:
     committed: int
 
 
-def asked_ranges(tags: Mapping[str, str]) -> dict[Partition, AskedRange]:
+def requested_ranges(tags: Mapping[str, str]) -> dict[Partition, RequestedRange]:
     """Return the offsets that a run was requested for, by partition; empty if no sensor wrote the tags."""
     texts = [tags[name] for name in takewhile(tags.__contains__, map(_nth, count(1)))]
     try:
         return {
-            (topic, int(number)): AskedRange(int(start), int(end), int(lost_from[0] if lost_from else start))
+            (topic, int(number)): RequestedRange(int(start), int(end), int(lost_from[0] if lost_from else start))
             for text in texts
             for topic, numbers in json.loads(text or "{}").items()
             for number, (start, end, *lost_from) in numbers.items()
@@ -95,7 +95,7 @@ def asked_ranges(tags: Mapping[str, str]) -> dict[Partition, AskedRange]:
         return {}
 
 
-def asked_for(instance: dg.DagsterInstance, group: str) -> dict[Partition, list[str]]:
+def requested_runs(instance: dg.DagsterInstance, group: str) -> dict[Partition, list[str]]:
     """Return the unfinished runs that an asset's sensor requested. A manual run lacks the tags and is not included.
 
     Args:
@@ -107,7 +107,7 @@ def asked_for(instance: dg.DagsterInstance, group: str) -> dict[Partition, list[
     """
     found: dict[Partition, list[str]] = {}
     for run in instance.get_runs(dg.RunsFilter(tags={GROUP: group}, statuses=NOT_FINISHED_STATUSES)):
-        for place in asked_ranges(run.tags):
+        for place in requested_ranges(run.tags):
             found.setdefault(place, []).append(run.run_id)
     return found
 

@@ -16,7 +16,7 @@ from kpipe_platform.kafka.ownership.status import OwnershipState
 from kpipe_platform.kafka.read.samples import OldestRecord, oldest_records
 from kpipe_platform.partitions.definition import dynamic_name
 from kpipe_platform.partitions.pauses import Pause, paused, take_over
-from kpipe_platform.partitions.runs import asked_for, runs_in_flight
+from kpipe_platform.partitions.runs import requested_runs, runs_in_flight
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.slices.plan.lag import Waiting, gather_waiting
 from kpipe_platform.slices.plan.ranges import PlanPolicy
@@ -38,8 +38,8 @@ class PartitionState:
         partition: Kafka partition.
         assigned: If ``ownership`` was given, whether that deployment owns it. Otherwise whether any deployment owns it;
             None if the topic is not shared.
-        owner: The deployment that owns it: its instance id, or its client id and host; None if not known.
-        draining: Whether it is about to be given up and waits for work in flight; None if it is shared and no
+        owner: The deployment that owns it: its instance id, or its client id and host; None if unknown.
+        draining: Whether the deployment gives it up and waits for work in flight; None if it is shared and no
             ``ownership`` was given, because only the owning deployment has this information.
         pause: Time and reason of an operator's pause; None: it is not paused.
         in_flight: Ids of the unfinished Dagster runs that process it, queued ones included.
@@ -48,9 +48,9 @@ class PartitionState:
         committed: The group's offset, the next one to be processed; None if it has none.
         log_start: First offset that can be read.
         end: Offset after the last that can be read, at the source's isolation.
-        lag: Offsets that wait, including those that were deleted unread; an upper bound on the number of records.
-        oldest_unprocessed_age_s: Age of the first waiting record by its own timestamp, seconds; None if no record
-            waits, if only transaction markers wait, or if the record has no timestamp.
+        lag: Unprocessed offsets, including those that were deleted unread; an upper bound on the number of records.
+        oldest_unprocessed_age_s: Age of the first unprocessed record by its own timestamp, seconds; None if there is no
+            such record, only transaction markers, or if the record has no timestamp.
     """
 
     topic: str
@@ -90,8 +90,8 @@ def partition_states(
     """Return the state of each Kafka partition of a topic that an asset reads. Moves no offsets and joins no group.
 
     The number of broker calls does not grow with the number of partitions: one topic description, two offset listings,
-    the group's offsets, the owners' group, and one reader for the oldest waiting records. If an open transaction holds
-    offsets, the call waits for 1.5 s and then uses the offsets that are already stored.
+    the group's offsets, the owners' group, and one reader for the oldest unprocessed records. If an open transaction
+    holds offsets, the call waits for 1.5 s and then uses the offsets that are already stored.
 
     Args:
         instance: Dagster instance.
@@ -142,7 +142,7 @@ def read_states(
         clock: See `partition_states`.
     """
     group = policy.group
-    asked = asked_for(instance, group)
+    requested = requested_runs(instance, group)
     waiting = gather_waiting(clients, policy, [topic], await_pending=False)
     if keys is None:
         keys = instance.get_dynamic_partitions(dynamic_name(topic)) or [str(each.partition) for each in waiting]
@@ -160,7 +160,7 @@ def read_states(
             each,
             owns((each.topic, each.partition)),
             pauses.get(each.partition),
-            [*asked.get((topic, each.partition), []), *by_key.get(str(each.partition), []), *by_key.get(None, [])],
+            [*requested.get((topic, each.partition), []), *by_key.get(str(each.partition), []), *by_key.get(None, [])],
             oldest.get((each.topic, each.partition)),
             now_ms,
         )

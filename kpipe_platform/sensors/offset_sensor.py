@@ -71,11 +71,11 @@ def kafka_offset_sensor(
         clock: Seconds since the epoch; injected for tests.
 
     Raises:
-        ConfigError: An argument is invalid, or the asset does not take several partitions in one run.
+        ConfigError: An argument is invalid, or the asset cannot process several partitions in one run.
     """
     if not is_positive(deadline_s):
-        msg = f"kafka_offset_sensor(deadline_s={deadline_s})"
-        raise ConfigError(msg, fix="set it to more than 0 seconds")
+        msg = f"kafka_offset_sensor: deadline_s is {deadline_s}, not above 0"
+        raise ConfigError(msg, fix="set deadline_s to a number of seconds, for example 10")
     rules = partial(
         _rules,
         min_records=min_records,
@@ -114,7 +114,7 @@ def kafka_offset_sensor(
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         required_resource_keys={resource_key},
-        description=description or f"Asks for runs of {shown} where its topic has new offsets.",
+        description=description or f"Requests runs of {shown} for partitions with new offsets.",
     )
 
 
@@ -147,6 +147,8 @@ def _check_range_runs(target: dg.AssetsDefinition, partitions_per_run: int) -> N
     if target.partitions_def is None or target.backfill_policy != dg.BackfillPolicy.single_run():
         msg = (
             f"kafka_offset_sensor(partitions_per_run={partitions_per_run}): asset {target.key.to_user_string()} "
-            "does not take several partitions in one run"
+            "cannot process several partitions in one run"
         )
-        raise ConfigError(msg, fix="@kafka_asset(backfill_policy=dg.BackfillPolicy.single_run(), ...)")
+        raise ConfigError(
+            msg, fix="add backfill_policy=dg.BackfillPolicy.single_run() to @kafka_asset, or omit partitions_per_run"
+        )

@@ -110,7 +110,7 @@ class PartitionShare:
         return self._member
 
     def owned(self, target: Target, partitions: int) -> frozenset[Partition] | None:
-        """Return the partitions that this deployment owns; None while they are not known.
+        """Return the partitions that this deployment owns; None while they are unknown.
 
         Args:
             target: The asset.

@@ -53,13 +53,13 @@ def kafka_partition_sensor(
     definition = topic_asset.partitions_def
     if TOPIC not in metadata:
         msg = f"kafka_partition_sensor: asset {shown} declares no topic"
-        raise ConfigError(msg, fix="give it an asset of kafka_topic_asset(...)")
+        raise ConfigError(msg, fix="pass an asset made by kafka_topic_asset(...), or a Kafka asset")
     if not isinstance(definition, dg.DynamicPartitionsDefinition):
-        msg = f"kafka_partition_sensor: the partitions of asset {shown} do not follow its topic"
-        raise ConfigError(msg, fix="leave the count out of kafka_topic_asset(..., partitions=...)")
+        msg = f"kafka_partition_sensor: asset {shown} has no dynamic partitions, so none can be registered"
+        raise ConfigError(msg, fix="omit partitions= from kafka_topic_asset(...), so that they follow the topic")
     if not is_positive(deadline_s):
-        msg = f"kafka_partition_sensor(deadline_s={deadline_s})"
-        raise ConfigError(msg, fix="set it to more than 0 seconds")
+        msg = f"kafka_partition_sensor: deadline_s is {deadline_s}, not above 0"
+        raise ConfigError(msg, fix="set deadline_s to a number of seconds, for example 10")
     topic = topic_of(metadata, topic_asset.key).name
     # Not the asset's partitions_def: a Kafka asset has the partitions of the topic that it reads.
     followed = kafka_partitions(topic)

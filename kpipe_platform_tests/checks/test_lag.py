@@ -47,7 +47,7 @@ class TestRecords:
         found = run_check(orders, asset, check)
         assert not found.passed
         assert found.severity is dg.AssetCheckSeverity.ERROR
-        assert found.description == f"{orders.source}/0: 7 offsets wait, 2 more than 5"
+        assert found.description == f"{orders.source}/0: lag 7 offsets, 2 above the limit of 5"
 
     def test_with_its_asset_it_sees_what_is_left(self, orders: Orders) -> None:
         asset = orders.asset()
@@ -57,7 +57,7 @@ class TestRecords:
             (found,) = orders.run(asset, others=[check]).get_asset_check_evaluations()
             assert found.passed
             assert (numbers(found)["committed"], numbers(found)["lag"]) == (3, 0)
-            assert found.description.endswith("nothing waits")
+            assert found.description.endswith("no lag")
 
 
 class TestPartitions:
@@ -90,7 +90,7 @@ class TestPartitions:
         orders.send(*(order(n, partition=1) for n in range(50)), order(50, partition=2))
         found = run_check(orders, asset, check, None)
         assert (found.passed, found.severity) == (False, dg.AssetCheckSeverity.WARN)
-        assert found.description == f"{orders.source}/1: 50 offsets wait, 40 more than 10"
+        assert found.description == f"{orders.source}/1: lag 50 offsets, 40 above the limit of 10"
         assert {n: (row["passed"], row["lag"]) for n, row in rows(found).items()} == {
             "0": (True, 0),
             "1": (False, 50),
@@ -142,7 +142,7 @@ class TestAge:
         assert not found.passed
         assert (numbers(found)["oldest_offset"], numbers(found)["committed"]) == (1, 1)
         assert numbers(found)["oldest_age_s"] == pytest.approx(3000, abs=30)
-        assert "the record at offset 1 waits for 3,0" in found.description
+        assert "the oldest unread record, at offset 1, is 3,0" in found.description
         move(orders.group, orders.source, 2)
         found = run_check(orders, asset, check)
         assert found.passed
@@ -163,7 +163,7 @@ class TestAge:
         assert table["19"]["oldest_age_s"] is None
 
     def test_markers_alone_have_no_age(self, orders: Orders, run_check: RunCheck) -> None:
-        """20 aborted records: 21 offsets wait, and no record that could be late."""
+        """20 aborted records: the lag is 21 offsets, without a record that could be late."""
         orders.send(*(order(n) for n in range(20)), transaction="abort")
         asset = orders.asset()
         check = lag_check(asset, max_age_s=0.001, source=orders.topic_asset)

@@ -40,7 +40,7 @@ def test_by_time(make_orders: Callable[..., Orders], run_check: RunCheck, move: 
     assert not found.passed
     assert numbers(found)["time_to_loss_s"] == pytest.approx(600, abs=30)
     assert (numbers(found)["lag"], numbers(found)["retention"]) == (2, "retention.ms=3600000")
-    assert "limit 900 s, with 2 offsets waiting (retention.ms=3600000)" in found.description
+    assert "limit 900 s, with a lag of 2 offsets (retention.ms=3600000)" in found.description
     move(orders.group, orders.source, 1)
     found = run_check(orders, orders.asset(), check)
     assert found.passed
@@ -143,5 +143,5 @@ def test_brokers_that_are_away_are_no_pass(orders: Orders, run_check: RunCheck, 
 
 
 def test_bounds(orders: Orders) -> None:
-    with pytest.raises(ConfigError, match="min_time_to_loss_s=0"):
+    with pytest.raises(ConfigError, match="min_time_to_loss_s is 0"):
         check_of(orders, 0)

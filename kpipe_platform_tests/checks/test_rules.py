@@ -82,7 +82,7 @@ def test_a_misspelt_rule_is_not_green_for_ever(events: list[dg.AssetMaterializat
     assert found.passed is passed
     if not passed:
         assert found.severity is dg.AssetCheckSeverity.ERROR
-        assert "no rule of the stage is named 'misspelt'" in (found.description or "")
+        assert "the stage has no rule 'misspelt'" in (found.description or "")
         assert "How to fix" in (found.description or "")
 
 

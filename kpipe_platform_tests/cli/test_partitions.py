@@ -61,7 +61,7 @@ def test_pause_show_and_resume(
     for command in ("show", "pause", "resume"):
         unknown = kpipe("partitions", command, "orders_priced")
         assert unknown.exit_code == 1
-        assert "knows no asset 'orders_priced'; similar names: shop/orders_priced" in unknown.stderr
+        assert "asset 'orders_priced' does not exist in Dagster; similar names: shop/orders_priced" in unknown.stderr
 
     done = kpipe("partitions", "pause", "shop/orders_priced", "-p", "1", "--reason", "broken producer")
     assert done.stdout == "shop/orders_priced partition 1 paused\n"
@@ -181,7 +181,7 @@ def test_an_asset_that_has_not_run_is_known_by_the_module_of_its_definitions(
     )
     monkeypatch.chdir(folder)
     refused = kpipe("partitions", "pause", "shop/orders_priced")
-    assert "knows no asset 'shop/orders_priced'" in refused.stderr
+    assert "asset 'shop/orders_priced' does not exist" in refused.stderr
     assert "-m MODULE" in refused.stderr
     module = ("-m", "shop_definitions")
     mistyped = kpipe("partitions", "pause", "shop/order_priced", *module)

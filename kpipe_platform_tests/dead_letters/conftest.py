@@ -81,10 +81,10 @@ def settings(kafka_broker: EmbeddedBroker) -> ConnectionSettings:
 def make_letters(
     settings: ConnectionSettings, kafka_topic: TopicFactory, produce: Produce, consume: Consume
 ) -> Callable[..., DeadLetters]:
-    def make(partitions: int = 1, letter_partitions: int = 1, config: dict[str, str] | None = None) -> DeadLetters:
+    def make(partitions: int = 1, dead_letter_partitions: int = 1, config: dict[str, str] | None = None) -> DeadLetters:
         # The records are of 2023, and would not outlive the first round of retention.
         source = kafka_topic("orders", partitions=partitions, config={**KEEP, **(config or {})})
-        topic = kafka_topic("orders.dlq", partitions=letter_partitions, config=KEEP)
+        topic = kafka_topic("orders.dlq", partitions=dead_letter_partitions, config=KEEP)
         return DeadLetters(settings, source, topic, f"{topic}.parking", produce, consume)
 
     return make

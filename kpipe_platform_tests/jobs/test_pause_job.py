@@ -70,7 +70,7 @@ def test_an_asset_that_has_never_run_is_known_by_its_definition(instance: dg.Dag
         ("shop/orders_priced", [0, 2], "has no partition 2"),
         ("shop/orders_priced", [-1], "has no partition -1"),
         ("payments_booked", [-1], "has no partition -1"),
-        ("orders_priced", [0], "knows no asset 'orders_priced'; similar names: shop/orders_priced"),
+        ("orders_priced", [0], "asset 'orders_priced' does not exist in Dagster; similar names: shop/orders_priced"),
         ("payment_booked", [0], "similar names: payments_booked"),
         ("planes", [0], "takes slices of no Kafka topic"),
         ("shop/", [0], "not an asset key"),
@@ -97,7 +97,7 @@ def test_an_asset_of_another_code_location_is_known_by_its_records(instance: dg.
     name = "kpipe/paused/kpipe.elsewhere/orders"
     instance.daemon_cursor_storage.set_cursor_values({f"{name}/3": '{"since_ms": 1000, "reason": "then"}'})
     instance.add_dynamic_partitions(name, ["3"])
-    assert "knows no asset 'elsewhere'" in str(run(instance, "elsewhere", partitions=[1]))
+    assert "asset 'elsewhere' does not exist" in str(run(instance, "elsewhere", partitions=[1]))
     ranges = [{"topic": "orders", "partition": 0, "start": 0, "end": 5, "topic_id": "id"}]
     metadata = {"kpipe/consumer_group": "kpipe.elsewhere", "kpipe/ranges": dg.MetadataValue.json(ranges)}
     instance.report_runless_asset_event(dg.AssetMaterialization(key, metadata=metadata))
@@ -110,5 +110,5 @@ def test_an_asset_of_another_code_location_is_known_by_its_records(instance: dg.
 
 def test_without_definitions_the_records_count() -> None:
     config = dg.RunConfig(ops={"pause": PauseConfig(asset="shop/orders_priced", partitions=[0])})
-    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigError, match="knows no asset"):
+    with dg.DagsterInstance.ephemeral() as instance, pytest.raises(ConfigError, match="does not exist in Dagster"):
         pause_job().execute_in_process(config, instance=instance)

@@ -66,7 +66,7 @@ def test_a_run_redrives_and_the_next_one_has_nothing_left(
     assert (found["records_sent"], found["records_kept"], found["consumer_group"]) == (2, 1, f"{dlq}.redrive")
     assert found["sent_to"] == {source: 2}
     assert found["kept_by_reason"] == {"no_topic": 1}
-    assert result.output_for_node("redrive")["kept_letters"][0]["offset"] == 2
+    assert result.output_for_node("redrive")["kept_dead_letters"][0]["offset"] == 2
     sent = [(each.key, each.value, each.headers) for each in consume(source)]
     assert sent == [
         (b"\xff", b"bad", (("kpipe.redrive.attempts", b"1"),)),
@@ -112,7 +112,7 @@ def test_every_option_of_the_engine_is_in_the_config() -> None:
         redacted="as_is",
         start="error",
         batch_records=5,
-        letter_partitions=[6],
+        dead_letter_partitions=[6],
         group="g",
     ).options()
     from kpipe_platform.dead_letters.redrive.options import RedriveOptions

@@ -9,7 +9,7 @@ from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.slices import PlannedRange
 from kpipe_platform.sensors.tick.cursor import Cursor, Seen
 from kpipe_platform.sensors.tick.in_flight import FailedRun, failures_at
-from kpipe_platform.sensors.tick.tags import RANGE_KEY, RANGES, AskedFor, range_key, tags_of_ranges
+from kpipe_platform.sensors.tick.tags import RANGE_KEY, RANGES, RequestedOffsets, range_key, tags_of_ranges
 
 NOW = 10_000.0
 PARTITION = ("orders", 0)
@@ -85,7 +85,7 @@ def test_ranges_come_back_from_the_tags() -> None:
         RANGES: {"a": {"12": [7, 9, 2]}, "b": {"1": [3, 4]}}
     }
     # What counts failures is where the group stood, not where the log began.
-    assert AskedFor.of(tags).committed == {("b", 1): 3, ("a", 12): 2}
+    assert RequestedOffsets.of(tags).committed == {("b", 1): 3, ("a", 12): 2}
 
 
 @pytest.mark.parametrize("topics", [1, 30])
@@ -97,17 +97,17 @@ def test_tags_of_any_number_of_partitions_can_be_indexed(topics: int, partitions
     ranges = [planned(names[n % topics], n, offset, offset + n, offset - 1) for n in range(partitions)]
     tags = {**tags_of_ranges(ranges), RANGE_KEY: range_key("g" * 255, "all", [each.range for each in ranges])}
     assert max(len(name.encode()) + len(text.encode()) for name, text in tags.items()) < 2_600
-    assert AskedFor.of(tags).committed == {(p.range.topic, p.range.partition): offset - 1 for p in ranges}
+    assert RequestedOffsets.of(tags).committed == {(p.range.topic, p.range.partition): offset - 1 for p in ranges}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", '{"a": 3}', '{"a": {"x": [1, 2]}}', '{"a": {"1": 2}}'])
 def test_tags_of_another_kind_name_nothing(text: str) -> None:
-    assert AskedFor.of({RANGES: text}).committed == {}
-    assert AskedFor.of({}).committed == {}
+    assert RequestedOffsets.of({RANGES: text}).committed == {}
+    assert RequestedOffsets.of({}).committed == {}
 
 
 def failed(ended_s: float, committed: int = 5) -> FailedRun:
-    return FailedRun(AskedFor({PARTITION: committed, ("orders", 1): 0}), ended_s)
+    return FailedRun(RequestedOffsets({PARTITION: committed, ("orders", 1): 0}), ended_s)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def failed(ended_s: float, committed: int = 5) -> FailedRun:
         ([failed(10, committed=4)], None, 0, 0),
         ([failed(30), failed(10)], 20, 1, 30),
         ([failed(30), failed(10)], 40, 0, 0),
-        ([FailedRun(AskedFor({}), 10)], None, 0, 0),
+        ([FailedRun(RequestedOffsets({}), 10)], None, 0, 0),
     ],
 )
 def test_failures_at_the_present_offset(

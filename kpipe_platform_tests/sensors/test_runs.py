@@ -105,11 +105,11 @@ def test_the_wait_doubles_and_then_it_is_reported_once(
     made = failing.tick()
     assert not made.run_requests
     assert f"3 runs of group {failing.group} failed at {failing.source}/0 [0, 3)" in str(made.skip_message)
-    assert "How to fix: correct what the last run reports" in str(made.skip_message)
+    assert "How to fix: correct the error that the last run reports" in str(made.skip_message)
     failing.send(3)
     assert failing.asked() == []
     # The loss of the cursor costs a second report and no further run.
-    errors = [r for r in caplog.records if r.levelno == logging.ERROR and "it is asked for no more" in r.getMessage()]
+    errors = [r for r in caplog.records if r.levelno == logging.ERROR and "requests no more runs" in r.getMessage()]
     assert len([r for r in errors if r.name.startswith("kpipe_platform")]) == 1
     failing.cursor = None
     assert failing.asked() == []
@@ -173,7 +173,7 @@ def test_failures_before_a_success_are_of_the_past(failing: Sensing, switch: Swi
     assert failing.work() == [("0", False)]
     failing.after_last_run(1_000)
     failing.tick()
-    assert failing.remembered.summary["asked"] == 1
+    assert failing.remembered.summary["requested"] == 1
 
 
 def test_a_run_by_hand_leaves_nothing_to_ask_for(make_sensing: Callable[..., Sensing]) -> None:

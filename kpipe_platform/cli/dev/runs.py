@@ -73,7 +73,7 @@ class ActiveRuns:
         if unfinished.queued and not self._reported:
             queued = f"{unfinished.queued:,} queued run{'s' if unfinished.queued > 1 else ''}"
             self._say(f"{queued} will start with the next `kpipe dev`")
-        return unfinished.at_work
+        return unfinished.active
 
 
 def _count(runs: tuple[str, ...]) -> str:

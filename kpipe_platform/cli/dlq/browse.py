@@ -65,7 +65,7 @@ def list_(
     has_more = False
     with open_clients(bootstrap_servers) as clients:
         for each in browse(
-            clients, topic, group_of(topic, group), letter_partitions=dlq_partitions or (), wanted=wanted
+            clients, topic, group_of(topic, group), dead_letter_partitions=dlq_partitions or (), wanted=wanted
         ):
             if waiting and each.is_done:
                 continue
@@ -155,7 +155,7 @@ def stats(
     now_ms = int(time.time() * 1000)
     with open_clients(bootstrap_servers) as clients:
         for each in browse(
-            clients, topic, group_of(topic, group), letter_partitions=dlq_partitions or (), wanted=wanted
+            clients, topic, group_of(topic, group), dead_letter_partitions=dlq_partitions or (), wanted=wanted
         ):
             counted.add(each, now_ms)
     if as_json:

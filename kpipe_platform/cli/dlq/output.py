@@ -49,29 +49,29 @@ def as_json(listed: Listed) -> dict[str, Any]:
     """Return a dead letter without its payload as JSON values."""
     from kpipe_platform.dead_letters.envelope.times import to_iso
 
-    dead_letter = listed.found
+    found = listed.found
     return {
-        "partition": dead_letter.letter.partition,
-        "offset": dead_letter.letter.offset,
+        "partition": found.dead_letter.partition,
+        "offset": found.dead_letter.offset,
         "redriven": listed.is_done,
-        "time": to_iso(dead_letter.time_ms),
-        "family": dead_letter.family,
+        "time": to_iso(found.time_ms),
+        "family": found.family,
         "original": {
-            "topic": dead_letter.original.topic,
-            "partition": dead_letter.original.partition,
-            "offset": dead_letter.original.offset,
-            "timestamp_ms": dead_letter.original.timestamp_ms,
+            "topic": found.original.topic,
+            "partition": found.original.partition,
+            "offset": found.original.offset,
+            "timestamp_ms": found.original.timestamp_ms,
         },
-        "exception": dead_letter.exception_type,
-        "cause": dead_letter.cause_type,
-        "message": dead_letter.message,
-        "component": dead_letter.component,
-        "kind": dead_letter.kind,
-        "rules": list(dead_letter.rules),
-        "asset": dead_letter.who,
-        "attempts": dead_letter.attempts,
-        "redacted": dead_letter.redacted,
-        "problem": dead_letter.problem,
+        "exception": found.exception_type,
+        "cause": found.cause_type,
+        "message": found.message,
+        "component": found.component,
+        "kind": found.kind,
+        "rules": list(found.rules),
+        "asset": found.who,
+        "attempts": found.attempts,
+        "redacted": found.redacted,
+        "problem": found.problem,
     }
 
 
@@ -83,7 +83,7 @@ def print_dead_letters(dead_letters: list[Listed]) -> None:
         ("at", "time", "original", "exception", "message", "attempts", "state"),
         [
             (
-                _position(each.found.letter),
+                _position(each.found.dead_letter),
                 to_iso(each.found.time_ms),
                 _coordinates(each.found.original),
                 each.found.exception_type or each.found.kind,
@@ -165,7 +165,13 @@ def print_decisions(decisions: list[Decision]) -> None:
     print_table(
         ("at", "action", "to", "attempt", "reason"),
         [
-            (_position(each.found.letter), str(each.action), each.target, each.attempts, each.detail or each.reason)
+            (
+                _position(each.found.dead_letter),
+                str(each.action),
+                each.target,
+                each.attempts,
+                each.detail or each.reason,
+            )
             for each in decisions
         ],
     )

@@ -87,7 +87,7 @@ def redrive(
     options = RedriveOptions(
         topic=topic,
         filter=filter_from(topics, partitions, since, until, exceptions, rules, assets, at),
-        letter_partitions=tuple(dlq_partitions or ()),
+        dead_letter_partitions=tuple(dlq_partitions or ()),
         group=group,
         to_topic=to_topic,
         partitioning=cast("Partitioning", partitioning.replace("-", "_")),
@@ -143,7 +143,7 @@ def _within(limit: int, decisions: list[Decision]) -> list[Decision]:
 
 
 def _decision(decision: Decision) -> dict[str, Any]:
-    source, record = decision.found.letter, decision.record
+    source, record = decision.found.dead_letter, decision.record
     return {
         "partition": source.partition,
         "offset": source.offset,

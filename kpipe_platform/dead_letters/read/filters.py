@@ -40,9 +40,9 @@ class DeadLetterFilter:
     assets: tuple[str, ...] = ()
     places: tuple[tuple[int, int], ...] = ()
 
-    def takes(self, dead_letter: FoundDeadLetter) -> bool:
+    def takes(self, found: FoundDeadLetter) -> bool:
         """Return whether a dead letter meets the conditions."""
-        original, record, time_ms = dead_letter.original, dead_letter.letter, dead_letter.time_ms
+        original, record, time_ms = found.original, found.dead_letter, found.time_ms
         if self.places and (record.partition, record.offset) not in self.places:
             return False
         if self.partitions and original.partition not in self.partitions:
@@ -51,12 +51,12 @@ class DeadLetterFilter:
             return False
         if self.until_ms is not None and (time_ms is None or time_ms >= self.until_ms):
             return False
-        names = (dead_letter.exception_type, dead_letter.cause_type)
+        names = (found.exception_type, found.cause_type)
         return (
             _matches(self.topics, [original.topic])
             and _matches(self.exceptions, [*names, *(_short(name) for name in names)])
-            and _matches(self.rules, [dead_letter.kind, *dead_letter.rules])
-            and _matches(self.assets, [dead_letter.who])
+            and _matches(self.rules, [found.kind, *found.rules])
+            and _matches(self.assets, [found.who])
         )
 
 

@@ -18,7 +18,7 @@ class FoundDeadLetter:
     """The content of a dead letter.
 
     Args:
-        letter: The record in the dead-letter topic.
+        dead_letter: The record in the dead-letter topic.
         family: The tool that wrote the dead letter: ``kpipe``, the name of a `HeaderFamily`, or ``unknown`` if it has
             no known error headers. With several hops, the family of the first hop.
         original: The record before its first failure: coordinates, timestamp, key, value, and its own headers without
@@ -49,7 +49,7 @@ class FoundDeadLetter:
         envelope: The envelope. None if there is none or it cannot be decoded.
     """
 
-    letter: KafkaRecord
+    dead_letter: KafkaRecord
     family: str
     original: KafkaRecord
     exception_type: str | None = None
@@ -77,9 +77,9 @@ class FoundDeadLetter:
     @property
     def time_ms(self) -> int | None:
         """When the record was dead-lettered, or the dead letter's own timestamp if that time is unknown."""
-        return self.letter.timestamp_ms if self.dead_lettered_ms is None else self.dead_lettered_ms
+        return self.dead_letter.timestamp_ms if self.dead_lettered_ms is None else self.dead_lettered_ms
 
     @property
     def place(self) -> str:
         """Coordinates of the dead letter, for messages."""
-        return self.letter.coordinates
+        return self.dead_letter.coordinates

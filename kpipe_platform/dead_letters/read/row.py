@@ -33,17 +33,17 @@ _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 _MAX_INT = 2**31 - 1
 
 
-def row_of(dead_letter: FoundDeadLetter) -> dict[str, Any]:
+def row_of(found: FoundDeadLetter) -> dict[str, Any]:
     """Return the values of the columns in `COLUMNS`.
 
     Args:
-        dead_letter: The dead letter.
+        found: The dead letter.
 
     Returns:
         Values by column name. A rejected output has the topic and partition of its slice, and no offset.
     """
-    record, original = dead_letter.letter, dead_letter.original
-    topic, partition = dead_letter.slice_partition or (original.topic, original.partition)
+    record, original = found.dead_letter, found.original
+    topic, partition = found.slice_partition or (original.topic, original.partition)
     row = {
         "dlq_partition": record.partition,
         "dlq_offset": record.offset,
@@ -58,26 +58,23 @@ def row_of(dead_letter: FoundDeadLetter) -> dict[str, Any]:
         "key": original.key,
         "value": original.value,
         "headers": _headers(original.headers),
-        **{
-            name: getattr(dead_letter, name)
-            for name in ("component", "kind", "exception_type", "message", "stacktrace")
-        },
-        **{name: getattr(dead_letter, name) for name in ("asset", "run_id", "group")},
+        **{name: getattr(found, name) for name in ("component", "kind", "exception_type", "message", "stacktrace")},
+        **{name: getattr(found, name) for name in ("asset", "run_id", "group")},
         "correlation_id": _correlation_id(record.headers),
         "created_at": _micros(original.timestamp_ms),
-        "dead_lettered_at": _micros(dead_letter.dead_lettered_ms),
-        "rules": list(dead_letter.rules),
+        "dead_lettered_at": _micros(found.dead_lettered_ms),
+        "rules": list(found.rules),
         "retries": [],
         "segments": [],
         "omitted": [],
-        "redacted": dead_letter.redacted,
-        "origin_range": _fields(dead_letter.origin_range),
-        "reference": _fields(dead_letter.reference),
+        "redacted": found.redacted,
+        "origin_range": _fields(found.origin_range),
+        "reference": _fields(found.reference),
     }
-    return row if dead_letter.envelope is None else row | _of_envelope(dead_letter, dead_letter.envelope)
+    return row if found.envelope is None else row | _of_envelope(found, found.envelope)
 
 
-def _of_envelope(dead_letter: FoundDeadLetter, envelope: Envelope) -> dict[str, Any]:
+def _of_envelope(found: FoundDeadLetter, envelope: Envelope) -> dict[str, Any]:
     """Return the columns that only an envelope has, and for a payload that did not fit, the key and headers."""
     columns = {
         "form": "envelope",
@@ -93,7 +90,7 @@ def _of_envelope(dead_letter: FoundDeadLetter, envelope: Envelope) -> dict[str, 
         "omitted": list(envelope.omitted),
     }
     if envelope.reference is not None:
-        record = dead_letter.letter
+        record = found.dead_letter
         own = () if OMITTED_MESSAGE_HEADERS in envelope.omitted else record.headers[: envelope.header_count]
         columns |= {"key": record.key, "headers": _headers(own)}
     return columns

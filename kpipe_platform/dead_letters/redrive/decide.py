@@ -152,9 +152,9 @@ def decide(
 
 def _parked(found: FoundDeadLetter, options: RedriveOptions, topic_of: Callable[[str], TargetTopic]) -> Decision:
     topic = topic_of(options.parking_name)
-    letter = found.letter
-    same = letter.partition is not None and letter.partition < topic.partitions
-    record = replace(letter, topic=topic.name, partition=letter.partition if same else None, offset=None)
+    dead_letter = found.dead_letter
+    same = dead_letter.partition is not None and dead_letter.partition < topic.partitions
+    record = replace(dead_letter, topic=topic.name, partition=dead_letter.partition if same else None, offset=None)
     return Decision(found, Action.PARK, record, found.attempts)
 
 

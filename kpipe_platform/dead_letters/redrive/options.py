@@ -22,7 +22,7 @@ class RedriveOptions:
     Args:
         topic: The dead-letter topic.
         filter: Which dead letters to redrive. Default: all.
-        letter_partitions: Partitions of the dead-letter topic to read. Empty means all.
+        dead_letter_partitions: Partitions of the dead-letter topic to read. Empty means all.
         group: The consumer group that stores the progress. None means ``{topic}.redrive``. Each group has its own
             progress: a redrive with another group sends the same dead letters again.
         to_topic: The topic to send records to. None means their original topics.
@@ -46,7 +46,7 @@ class RedriveOptions:
 
     topic: str
     filter: DeadLetterFilter = field(default_factory=DeadLetterFilter)
-    letter_partitions: tuple[int, ...] = ()
+    dead_letter_partitions: tuple[int, ...] = ()
     group: str | None = None
     to_topic: str | None = None
     partitioning: Partitioning = "original"

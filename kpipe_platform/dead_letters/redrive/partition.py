@@ -167,8 +167,8 @@ class PartitionRedrive:
     def _read(self, wanted: OffsetRange) -> bool:
         """Read, decide, and send in batches. Return False if the limit stopped it."""
         pace, options = self._shared.pace, self._options
-        for letter in read_range(self._shared.clients.settings, options.group_name, wanted):
-            item = self._decide(letter)
+        for dead_letter in read_range(self._shared.clients.settings, options.group_name, wanted):
+            item = self._decide(dead_letter)
             self._counts.read += 1
             if self._counts.read % _PROGRESS_EVERY == 0:
                 self._report(item.offset + 1)
@@ -192,12 +192,12 @@ class PartitionRedrive:
                     return False
         return True
 
-    def _decide(self, letter: KafkaRecord) -> _Item:
-        offset = letter.offset or 0
+    def _decide(self, dead_letter: KafkaRecord) -> _Item:
+        offset = dead_letter.offset or 0
         if self._progress.is_done(offset):
             self._counts.done_before += 1
             return _Item(offset, None, is_done=True)
-        found = read_dead_letter(letter)
+        found = read_dead_letter(dead_letter)
         if not self._options.filter.takes(found):
             self._counts.left_out += 1
             return _Item(offset, None, is_done=False)

@@ -55,8 +55,8 @@ def _require_dead_letters(clients: Clients, topic: str, group: str, watermarks: 
     checked = 0
     for (_, number), mark in watermarks.items():
         first = OffsetRange(topic, number, mark.log_start, min(mark.end, mark.log_start + _CHECKED_RECORDS))
-        for letter in read_range(clients.settings, group, first):
-            found = read_dead_letter(letter)
+        for dead_letter in read_range(clients.settings, group, first):
+            found = read_dead_letter(dead_letter)
             if found.family != "unknown" or found.redacted:
                 return
             checked += 1
@@ -115,7 +115,7 @@ def redrive(
     with ExitStack() as stack:
         clients = stack.enter_context(Clients(settings))
         described = describe_topics(clients, [options.topic])[options.topic]
-        numbers = sorted(set(options.letter_partitions)) or list(range(described.partitions))
+        numbers = sorted(set(options.dead_letter_partitions)) or list(range(described.partitions))
         check_partitions({options.topic: described}, [(options.topic, number) for number in numbers])
         refuse_foreign_members(group, group_members(clients, group))
         # Read all ends before sending anything, so that this redrive does not read its own results.

@@ -132,7 +132,7 @@ class RedriveResult:
             reason = decision.reason or ""
             self.kept_by_reason[reason] += 1
             if len(self.kept) < MAX_KEPT:
-                offset = decision.found.letter.offset or 0
+                offset = decision.found.dead_letter.offset or 0
                 self.kept.append(Kept(counts.partition, offset, reason, decision.detail or ""))
 
     def to_json(self) -> dict[str, Any]:
@@ -148,6 +148,6 @@ class RedriveResult:
             **{name: self.total(name) for name in names},
             "sent_to": dict(self.sent_to),
             "kept_by_reason": dict(self.kept_by_reason),
-            "kept_letters": [{name: getattr(each, name) for name in each.__slots__} for each in self.kept],
+            "kept_dead_letters": [{name: getattr(each, name) for name in each.__slots__} for each in self.kept],
             "partitions": [{name: getattr(each, name) for name in each.__slots__} for each in self.partitions],
         }

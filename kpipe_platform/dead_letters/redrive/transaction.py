@@ -185,7 +185,7 @@ class RedriveTransaction(OffsetTransaction):
             msg += " with different progress in its commit metadata"
         raise OffsetConflictError(
             msg,
-            fix="redrive again for the remaining dead letters: another redrive took this batch, nothing was written",
+            fix="redrive again for the remaining dead letters; another redrive took over, and this one wrote nothing",
             group=self._group,
             topic=self._topic,
             partition=self._partition,

@@ -123,7 +123,7 @@ class OffsetTransaction(Closable):
         except BrokerUnavailableError as error:
             # The request may have reached the brokers.
             msg = f"{error.message}; whether the transaction committed is unknown"
-            fix = "run again: the next run compares the group's offset, so it neither loses nor repeats records"
+            fix = "run again: the next run checks the group's offset, so no records are lost or repeated"
             raise CommitUnknownError(msg, fix=fix, **error.attributes) from error
         self._began_at = None
 

@@ -194,7 +194,7 @@ def lanes_read_back(settings: ConnectionSettings, lanes: Sequence[Slice]) -> tup
 
 
 def unsettled(offsets: Offsets) -> bool:
-    """Return whether lanes of an earlier slice may still be running on one of the partitions."""
+    """Return whether lanes of an earlier slice may still be running for one of the partitions."""
     return any(not stored.metadata.is_whole for stored in offsets.values() if stored and stored.metadata)
 
 

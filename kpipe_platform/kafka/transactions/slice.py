@@ -37,7 +37,7 @@ class SliceTransaction(OffsetTransaction):
 
     owner = "run"
     timed_out_fix = "lower max_records, or raise transaction_timeout_s of the KafkaDestination; then run again"
-    fenced_fix = "no action is needed: no output of this run is visible to read_committed consumers"
+    fenced_fix = "no action is needed: consumers with isolation.level=read_committed see no output of this run"
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class SliceTransaction(OffsetTransaction):
 def read_back(settings: ConnectionSettings, slice_: Slice, *, timeout_s: float) -> list[SliceCounts] | None:
     """Determine the outcome of a slice whose commit got no response or whose process ended.
 
-    Taking over the transactional id first ends a pending commit, either way.
+    It first takes over the transactional id, which completes or aborts a pending commit.
 
     Args:
         settings: The connection.
@@ -213,7 +213,7 @@ def conflict(
     )
     return OffsetConflictError(
         msg,
-        fix="run again for the remaining records: another run took this slice",
+        fix="run again for the remaining records; another run processed this slice",
         group=slice_.group,
         topic=planned.range.topic,
         partition=planned.range.partition,

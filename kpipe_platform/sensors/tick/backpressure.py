@@ -30,7 +30,7 @@ class Backpressure:
             ConfigError: ``max_lag`` is not a whole number of 0 or more.
         """
         if not is_count(max_lag, 0):
-            msg = f"backpressure of {max_lag} records"
-            raise ConfigError(msg, fix="set max_lag to 0 or more")
+            msg = f"kafka_offset_sensor: the max_lag of backpressure is {max_lag}, not a whole number of 0 or more"
+            raise ConfigError(msg, fix="set max_lag to 0 or more offsets")
         key = asset.key if isinstance(asset, dg.AssetsDefinition) else dg.AssetKey.from_coercible(asset)
         return cls(key, max_lag)

@@ -76,7 +76,7 @@ def read_brokers(
 
     Raises:
         TopicNotFoundError: A topic does not exist.
-        BrokerUnavailableError: No answer within the connection's deadline.
+        BrokerUnavailableError: The brokers did not respond within the connection's deadline.
     """
     with Clients(settings) as clients:
         names = list(dict.fromkeys([*topics, *(downstream.topics if downstream else ())]))

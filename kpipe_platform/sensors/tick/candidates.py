@@ -26,7 +26,7 @@ WHOLE = -1
 
 @dataclass(frozen=True)
 class Target:
-    """The asset that a sensor requests runs of.
+    """The asset that a sensor requests runs for.
 
     Args:
         key: Asset key.

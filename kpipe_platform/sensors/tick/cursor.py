@@ -32,9 +32,9 @@ class Cursor:
     """The state that a sensor keeps between ticks.
 
     Args:
-        seen: Partitions with fewer offsets than the minimum, and since when they wait; -1 for an unpartitioned asset.
-        seen_rest_s: Since when the oldest of the partitions that did not fit in ``seen`` waits, seconds since the
-            epoch.
+        seen: Partitions whose lag is below the minimum, and when their oldest unprocessed offset was first seen; -1
+            for an unpartitioned asset.
+        seen_rest_s: The earliest such time of the partitions that did not fit in ``seen``, seconds since the epoch.
         reported: Name of the logged problem, by partition.
         after: The partition that a run was requested for last.
         summary: Summary of the last tick, for people.
@@ -88,16 +88,16 @@ class Cursor:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for further reported problems. They are not logged then, to avoid repeated logs."""
+        """Whether there is no room for further problems. If so, they are not logged, to avoid a log in each tick."""
         return len(self.reported) >= REMEMBERED
 
     def first_seen_s(self, number: int, start: int, now_s: float) -> float:
-        """Return when the partition's oldest unprocessed offset was first seen; ``now_s`` if that is not known."""
+        """Return when the partition's oldest unprocessed offset was first seen; ``now_s`` if that is unknown."""
         seen = self.seen.get(number)
         if seen is None:
-            # For a partition that did not fit in the cursor, a run too early is better than none.
+            # For a partition that did not fit in the cursor, an early run is better than none.
             return now_s if self.seen_rest_s is None else min(self.seen_rest_s, now_s)
-        # min(): a partition does not wait longer when the clock was set back.
+        # min(): the wait must not get longer if the clock was set back.
         return min(seen.at_s, now_s) if seen.start == start else now_s
 
 

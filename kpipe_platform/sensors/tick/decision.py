@@ -15,11 +15,11 @@ from kpipe_platform.policies.bounds import is_count, is_positive
 class State(str, Enum):
     """Why a run is requested for a partition, or is not."""
 
-    ASKED = "asked"
+    REQUESTED = "requested"
     IDLE = "idle"
     """No new offsets."""
     WAITING = "waiting"
-    """Fewer offsets wait than the minimum, and the maximum wait has not passed."""
+    """The lag is below the minimum, and the maximum wait has not passed."""
     IN_FLIGHT = "in_flight"
     PAUSED = "paused"
     NOT_OWNED = "not_owned"
@@ -32,8 +32,8 @@ class State(str, Enum):
     """Retries for this offset are exhausted: operator action needed."""
     SATURATED = "saturated"
     """Due, but the limit on partitions or runs is reached."""
-    HELD_BACK = "held_back"
-    """Due, but backpressured: a downstream asset is too far behind."""
+    BACKPRESSURED = "backpressured"
+    """Due, but a downstream asset is too far behind."""
     DUE = "due"
 
 
@@ -79,7 +79,7 @@ class Candidate:
 
     @cached_property
     def waiting_offsets(self) -> int:
-        """Offsets that wait for a run: an upper bound on the number of records."""
+        """Number of unprocessed offsets: an upper bound on the number of records."""
         return sum(planned.end - planned.range.start for planned in self.ranges)
 
     @property
@@ -93,8 +93,8 @@ class Rules:
     """Limits on the runs that a tick requests.
 
     Args:
-        min_records: Offsets that must wait before a run is requested for a partition.
-        max_wait_s: Wait after which fewer offsets are enough, seconds; None: fewer are never enough.
+        min_records: Minimum lag of a partition, in offsets, before a run is requested.
+        max_wait_s: Time after which a run is requested for a smaller lag, seconds; None: never.
         max_runs_per_tick: Maximum number of runs that one tick requests; None: only the other limits apply.
         partitions_per_run: Maximum number of adjacent partitions that one run processes.
         partitions_at_once: Maximum number of partitions that are processed at the same time.
@@ -121,17 +121,25 @@ class Rules:
         }
         for name, value in least.items():
             if not is_count(value, 1):
-                msg = f"kafka_offset_sensor({name}={value})"
-                raise ConfigError(msg, fix="set it to 1 or more")
+                msg = f"kafka_offset_sensor: {name} is {value}, not a whole number of 1 or more"
+                raise ConfigError(msg, fix=f"set {name} to 1 or more")
         if self.partitions_per_run > MAX_PARTITIONS_PER_RUN:
-            msg = f"kafka_offset_sensor(partitions_per_run={self.partitions_per_run})"
-            raise ConfigError(msg, fix=f"set it to {MAX_PARTITIONS_PER_RUN:,} at most: a run's tags hold each range")
+            msg = (
+                f"kafka_offset_sensor: partitions_per_run is {self.partitions_per_run}, more than the offset ranges "
+                "that fit into the tags of a run"
+            )
+            raise ConfigError(msg, fix=f"set partitions_per_run to {MAX_PARTITIONS_PER_RUN:,} or less")
         if self.max_wait_s is not None and not is_positive(self.max_wait_s):
-            msg = f"kafka_offset_sensor(max_wait_s={self.max_wait_s})"
-            raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
+            msg = f"kafka_offset_sensor: max_wait_s is {self.max_wait_s}, not above 0"
+            raise ConfigError(msg, fix="set max_wait_s to a number of seconds, or omit it")
         if not (is_positive(self.retry_max_delay_s) and 0 < self.retry_delay_s <= self.retry_max_delay_s):
-            msg = f"kafka_offset_sensor(retry_delay_s={self.retry_delay_s}, retry_max_delay_s={self.retry_max_delay_s})"
-            raise ConfigError(msg, fix="set both to more than 0 seconds, the second to no less than the first")
+            msg = (
+                f"kafka_offset_sensor: retry_delay_s is {self.retry_delay_s} and retry_max_delay_s is "
+                f"{self.retry_max_delay_s}; a delay is out of range"
+            )
+            raise ConfigError(
+                msg, fix="set both to more than 0 seconds, and retry_max_delay_s to at least retry_delay_s"
+            )
 
     def retry_at_s(self, failures: Failures) -> float:
         """Return when the next attempt is due, seconds since the epoch."""
@@ -191,7 +199,7 @@ def decide(
     *,
     in_flight: Iterable[int] = (),
     after: int | None = None,
-    held_back: bool = False,
+    backpressured: bool = False,
 ) -> Decision:
     """Decide which runs to request. Pure.
 
@@ -202,7 +210,7 @@ def decide(
         in_flight: Number of partitions of each unfinished run.
         after: The partition that a run was requested for last. The round robin continues after it, so that a busy
             partition does not starve the others when few are processed at once.
-        held_back: Whether a downstream asset is too far behind; then no run is requested.
+        backpressured: Whether a downstream asset is too far behind; then no run is requested.
     """
     states = {c.number: state_of(c, rules, now_s) for c in candidates}
     # A run over many partitions processes at most `partitions_at_once` of them at the same time.
@@ -211,8 +219,8 @@ def decide(
     for stretch in _stretches(_turn(candidates, after), states):
         left = list(stretch)
         while left:
-            if held_back or free <= 0 or len(runs) == rules.max_runs_per_tick:
-                states.update({c.number: State.HELD_BACK if held_back else State.SATURATED for c in left})
+            if backpressured or free <= 0 or len(runs) == rules.max_runs_per_tick:
+                states.update({c.number: State.BACKPRESSURED if backpressured else State.SATURATED for c in left})
                 break
             # If nothing is in flight, one run may take more partitions than the limit: the run enforces it internally.
             alone = free == rules.partitions_at_once
@@ -220,7 +228,7 @@ def decide(
             taken, left = tuple(left[:size]), left[size:]
             runs.append(taken)
             free -= min(len(taken), rules.partitions_at_once)
-            states.update({c.number: State.ASKED for c in taken})
+            states.update({c.number: State.REQUESTED for c in taken})
             after = taken[-1].number
     return Decision(tuple(runs), states, after)
 

@@ -31,11 +31,11 @@ from kpipe_platform.sensors.tick.growth import Growth, compare, is_foreign, know
 from kpipe_platform.sensors.tick.in_flight import RunInFlight, runs_in_flight
 from kpipe_platform.sensors.tick.report import (
     Problem,
+    problem_text,
     problems_of,
     problems_of_runs,
     shown,
     summary_of,
-    told,
     unreported,
 )
 from kpipe_platform.sensors.tick.requests import run_request
@@ -103,14 +103,14 @@ class OffsetTick:
         settings = tick_settings(source.connection_settings, self.deadline_s)
         is_shared = self.ownership is not None or source.ownership is not None
 
-        def ask() -> BrokerView:
+        def read() -> BrokerView:
             if self.ownership is None:
                 # Start the join first: it proceeds in the background during the broker calls.
                 self.share.join(context, source, target, scaling.rebalance_mode, ownership_listener(target.key))
             return read_brokers(settings, target.policy, target.topics, downstream)
 
         try:
-            view = self.deadline.run(ask)
+            view = self.deadline.run(read)
             # Read the ownership last: a partition may have moved during the broker calls.
             owned = self._owned(target, view) if is_shared else None
         except ConfigError:
@@ -119,7 +119,7 @@ class OffsetTick:
             context.log.warning("tick of group %s skipped: %s", target.group, error)
             return dg.SensorResult(skip_reason=str(error), cursor=context.cursor)
         if is_shared and owned is None:
-            reason = f"group {target.group}: it is not known yet which partitions this deployment owns"
+            reason = f"group {target.group}: the partitions of this deployment are not known yet"
             return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
         if definition is not None:
             refuse_unequal(self.asset.key, view)
@@ -146,8 +146,9 @@ class OffsetTick:
         repository = context.repository_def
         found = repository.assets_defs_by_key.get(key) if repository is not None else None
         if found is None:
-            msg = f"the sensor of {self.asset.key.to_user_string()} names {key.to_user_string()}, which is no asset"
-            raise ConfigError(msg, fix="name an asset of these Definitions in backpressure=")
+            shown_key = key.to_user_string()
+            msg = f"the sensor of {self.asset.key.to_user_string()}: its backpressure asset {shown_key} does not exist"
+            raise ConfigError(msg, fix="pass an asset of the same Definitions to backpressure=")
         return Downstream(source.group(key), topics_read(found, repository))
 
     def _decide(
@@ -163,7 +164,7 @@ class OffsetTick:
         now_s = self.clock()
         cursor = Cursor.from_text(context.cursor)
         candidates = make_candidates(context.instance, target, view, growth, running, owned, cursor, now_s)
-        held_back = (
+        backpressured = (
             self.backpressure is not None
             and view.downstream_lag is not None
             and view.downstream_lag > self.backpressure.max_lag
@@ -174,14 +175,14 @@ class OffsetTick:
             now_s,
             in_flight=[max(len(run.keys), 1) for run in running],
             after=cursor.after,
-            held_back=held_back,
+            backpressured=backpressured,
         )
         problems = problems_of(target, candidates, decision, growth)
         problems += problems_of_runs(
             running, lost_runs(context.instance, [run.run_id for run in running], clock=self.clock)
         )
         summary = summary_of(candidates, decision, growth, view.downstream_lag)
-        self._say(context, target, summary, unreported(problems, cursor))
+        self._log(context, target, summary, unreported(problems, cursor))
         resumed = [planned.range for c in candidates for planned in c.ranges if planned.resumed]
         if resumed:
             context.log.warning("%s", resumption_of(target.group, resumed))
@@ -191,10 +192,10 @@ class OffsetTick:
         self.share.requested(requests, [[candidate.number for candidate in taken] for taken in decision.runs])
         reason = None
         if not requests:
-            reason = "\n".join(filter(None, [f"group {target.group}: {shown(summary)}", told(problems)]))
-            if held_back and self.backpressure is not None:
-                behind = self.backpressure.asset.to_user_string()
-                reason += f"\nheld back: {view.downstream_lag:,} offsets wait for {behind}"
+            reason = "\n".join(filter(None, [f"group {target.group}: {shown(summary)}", problem_text(problems)]))
+            if backpressured and self.backpressure is not None:
+                behind, limit = self.backpressure.asset.to_user_string(), self.backpressure.max_lag
+                reason += f"\nbackpressure: the lag of {behind} is {view.downstream_lag:,} offsets, limit {limit:,}"
         return dg.SensorResult(
             run_requests=requests,
             skip_reason=reason,
@@ -204,14 +205,14 @@ class OffsetTick:
             ).to_text(),
         )
 
-    def _say(
+    def _log(
         self, context: dg.SensorEvaluationContext, target: Target, summary: Mapping[str, Any], new: Sequence[Problem]
     ) -> None:
         context.log.info("tick of group %s on %s: %s", target.group, ", ".join(target.topics), shown(summary))
         if new:
-            context.log.error("group %s needs somebody to act:\n%s", target.group, told(new))
+            context.log.error("group %s: operator action needed:\n%s", target.group, problem_text(new))
             # Log collectors read Python loggers, not the logs of ticks.
-            logger.error("group %s needs somebody to act:\n%s", target.group, told(new))
+            logger.error("group %s: operator action needed:\n%s", target.group, problem_text(new))
 
 
 def owned_by(ownership: Ownership | Callable[[], frozenset[Partition] | None]) -> frozenset[Partition] | None:

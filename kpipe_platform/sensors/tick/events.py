@@ -25,7 +25,7 @@ def ownership_listener(asset_key: dg.AssetKey) -> Listener:
 
 def partition_events(event: OwnershipEvent, asset: str | None = None) -> list[PartitionEvent]:
     """Convert an ownership event to one event for each partition, in order of topic and partition."""
-    late = "; work on it was in flight"
+    late = "; a run on it was in flight"
     at_ms = int(time.time() * 1000)
     return [
         PartitionEvent(
@@ -77,7 +77,7 @@ def log_saturated(
             asset=target.key.to_user_string(),
             start=planned.range.start,
             end=planned.end,
-            reason="as many partitions are in progress as the limits allow",
+            reason="the limit on partitions or runs in progress is reached",
             at_ms=int(clock() * 1000),
         )
         for number in new

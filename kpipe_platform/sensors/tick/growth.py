@@ -71,8 +71,9 @@ def compare(name: str | None, keys: Sequence[str], count: int) -> Growth:
 
 def shrunk(topic: str, number: int, count: int, name: str | None) -> TopicRecreatedError:
     """Return the error for a Dagster partition that its topic does not have."""
-    msg = f"topic {topic!r} has {count} partitions, and Dagster has a partition {number}: the topic was recreated"
-    fix = "set the count of kafka_partitions(topic, count=...) to the topic's"
+    msg = f"Dagster has partition {number}, but topic {topic!r} has only {count} partitions: the topic was recreated"
+    fix = f"set count={count} in kafka_partitions(topic, count=...)"
     if name is not None:
-        fix = f"once its history is not needed: DagsterInstance.get().delete_dynamic_partition({name!r}, '{number}')"
+        delete = f"DagsterInstance.get().delete_dynamic_partition({name!r}, '{number}')"
+        fix = f"when the history of the partition is no longer needed, delete it: {delete}"
     return TopicRecreatedError(msg, fix=fix, topic=topic, partition=number)

@@ -11,7 +11,7 @@ from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.partitions.materializations import own_materializations
 from kpipe_platform.partitions.runs import RunInFlight, runs_in_flight
 from kpipe_platform.sensors.tick.decision import Failures
-from kpipe_platform.sensors.tick.tags import ATTEMPT, GROUP, RANGE_KEY, AskedFor
+from kpipe_platform.sensors.tick.tags import ATTEMPT, GROUP, RANGE_KEY, RequestedOffsets
 
 __all__ = [
     "FailedRun",
@@ -33,11 +33,11 @@ class FailedRun:
     """A run that failed or was terminated.
 
     Args:
-        asked_for: The offsets that the tick saw when it requested the run.
+        requested: The offsets that the tick saw when it requested the run.
         ended_s: When the run ended, seconds since the epoch.
     """
 
-    asked_for: AskedFor
+    requested: RequestedOffsets
     ended_s: float
 
 
@@ -47,7 +47,7 @@ def failed_runs(instance: dg.DagsterInstance, group: str) -> list[FailedRun]:
     records = instance.get_run_records(dg.RunsFilter(tags={GROUP: group}, statuses=statuses), limit=_FAILED_RUNS)
     return [
         FailedRun(
-            AskedFor.of(record.dagster_run.tags),
+            RequestedOffsets.of(record.dagster_run.tags),
             record.end_time if record.end_time is not None else record.update_timestamp.timestamp(),
         )
         for record in records
@@ -72,7 +72,7 @@ def failures_at(
     ended = [
         run.ended_s
         for run in failed
-        if run.asked_for.committed and all(_stands(run.asked_for, place, at) for place, at in committed.items())
+        if run.requested.committed and all(_is_unmoved(run.requested, place, at) for place, at in committed.items())
     ]
     if not ended:
         return Failures()
@@ -81,9 +81,9 @@ def failures_at(
     return Failures(len(since), max(since)) if since else Failures()
 
 
-def _stands(asked_for: AskedFor, place: Partition, at: int | None) -> bool:
+def _is_unmoved(requested: RequestedOffsets, place: Partition, at: int | None) -> bool:
     """Return whether the group's offset is the same as when a run was requested."""
-    before = asked_for.committed.get(place)
+    before = requested.committed.get(place)
     # A group without an offset now had none then: only a success or an operator stores one.
     return before is not None and at in (None, before)
 

@@ -15,7 +15,7 @@ from kpipe_platform.sensors.tick.growth import Growth
 from kpipe_platform.sensors.tick.in_flight import RunInFlight
 
 # Maximum number of problems that one message lists in full; the others are counted.
-_TOLD = 5
+_MAX_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -44,41 +44,44 @@ def problems_of(
         if state is State.BLOCKED and c.problem is not None:
             found.append(Problem(number, type(c.problem).__name__, str(c.problem)))
         elif state is State.EXHAUSTED:
-            where = ", ".join(str(planned.range) for planned in c.ranges[:_TOLD])
+            where = ", ".join(str(planned.range) for planned in c.ranges[:_MAX_LISTED])
             found.append(Problem(number, f"exhausted@{place_of(c.ranges)}", _exhausted(target, c, where)))
     left_out = growth.left_out if growth is not None else ()
     for number in left_out:
         text = (
-            f"{target.topics[0]}/{number} has no Dagster partition: the asset's partitions do not follow the topic\n"
-            "  How to fix: set the count to the topic's, or follow it with kafka_partitions(topic)"
+            f"{target.topics[0]}/{number} has no Dagster partition: the asset has a fixed number of partitions\n"
+            "  How to fix: raise count in kafka_partitions(topic, count=...) to the topic's number of partitions, or "
+            "omit it to follow the topic"
         )
         found.append(Problem(number, "left out", text))
     return sorted(found, key=lambda problem: problem.number)
 
 
 def problems_of_runs(running: Sequence[RunInFlight], lost: Sequence[LostRun]) -> list[Problem]:
-    """Return a problem for each lost run. A lost run holds its partitions until an operator releases it."""
+    """Return a problem for each lost run. A lost run blocks its partitions until an operator releases it."""
     keys = {run.run_id: run.keys for run in running}
     return [Problem(min(map(int, keys[run.run_id]), default=WHOLE), f"lost run {run.run_id}", str(run)) for run in lost]
 
 
 def _exhausted(target: Target, candidate: Candidate, where: str) -> str:
     return (
-        f"{candidate.failures.count} runs of group {target.group} failed at {where}: it is asked for no more\n"
-        "  How to fix: correct what the last run reports, then materialize the partition; or move the group's offset"
+        f"{candidate.failures.count} runs of group {target.group} failed at {where}: the sensor requests no more "
+        "runs for this offset\n"
+        "  How to fix: correct the error that the last run reports, then materialize the partition; or move the "
+        "group's offset with kpipe offsets set"
     )
 
 
-def told(problems: Sequence[Problem]) -> str:
+def problem_text(problems: Sequence[Problem]) -> str:
     """Return the first problems in full and the number of the others."""
     return counted([problem.text for problem in problems])
 
 
 def counted(texts: Sequence[str]) -> str:
     """Return the first texts and the number of further partitions."""
-    lines = list(texts[:_TOLD])
-    if len(texts) > _TOLD:
-        lines.append(f"and {len(texts) - _TOLD:,} partitions more")
+    lines = list(texts[:_MAX_LISTED])
+    if len(texts) > _MAX_LISTED:
+        lines.append(f"and {len(texts) - _MAX_LISTED:,} more partitions")
     return "\n".join(lines)
 
 

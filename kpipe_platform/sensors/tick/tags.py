@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kpipe_platform.kafka.model.offsets import OffsetRange, Partition
-from kpipe_platform.partitions.runs import GROUP, RANGES, asked_ranges, bounded, tags_of_ranges
+from kpipe_platform.partitions.runs import GROUP, RANGES, bounded, requested_ranges, tags_of_ranges
 
 PARTITIONS = "kpipe/partitions"
 """Run tag: Kafka partitions, ``3``, ``3-7`` or ``all``."""
@@ -28,7 +28,7 @@ def range_key(group: str, partitions: str, ranges: Sequence[OffsetRange]) -> str
 
 
 @dataclass(frozen=True)
-class AskedFor:
+class RequestedOffsets:
     """The offsets that a run was requested for.
 
     Args:
@@ -39,9 +39,9 @@ class AskedFor:
     committed: Mapping[Partition, int]
 
     @classmethod
-    def of(cls, tags: Mapping[str, str]) -> AskedFor:
+    def of(cls, tags: Mapping[str, str]) -> RequestedOffsets:
         """Parse a run's tags; empty if no kpipe sensor wrote them."""
-        return cls({place: asked.committed for place, asked in asked_ranges(tags).items()})
+        return cls({place: requested.committed for place, requested in requested_ranges(tags).items()})
 
 
-__all__ = ["ATTEMPT", "GROUP", "PARTITIONS", "RANGES", "RANGE_KEY", "AskedFor", "range_key", "tags_of_ranges"]
+__all__ = ["ATTEMPT", "GROUP", "PARTITIONS", "RANGES", "RANGE_KEY", "RequestedOffsets", "range_key", "tags_of_ranges"]

@@ -288,7 +288,7 @@ def test_a_dead_letter_that_failed_again_belongs_to_the_topic_that_it_was_read_f
         outer = in_log(build_dead_letter(before, replace(FAULT, exception_type="Last"), context, TIME + 9))
         found = read_dead_letter(outer)
         assert replace(found.original, timestamp_type=before.timestamp_type) == before
-        assert (found.family, found.exception_type, found.letter) == ("kpipe", "Last", outer)
+        assert (found.family, found.exception_type, found.dead_letter) == ("kpipe", "Last", outer)
 
 
 NAMES = [

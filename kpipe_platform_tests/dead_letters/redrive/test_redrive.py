@@ -191,16 +191,16 @@ def test_markers_and_aborted_records_are_no_dead_letters(letters: DeadLetters, p
 
 
 def test_several_partitions_and_one_of_them(make_letters: Callable[..., DeadLetters]) -> None:
-    letters = make_letters(letter_partitions=3)
+    letters = make_letters(dead_letter_partitions=3)
     for partition in range(3):
         letters.add([letters.failed(partition * 10 + n) for n in range(2)], partition=partition)
-    assert letters.redrive(letter_partitions=(1,)).total("sent") == 2
+    assert letters.redrive(dead_letter_partitions=(1,)).total("sent") == 2
     assert [offset_of(letters, n) for n in range(3)] == [None, 2, None]
     result = letters.redrive()
     assert [(p.partition, p.sent) for p in result.partitions] == [(0, 2), (1, 0), (2, 2)]
     assert sorted(letters.values()) == [b"v0", b"v1", b"v10", b"v11", b"v20", b"v21"]
     with pytest.raises(TopicNotFoundError):
-        letters.redrive(letter_partitions=(7,))
+        letters.redrive(dead_letter_partitions=(7,))
 
 
 def test_a_limit(letters: DeadLetters) -> None:

@@ -103,7 +103,7 @@ def test_runs_keep_the_bounds(rules: Rules, in_flight: list[int], runs: list[lis
     decision = decide(ALL, rules, NOW, in_flight=in_flight)
     assert numbers(decision.runs) == runs
     asked = set(itertools.chain(*runs))
-    assert decision.states == {n: State.ASKED if n in asked else State.SATURATED for n in range(6)}
+    assert decision.states == {n: State.REQUESTED if n in asked else State.SATURATED for n in range(6)}
 
 
 def test_a_run_takes_neighbors_only() -> None:
@@ -140,11 +140,11 @@ def test_a_run_does_not_go_round_the_end() -> None:
     assert numbers(decision.runs) == [[4, 5], [0, 1, 2, 3]]
 
 
-def test_nothing_is_asked_for_while_held_back() -> None:
+def test_nothing_is_asked_for_under_backpressure() -> None:
     found = [candidate(0, 1), candidate(1, 0), candidate(2, 1, in_flight=True)]
-    decision = decide(found, Rules(partitions_at_once=5), NOW, held_back=True)
+    decision = decide(found, Rules(partitions_at_once=5), NOW, backpressured=True)
     assert decision.runs == ()
-    assert decision.states == {0: State.HELD_BACK, 1: State.IDLE, 2: State.IN_FLIGHT}
+    assert decision.states == {0: State.BACKPRESSURED, 1: State.IDLE, 2: State.IN_FLIGHT}
     assert decision.after is None
 
 

@@ -33,7 +33,7 @@ from kpipe_platform.jvm.ports import free_port
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.partitions.lost import release
 from kpipe_platform.partitions.pauses import Pause, pause, paused, resume
-from kpipe_platform.partitions.runs import asked_ranges
+from kpipe_platform.partitions.runs import requested_ranges
 from kpipe_platform.resources.scaling import ExecutionMode
 from kpipe_platform.sensors import kafka_offset_sensor, kafka_partition_sensor
 from kpipe_platform_tests.sensors.conftest import ASSET, SCHEMA, Sensing
@@ -119,7 +119,7 @@ def test_a_run_over_many_partitions_has_tags_that_can_be_indexed(make_sensing: C
     sensing.produce(sensing.source, [{"value": b'{"id": 1}', "partition": n} for n in range(150)])
     [request] = sensing.tick().run_requests or []
     assert max(len(f"{name}{value}".encode()) for name, value in request.tags.items()) < 2_600
-    assert set(asked_ranges(request.tags)) == {(sensing.source, number) for number in range(150)}
+    assert set(requested_ranges(request.tags)) == {(sensing.source, number) for number in range(150)}
 
 
 def test_a_wiped_or_broken_cursor_changes_nothing_but_the_wait(make_sensing: Callable[..., Sensing]) -> None:
@@ -188,7 +188,7 @@ def test_the_number_of_calls_does_not_grow_with_the_partitions(
     # Log start and end are two requests of one kind.
     assert calls == {"describe_topics": 1, "offsets_for_times": 2, "committed": 1}
     requests = made.run_requests or []
-    assert sum(len(asked_ranges(request.tags)) for request in requests) == count
+    assert sum(len(requested_ranges(request.tags)) for request in requests) == count
     assert len({request.run_key for request in requests}) == len(requests) == (1 if count == 10 else 2)
     assert all(len(str(request.run_key)) < 250 for request in requests)
     assert took < 10
@@ -258,7 +258,7 @@ def test_a_run_whose_process_is_gone_is_told_with_its_remedy_and_not_replaced(
     assert f"run {run} has logged nothing for 10 min" in str(made.skip_message)
     assert f"kpipe partitions release {run[:8]}" in str(made.skip_message)
     sensing.tick()
-    assert len(told(caplog, "does not answer")) == 1
+    assert len(told(caplog, "does not respond")) == 1
     # It holds its own partition only.
     sensing.send(1, partition=0)
     assert sensing.asked() == ["0"]
@@ -425,7 +425,7 @@ def test_a_downstream_asset_that_is_behind_holds_it_back(
     sensing.produce(sensing.target, [b'{"id": 3}'])
     made = sensing.tick()
     assert not made.run_requests
-    assert "held back: 3 offsets wait for last" in str(made.skip_message)
+    assert "backpressure: the lag of last is 3 offsets, limit 2" in str(made.skip_message)
     assert sensing.remembered.summary["downstream_lag"] == 3
     down = replace(sensing, others=[])
     down.asset = last
@@ -507,11 +507,11 @@ def test_a_shrunk_topic_is_told(make_sensing: Callable[..., Sensing], caplog: py
 
     # A range from 0 to 1 would take 2 as well: in Dagster's order it is between them.
     assert sensing.asked() == ["0", "1"]
-    [message] = told(caplog, "has 2 partitions, and Dagster has a partition 2")
+    [message] = told(caplog, "Dagster has partition 2, but topic")
     assert f"delete_dynamic_partition('{name}', '2')" in message
     assert sensing.remembered.summary["gone"] == 1
     sensing.tick()
-    assert len(told(caplog, "and Dagster has a partition 2")) == 1
+    assert len(told(caplog, "Dagster has partition 2")) == 1
 
 
 def test_fixed_partitions_that_leave_some_out_are_told(
@@ -571,11 +571,11 @@ def test_the_partition_sensor_registers_and_asks_for_nothing(make_sensing: Calla
     assert sensing.instance.get_dynamic_partitions(f"kafka.{sensing.source}") == ["0", "1", "2"]
     assert made.skip_message == f"topic {sensing.source}: partitions 3, new 2"
     sensing.instance.add_dynamic_partitions(f"kafka.{sensing.source}", ["3"])
-    assert "Dagster has a partition 3" in str(sensing.tick().skip_message)
+    assert "Dagster has partition 3" in str(sensing.tick().skip_message)
 
 
 def test_the_partition_sensor_wants_a_topic_that_it_can_follow() -> None:
-    with pytest.raises(ConfigError, match="do not follow"):
+    with pytest.raises(ConfigError, match="has no dynamic partitions"):
         kafka_partition_sensor(kafka_topic_asset("orders", value_codec=JsonCodec(SCHEMA), partitions=2))
 
 
