@@ -76,7 +76,9 @@ def test_check_results_have_kpipes_keys_only_and_their_tables_short_names() -> N
     "metadata", [{"kpipe/topic": "t"}, {"kpipe/topic_settings": {}}, {"kpipe/topic": {"name": "t"}}]
 )
 def test_half_a_declaration_of_a_topic_is_refused(metadata: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match=r"metadata of asset orders: 'kpipe/topic' is .*\n.*as_metadata\(\)"):
+    with pytest.raises(
+        ConfigError, match=r"asset orders has incomplete topic metadata: 'kpipe/topic' is .*\n.*as_metadata\(\)"
+    ):
         topic_of(metadata, KEY)
 
 

@@ -38,10 +38,10 @@ def dead_letter_asset(
 ) -> dg.AssetsDefinition:
     """Declare the dead letters of a topic as an asset.
 
-    A materialization counts the dead letters that the topic holds at that time, by reason, source partition, asset and
-    hour. The counts are tables and a chart in the metadata. Nothing is stored, and no offsets move. A downstream asset
-    loads the current dead letters as the type of its annotation: a Spark, pandas or polars DataFrame, or a pyarrow
-    Table. `kpipe_platform.spark.source.dead_letters.dead_letter_columns` lists the columns.
+    A materialization counts the dead letters that are in the topic at that time, by reason, source partition, asset and
+    hour. The metadata shows the counts as tables and a chart. Nothing is stored, and no offsets move. A downstream
+    asset loads the current dead letters as the type of its annotation: a Spark, pandas or polars DataFrame, or a
+    pyarrow Table. `kpipe_platform.spark.source.dead_letters.dead_letter_columns` lists the columns.
 
     Args:
         source: The asset of the topic whose records failed, from ``kafka_topic_asset``; its ``dagster.AssetSpec``; or
@@ -51,7 +51,7 @@ def dead_letter_asset(
         key_prefix: Prefix of the asset key; None: the source's.
         group_name: Dagster asset group.
         io_manager_key: Resource key of the KafkaIOManager that reads the topic.
-        max_records: Maximum number of offsets of each partition that are read, the newest ones; None: all.
+        max_records: Number of newest offsets to read from each partition; None: all.
         deps: Further upstream assets, for example those that write the dead letters.
         description: Text for the UI.
         metadata: Further metadata.
@@ -64,8 +64,8 @@ def dead_letter_asset(
         ConfigError: An argument is invalid.
     """
     if max_records is not None and max_records < 1:
-        msg = f"dead_letter_asset(max_records={max_records})"
-        raise ConfigError(msg, fix="set it to 1 or more; None reads every dead letter")
+        msg = f"dead_letter_asset(max_records={max_records}) is out of range"
+        raise ConfigError(msg, fix="set it to 1 or more, or to None to read every dead letter")
     require_source(source, "dead_letter_asset(source=...)")
     refuse_unknown(metadata, ASSET_METADATA, "dead_letter_asset(...)")
     source_topic = topic_of(declared_metadata(source), source.key).name
@@ -78,11 +78,14 @@ def dead_letter_asset(
     def show(context: dg.AssetExecutionContext) -> dg.MaterializeResult:  # type: ignore[type-arg]
         manager = getattr(context.resources, io_manager_key)
         if not isinstance(manager, KafkaIOManager):
-            msg = f"resource {io_manager_key!r} is {type(manager).__name__}, and dead letters need a KafkaIOManager"
+            msg = (
+                f"asset {context.asset_key.to_user_string()} needs a KafkaIOManager, but resource {io_manager_key!r} "
+                f"is {type(manager).__name__}"
+            )
             raise ConfigError(msg, fix=f'Definitions(resources={{"{io_manager_key}": KafkaIOManager(...)}})')
         table = open_table(manager.table_reader(), declared, context.asset_key)
         counts = table.counts()
-        context.log.info("topic %s holds %s dead letters in %s", declared.topic, counts.records, _places(table))
+        context.log.info("topic %s has %s dead letters (%s)", declared.topic, counts.records, _places(table))
         return dg.MaterializeResult(metadata=metadata_of(table, counts))
 
     decorate = dg.asset(
@@ -92,7 +95,7 @@ def dead_letter_asset(
         group_name=group_name,
         io_manager_key=io_manager_key,
         required_resource_keys={io_manager_key} | asset_kwargs.pop("required_resource_keys", set()),
-        description=description or f"Dead letters of topic {source_topic}: what topic {declared.topic} holds.",
+        description=description or f"Dead letters of topic {source_topic}, stored in topic {declared.topic}.",
         kinds=asset_kwargs.pop("kinds", {"kafka", "spark"}),
         **asset_kwargs,
     )
@@ -101,7 +104,7 @@ def dead_letter_asset(
 
 
 def _places(table: OpenTable) -> str:
-    return ", ".join(map(str, table.ranges)) or "no partition, for it does not exist yet"
+    return ", ".join(map(str, table.ranges)) or "the topic does not exist yet"
 
 
 def metadata_of(table: OpenTable, counts: DeadLetterCounts) -> dict[str, Any]:
@@ -109,7 +112,7 @@ def metadata_of(table: OpenTable, counts: DeadLetterCounts) -> dict[str, Any]:
 
     Returns:
         By key: the number of dead letters; if there are any, their times, and tables by reason, source partition,
-        asset and hour; if the topic exists, the ranges that were read of it; row count and column schema.
+        asset and hour; if the topic exists, the offset ranges that were read; row count and column schema.
     """
     found: dict[str, Any] = {keys.DEAD_LETTERS: dg.MetadataValue.int(counts.records)}
     if counts.oldest_ms is not None and counts.newest_ms is not None:
@@ -120,7 +123,7 @@ def metadata_of(table: OpenTable, counts: DeadLetterCounts) -> dict[str, Any]:
             keys.REASONS_CHART: dg.MetadataValue.md(
                 bar_chart(
                     [(_title(reason), reason.records) for reason in counts.reasons],
-                    title=f"Reasons of {counts.records:,} dead letters",
+                    title=f"Reasons for {counts.records:,} dead letters",
                 )
             ),
             keys.BY_PARTITION: _table(
@@ -148,9 +151,9 @@ def _share(reason: ReasonCount, counts: DeadLetterCounts) -> float:
 
 
 def _title(reason: ReasonCount) -> str:
-    """Return a one-line title of a reason, or "not known" if it has no details."""
+    """Return a one-line title of a reason, or "unknown" if it has no details."""
     parts = [part for part in (reason.component, reason.kind, reason.exception_type) if part]
-    return " · ".join(dict.fromkeys(parts)) or "not known"
+    return " · ".join(dict.fromkeys(parts)) or "unknown"
 
 
 def _hour(ms: int) -> str:

@@ -86,8 +86,8 @@ def kafka_asset(
             a slice of every Kafka partition in one transaction. Default True.
         scaling: Limits of a slice and of a range run; None: the source's.
         max_slices: Maximum number of consecutive slices per run; None: until caught up. Default 1.
-        max_duration_s: Time after which no further slice is taken, seconds. It also ends a wait for new records. None:
-            no limit.
+        max_duration_s: Time after which the run starts no further slice, seconds. It also ends a wait for new records.
+            None: no limit.
         linger_s: How long a run that has caught up waits for new records, seconds. The run processes new records as
             they arrive, and ends if none arrive for this long. None: the run ends when it has caught up. Requires
             ``max_slices`` above 1 or None.
@@ -114,18 +114,18 @@ def kafka_asset(
     partitions = _partitions(sources) if partitioned else None
     limits = _limits(max_slices, max_duration_s, linger_s)
     if asset_kwargs.get("check_specs"):
-        msg = "@kafka_asset(check_specs=...): a stage returns rows, and no results of checks"
-        raise ConfigError(msg, fix="use rule_checks, or @dagster.asset_check beside the asset")
+        msg = "@kafka_asset(check_specs=...): a stage returns rows and cannot return check results"
+        raise ConfigError(msg, fix="use rule_checks, or define a separate @dagster.asset_check")
     if not partitioned and asset_kwargs.get("partitions_def") is not None:
-        msg = "@kafka_asset(partitioned=False) has partitions_def=, and takes every Kafka partition at once"
-        raise ConfigError(msg, fix="leave one of them out")
+        msg = "@kafka_asset has both partitioned=False and partitions_def="
+        raise ConfigError(msg, fix="remove one of them")
     if isolate and len(sources) > 1:
-        msg = "@kafka_asset(isolate=True) has several sources, and parts of them do not belong together"
-        raise ConfigError(msg, fix="leave isolate out, or read one source")
+        msg = "@kafka_asset(isolate=True) has several sources, whose slices cannot be split into matching parts"
+        raise ConfigError(msg, fix="remove isolate=, or read one source")
     isolates = len(sources) == 1 if isolate is None else isolate
     bounds = {"ratio": max_dead_letter_ratio, "minimum": min_dead_letters}
     bounds = {name: value for name, value in bounds.items() if value is not None}
-    # Validate now, not in the first run.
+    # Validate when the asset is defined, not in the first run.
     DeadLetterLimit(**bounds)  # type: ignore[arg-type]
 
     def decorate(stage: Callable[..., Any]) -> dg.AssetsDefinition:
@@ -157,7 +157,7 @@ def kafka_asset(
             arguments["io_manager_key"] = io_manager_key or "kafka_io_manager"
         own_name = name or str(getattr(stage, "__name__", "stage"))
         prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
-        # Validate now, not in the first run.
+        # Validate when the asset is defined, not in the first run.
         group_name("", [*prefix, own_name])
         made: dg.AssetsDefinition = dg.asset(
             name=own_name,
@@ -183,10 +183,10 @@ def _hints(stage: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(stage)
     except (NameError, AttributeError, TypeError, SyntaxError) as error:
-        msg = f"an annotation of {getattr(stage, '__qualname__', 'the stage')} cannot be read: {error}"
+        msg = f"cannot resolve the annotations of {getattr(stage, '__qualname__', 'the stage')}: {error}"
         raise ConfigError(
             msg,
-            fix="kpipe reads annotations at run time: import what they name outside of `if TYPE_CHECKING:`",
+            fix="kpipe needs annotations at run time: import their types outside `if TYPE_CHECKING:`",
         ) from error
 
 
@@ -226,17 +226,19 @@ def _check(
 ) -> None:
     if not sources:
         msg = "@kafka_asset has no source"
-        raise ConfigError(msg, fix="source=kafka_topic_asset(...)")
+        raise ConfigError(msg, fix="set source=kafka_topic_asset(...)")
     for source in sources:
         metadata = declared_metadata(source)
         if TOPIC not in metadata:
-            msg = f"@kafka_asset(source=...): asset {source.key.to_user_string()} declares no topic"
-            raise ConfigError(msg, fix="source=kafka_topic_asset(...), or metadata=KafkaTopic(...).as_metadata()")
+            msg = f"@kafka_asset(source=...): asset {source.key.to_user_string()} does not declare a topic"
+            raise ConfigError(
+                msg, fix="use kafka_topic_asset(...), or add metadata=KafkaTopic(...).as_metadata() to the asset"
+            )
         topic_of(metadata, source.key).require_readable()
     if topic is None and io_manager_key is None and io_manager_def is None:
         msg = "@kafka_asset has neither a topic nor an IO manager: nothing would store its output and its offsets"
         raise OffsetsNotStoredError(
-            msg, fix='topic=KafkaTopic("name"), or io_manager_key= of an OffsetCommittingIOManager'
+            msg, fix='set topic=KafkaTopic("name"), or io_manager_key= to the key of an OffsetCommittingIOManager'
         )
     if io_manager_def is not None and not isinstance(io_manager_def, StoresOffsets):
         msg = f"@kafka_asset's io_manager_def is {type(io_manager_def).__name__}, which does not store offsets"
@@ -284,17 +286,17 @@ def _mapping(source: Source, own: dg.PartitionsDefinition[str] | None) -> dg.Par
 
 def _limits(max_slices: int | None, max_duration_s: float | None, linger_s: float | None) -> RunLimits:
     if max_slices is not None and not is_count(max_slices, 1):
-        msg = f"@kafka_asset(max_slices={max_slices!r})"
-        raise ConfigError(msg, fix="set it to 1 or more; None takes slices until caught up")
+        msg = f"@kafka_asset(max_slices={max_slices!r}) is out of range"
+        raise ConfigError(msg, fix="set it to 1 or more, or to None to process slices until the run has caught up")
     if max_duration_s is not None and not is_positive(max_duration_s):
-        msg = f"@kafka_asset(max_duration_s={max_duration_s})"
+        msg = f"@kafka_asset(max_duration_s={max_duration_s}) is out of range"
         raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
     if linger_s is not None and not is_positive(linger_s):
-        msg = f"@kafka_asset(linger_s={linger_s})"
+        msg = f"@kafka_asset(linger_s={linger_s}) is out of range"
         raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
     if linger_s is not None and max_slices == 1:
-        msg = f"@kafka_asset(linger_s={linger_s}) waits for further slices, and takes one"
-        raise ConfigError(msg, fix="set max_slices=None, or to more than 1")
+        msg = f"@kafka_asset(linger_s={linger_s}) waits for further slices, but max_slices=1 allows only one"
+        raise ConfigError(msg, fix="set max_slices=None, or max_slices to 2 or more")
     return RunLimits(max_slices, max_duration_s, linger_s)
 
 
@@ -306,11 +308,11 @@ def _check_parameters(
     for parameter, asset in feeds.items():
         if parameter not in names:
             msg = f"{name}({', '.join(names)}) has no parameter for its source {asset.key.to_user_string()}"
-            raise ConfigError(msg, fix=f"name a parameter {parameter!r}")
+            raise ConfigError(msg, fix=f"add a parameter named {parameter!r}")
     for p in parameters:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.POSITIONAL_ONLY) and p.name not in _CONTEXTS:
-            msg = f"{name} has the parameter {p}, which Dagster cannot fill"
-            raise ConfigError(msg, fix="use plain named parameters")
+            msg = f"{name} has the parameter {p}, which Dagster cannot pass"
+            raise ConfigError(msg, fix="replace it with named parameters")
 
 
 def _parameters(sources: Sequence[Source]) -> dict[str, Source]:
@@ -327,11 +329,14 @@ def _parameters(sources: Sequence[Source]) -> dict[str, Source]:
         shown = source.key.to_user_string()
         if name in feeds:
             other = feeds[name].key.to_user_string()
-            msg = f"@kafka_asset(source=...): sources {other} and {shown} would have one parameter, {name!r}"
-            raise ConfigError(msg, fix="name each source once, or name one differently: kafka_topic_asset(name=...)")
+            msg = f"@kafka_asset(source=...): sources {other} and {shown} have the same parameter name, {name!r}"
+            raise ConfigError(msg, fix="list each source once, or rename one of them: kafka_topic_asset(name=...)")
         if not name.isidentifier() or keyword.iskeyword(name) or name in (*_CONTEXTS, "config"):
-            msg = f"@kafka_asset(source=...): no parameter can have the name of source {shown}, {name!r}"
-            raise ConfigError(msg, fix="name the source differently: kafka_topic_asset(name=...)")
+            msg = (
+                f"@kafka_asset(source=...): the parameter of source {shown} would be named {name!r}, which is reserved "
+                "or not a Python identifier"
+            )
+            raise ConfigError(msg, fix="rename the source: kafka_topic_asset(name=...)")
         feeds[name] = source
     return feeds
 
@@ -343,12 +348,15 @@ def _check_ins(ins: Mapping[str, dg.AssetIn], feeds: Mapping[str, Source]) -> No
         read_of(given.metadata, f"@kafka_asset(ins=...): input {name!r}")
         key = given.key or dg.AssetKey([*(given.key_prefix or []), name])
         if name in feeds:
-            msg = f"@kafka_asset(ins=...) has {name!r}, the parameter of source {feeds[name].key.to_user_string()}"
-            raise ConfigError(msg, fix="give the other input a name and a parameter of its own")
+            msg = (
+                f"@kafka_asset(ins=...): input {name!r} has the same name as the parameter of source "
+                f"{feeds[name].key.to_user_string()}"
+            )
+            raise ConfigError(msg, fix="rename the input and its parameter")
         if key in keys:
-            msg = f"@kafka_asset(ins=...) has {name!r}, which is source {key.to_user_string()} once more"
+            msg = f"@kafka_asset(ins=...): input {name!r} is asset {key.to_user_string()}, which is already a source"
             raise ConfigError(
-                msg, fix="read it once; to read it as a table too, declare another topic asset over the topic"
+                msg, fix="remove the input; to read the topic as a table too, declare a second topic asset for it"
             )
 
 

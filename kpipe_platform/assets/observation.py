@@ -66,7 +66,7 @@ class PartitionObservation:
         per_s: Offsets per second since the last observation; None if there is none, or if it is of a topic that was
             recreated since.
         since_s: Seconds since the last observation; None in the same cases.
-        groups: The known groups that read the topic.
+        groups: The state of each known group that reads the topic.
     """
 
     watermarks: Watermarks
@@ -152,8 +152,8 @@ def observe_topic(
     """Read the state of a topic's partitions from the brokers.
 
     The number of broker calls grows with the number of groups, but not with the number of partitions: one topic
-    description, one for the settings, two for the watermarks, and for each group one for its offsets and one client
-    that reads the oldest waiting records.
+    description, one for the settings, two for the watermarks, and for each group one for its offsets, plus one client
+    that reads the group's oldest unprocessed records.
 
     Args:
         source: Source with the connection and the isolation.
@@ -171,8 +171,8 @@ def observe_topic(
     """
     with source.clients() as clients:
         described = describe_topics(clients, [topic])[topic]
-        asked = range(described.partitions) if numbers is None else [n for n in numbers if n < described.partitions]
-        wanted = [(topic, number) for number in asked]
+        requested = range(described.partitions) if numbers is None else [n for n in numbers if n < described.partitions]
+        wanted = [(topic, number) for number in requested]
         if not wanted:
             return {}
         retention = topic_retention(clients, topic)

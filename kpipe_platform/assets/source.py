@@ -41,13 +41,13 @@ def require_source(given: object, where: str) -> None:
     Raises:
         ConfigError: It is something else.
     """
-    fix = "give what kafka_topic_asset(...), @kafka_asset or dagster.AssetSpec(...) returns"
+    fix = "pass the result of kafka_topic_asset(...) or dagster.AssetSpec(...), or a @kafka_asset"
     if not isinstance(given, Source):
-        msg = f"{where}: {given!r} is {type(given).__name__}, and a source is the definition of an asset"
+        msg = f"{where}: a source must be an asset definition, but {given!r} is {type(given).__name__}"
         raise ConfigError(msg, fix=fix)
     if isinstance(given, dg.AssetsDefinition) and len(given.keys) != 1:
         keys = ", ".join(sorted(key.to_user_string() for key in given.keys)) or "none"
-        msg = f"{where}: a source is the definition of one asset, and this one has the assets: {keys}"
+        msg = f"{where}: a source must define exactly one asset, but this definition has the assets: {keys}"
         raise ConfigError(msg, fix=fix)
 
 

@@ -79,7 +79,7 @@ def kafka_topic_asset(
     lists = {"readers": readers, "groups": groups, "owners": owners, "kinds": kinds}
     for what, given in lists.items():
         if isinstance(given, str):
-            msg = f"kafka_topic_asset({topic!r}, {what}={given!r}) is one text"
+            msg = f"kafka_topic_asset({topic!r}, {what}={given!r}): expected several values, not a string"
             raise ConfigError(msg, fix=f"{what}={{{given!r}}}" if what == "kinds" else f"{what}=[{given!r}]")
     declared = KafkaTopic(topic, value_codec=value_codec, key_codec=key_codec or RawCodec())
     declared.require_readable()
@@ -107,7 +107,14 @@ def kafka_topic_asset(
     ).with_io_manager_key(io_manager_key)
 
     def observe(context: dg.AssetExecutionContext) -> dg.Output[None]:
-        source = source_of(context.resources, io_manager_key, f"topic {topic!r}")
+        # Unlike a sensor's or a check's, this resource must be an IO manager: Dagster loads the asset with it.
+        source = source_of(
+            context.resources,
+            io_manager_key,
+            f"the observation of topic {topic!r}",
+            wanted="a KafkaIOManager",
+            argument="kafka_topic_asset(io_manager_key=...)",
+        )
         own = [source.group(dg.AssetKey.from_coercible(reader)) for reader in readers]
         is_partial = context.has_partition_key or context.has_partition_key_range
         found = observe_topic(
@@ -124,7 +131,7 @@ def kafka_topic_asset(
         for number, observed in found.items():
             if str(number) not in known:
                 context.log.warning(
-                    "topic %s has partition %s, which the asset's %s fixed partitions leave out",
+                    "topic %s: partition %s is not observed, because the asset's %s fixed partitions do not include it",
                     topic,
                     number,
                     len(known),
@@ -135,7 +142,7 @@ def kafka_topic_asset(
                     asset_key=asset_key, partition=str(number), tags=observed.tags(), metadata=observed.metadata()
                 )
             )
-        # Without this metadata, Dagster would record one more observation, of no partition. An output is required:
+        # Without this metadata, Dagster would record another observation, without a partition. The output is needed:
         # without one, Dagster would skip the assets of the same run that read the topic.
         return dg.Output(None, metadata={OBSERVATION_IS_LOGGED: True})
 
@@ -153,7 +160,7 @@ def kafka_topic_asset(
         except dg.DagsterInvalidDefinitionError as error:
             # Dagster names the observation after the key.
             msg = f"{where} cannot have the key {asset_key.to_user_string()}: {error}"
-            raise ConfigError(msg, fix="give it another one: kafka_topic_asset(name=...)") from error
+            raise ConfigError(msg, fix="choose another name: kafka_topic_asset(name=...)") from error
         return made
 
 
@@ -168,16 +175,16 @@ def _partitions(
     if given is None:
         return kafka_partitions(topic, count)
     if count is not None:
-        msg = f"{where} has partitions={count} and partitions_def="
-        raise ConfigError(msg, fix="leave one of them out")
+        msg = f"{where} has both partitions={count} and partitions_def="
+        raise ConfigError(msg, fix="remove one of them")
     if given == kafka_partitions(topic):
         return given
     if not isinstance(given, dg.StaticPartitionsDefinition):
-        msg = f"{where}: partitions_def= is {given!r}, which are not partitions of the topic"
-        raise ConfigError(msg, fix=f"leave it out, or use kafka_partitions({topic!r}) or a StaticPartitionsDefinition")
+        msg = f"{where}: partitions_def={given!r} does not list partitions of the topic"
+        raise ConfigError(msg, fix=f"remove it, or use kafka_partitions({topic!r}) or a StaticPartitionsDefinition")
     for key in given.get_partition_keys():
         if not (key.isascii() and key.isdecimal() and str(int(key)) == key):
-            msg = f"{where}: partitions_def= has the partition {key!r}, which is not a Kafka partition number"
+            msg = f"{where}: partition {key!r} of partitions_def= is not a Kafka partition number"
             raise ConfigError(msg, fix='use numbers without leading zeros: StaticPartitionsDefinition(["0", "3"])')
     return given
 

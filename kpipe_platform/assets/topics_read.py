@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import dagster as dg
 
 from kpipe_platform.errors import ConfigError
@@ -19,29 +22,26 @@ def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition 
         repository: The definitions that contain the topic assets.
 
     Raises:
-        ConfigError: The asset reads no topic by slices, or an upstream asset is not among the definitions.
+        ConfigError: The asset does not read slices of a topic, or an upstream asset is not among the definitions.
     """
     name = asset.key.to_user_string()
     if repository is None:
-        msg = f"the sensor of {name} has no definitions to find its topics in"
-        raise ConfigError(msg, fix="in a test: build_sensor_context(definitions=Definitions(...), ...)")
+        msg = f"cannot find the topics of asset {name}: the context has no definitions"
+        raise ConfigError(msg, fix="in a test, pass build_sensor_context(definitions=Definitions(...), ...)")
     graph = repository.asset_graph
     topics: list[str] = []
-    for parameter, key in asset.keys_by_input_name.items():
-        read = _read_of(asset, parameter)
+    for key, mode in read_modes(asset).items():
         if not graph.has(key):
-            if read == READ_FEED:
+            if mode == READ_FEED:
                 msg = f"asset {name} reads {key.to_user_string()}, which is not among the definitions"
                 raise ConfigError(msg, fix="add the topic asset to Definitions(assets=...)")
             continue
         metadata = graph.get(key).metadata
-        declares = TOPIC in metadata and DEAD_LETTER_TABLE not in metadata
-        takes_slices = read == READ_FEED or (read == READ_SLICE and declares)
-        if takes_slices:
+        if reads_slices(mode, metadata):
             topics.append(topic_of(metadata, key).name)
     if not topics:
-        msg = f"asset {name} takes slices of no Kafka topic"
-        raise ConfigError(msg, fix="name an asset of @kafka_asset, or a plain asset that reads a topic asset")
+        msg = f"asset {name} does not read slices of a Kafka topic"
+        raise ConfigError(msg, fix="use a @kafka_asset, or a plain asset with a topic asset as input")
     return tuple(topics)
 
 
@@ -53,13 +53,16 @@ def topics_in_module(module: str, asset_key: dg.AssetKey) -> tuple[str, ...]:
         asset_key: The asset.
 
     Raises:
-        ConfigError: The module cannot be imported, or its definitions have no such asset that reads a topic by slices.
+        ConfigError: The module cannot be imported, or its definitions have no such asset, or the asset does not read
+            slices of a topic.
     """
     try:
         repository = repository_of_module(module)
     except Exception as error:
         msg = f"cannot load the definitions of module {module!r}: {type(error).__name__}: {error}"
-        raise ConfigError(msg, fix="name the module that workspace.yaml or dagster dev -m names") from error
+        raise ConfigError(
+            msg, fix="use the module of workspace.yaml or of `dagster dev -m`, and correct its import errors"
+        ) from error
     definitions = {} if repository is None else repository.assets_defs_by_key
     found = definitions.get(asset_key)
     if found is None:
@@ -67,8 +70,28 @@ def topics_in_module(module: str, asset_key: dg.AssetKey) -> tuple[str, ...]:
     return topics_read(found, repository)
 
 
-def _read_of(asset: dg.AssetsDefinition, parameter: str) -> str:
-    """Return the read mode of an input: slice, feed or table."""
-    inputs = asset.node_def.input_dict
-    metadata = inputs[parameter].metadata if parameter in inputs else {}
-    return read_of(metadata, f"input {parameter!r} of {asset.key.to_user_string()}")
+def read_modes(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, str]:
+    """Return the read mode of each upstream asset that is an input: slice, feed or table.
+
+    Assets in ``deps`` are left out, because the asset does not load them.
+
+    Raises:
+        ConfigError: An input has an unknown read mode, or unknown ``kpipe/`` metadata.
+    """
+    modes = {}
+    for name, key in asset.keys_by_input_name.items():
+        declared = asset.node_def.input_def_named(name)
+        if not declared.dagster_type.is_nothing:
+            modes[key] = read_of(declared.metadata, f"input {name!r} of {asset.key.to_user_string()}")
+    return modes
+
+
+def reads_slices(mode: str, metadata: Mapping[str, Any]) -> bool:
+    """Return whether an input reads slices of a topic.
+
+    Args:
+        mode: Its read mode.
+        metadata: Metadata of the upstream asset. By default, a topic is read by slices, and a dead-letter table is
+            loaded as a whole.
+    """
+    return mode == READ_FEED or (mode == READ_SLICE and TOPIC in metadata and DEAD_LETTER_TABLE not in metadata)

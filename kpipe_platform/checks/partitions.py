@@ -9,12 +9,11 @@ from itertools import islice
 import dagster as dg
 
 from kpipe_platform.assets.source import Source, declared_metadata, sources_of
+from kpipe_platform.assets.topics_read import read_modes, reads_slices
 from kpipe_platform.checks.findings import Finding, result_of
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.io_managers.dead_letters import DeadLetterTable
-from kpipe_platform.io_managers.step import READ_FEED, READ_TABLE, topic_of
+from kpipe_platform.io_managers.step import READ_TABLE, topic_of
 from kpipe_platform.kafka.client.clients import Clients
-from kpipe_platform.metadata_keys import READ, TOPIC
 from kpipe_platform.partitions.definition import partition_number
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations, topics_of
 from kpipe_platform.resources.lookup import source_of
@@ -125,7 +124,7 @@ def make_check(
     Raises:
         ConfigError: The source of the options is not the definition of an asset.
     """
-    inputs = _inputs(asset)
+    modes = read_modes(asset)
     given = _given_topics(options.source, f"{name} check of {asset.key.to_user_string()}: source")
 
     @dg.asset_check(
@@ -138,7 +137,7 @@ def make_check(
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         def topics() -> tuple[str, ...]:
-            return given or _topics(context, asset.key, inputs)
+            return given or _topics(context, asset.key, modes)
 
         scope = Scope(
             asset_key=asset.key,
@@ -166,34 +165,24 @@ def _keys(context: dg.OpExecutionContext, definition: dg.PartitionsDefinition[st
     return None
 
 
-def _inputs(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, bool]:
-    """Return the upstream keys that may be topics read in slices; True if the input is declared as such."""
-    found = {}
-    for name, key in asset.keys_by_input_name.items():
-        declared = asset.node_def.input_def_named(name)
-        how = (declared.metadata or {}).get(READ)
-        if how != READ_TABLE and not declared.dagster_type.is_nothing:
-            found[key] = how == READ_FEED
-    return found
-
-
 def _given_topics(source: Source | Sequence[Source] | None, where: str) -> tuple[str, ...]:
     several = [] if source is None else sources_of(source, where)
     return tuple(topic_of(declared_metadata(one), one.key).name for one in several)
 
 
 def _topics(
-    context: dg.AssetCheckExecutionContext, asset_key: dg.AssetKey, inputs: Mapping[dg.AssetKey, bool]
+    context: dg.AssetCheckExecutionContext, asset_key: dg.AssetKey, modes: Mapping[dg.AssetKey, str]
 ) -> tuple[str, ...]:
     graph = context.job_def.asset_layer.asset_graph
-    known = {key: dict(graph.get(key).metadata) for key in inputs if graph.has(key)}
     topics = []
-    for key, is_feed in inputs.items():
-        metadata = known.get(key)
-        if metadata is None or _STUB in metadata:
+    for key, mode in modes.items():
+        if mode == READ_TABLE:
+            continue
+        if not graph.has(key) or _STUB in graph.get(key).metadata:
             # A job with only checks has no definitions of upstream assets.
             return _materialized_topics(context.instance, asset_key)
-        if is_feed or (TOPIC in metadata and DeadLetterTable.of(metadata) is None):
+        metadata = graph.get(key).metadata
+        if reads_slices(mode, metadata):
             topics.append(topic_of(metadata, key).name)
     return tuple(topics) or _materialized_topics(context.instance, asset_key)
 

@@ -42,19 +42,20 @@ class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffs
         return self.inner.load_input(context)
 
     def check_asset(self, asset: str, metadata: Mapping[str, Any]) -> None:
-        """Reject an inner IO manager that stores offsets itself, and an asset that declares a topic to write."""
+        """Reject an inner IO manager that stores offsets itself, and an asset that declares a destination topic."""
         if isinstance(self.inner, StoresOffsets):
             msg = f"asset {asset}: the inner IO manager is {type(self.inner).__name__}, which stores offsets itself"
-            raise ConfigError(msg, fix="use it without OffsetCommittingIOManager")
+            raise ConfigError(msg, fix="use it directly, without OffsetCommittingIOManager")
         if TOPIC in metadata:
-            msg = f"asset {asset} declares a topic to write, and {type(self).__name__} stores its output elsewhere"
-            raise ConfigError(msg, fix="leave topic= out, or use a KafkaIOManager")
+            msg = f"asset {asset} declares a destination topic, but {type(self).__name__} does not write to Kafka"
+            raise ConfigError(msg, fix="remove topic=, or use a KafkaIOManager")
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> Iterator[Any]:  # type: ignore[override]
         """Store with the inner IO manager, then write dead letters, then commit offsets.
 
         Raises:
-            ConfigError: The step read no Kafka topic, or takes several slices that the inner IO manager would not keep.
+            ConfigError: The step read no Kafka topic, or processes several slices of which the inner IO manager keeps
+                only the last.
             Exception: Any error of the inner IO manager; offsets are unchanged.
         """
 
@@ -65,16 +66,16 @@ class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffs
             name = type(self.inner).__name__
             if isinstance(obj, DeferredStage) and obj.limits.max_slices != 1:
                 msg = (
-                    f"asset {context.asset_key.to_user_string()} takes several slices in a run, of which {name} would "
-                    "keep the last only: it replaces what it has stored of a partition"
+                    f"asset {context.asset_key.to_user_string()} may process several slices per run, but {name} "
+                    "overwrites a partition's output with each slice: only the last slice would be kept"
                 )
                 raise ConfigError(
-                    msg, fix="max_slices=1, or an inner IO manager that names its output after current_slice()"
+                    msg, fix="set max_slices=1, or use an inner IO manager that names its output after current_slice()"
                 )
             context.log.warning(
-                "%s replaces what it has stored of a partition: of %s only the slice of this run is kept",
-                name,
+                "asset %s: %s overwrites a partition's output in each run, so only the slice of this run is kept",
                 context.asset_key.to_user_string(),
+                name,
             )
         if isinstance(obj, DeferredStage):
             yield from emit_deferred(context, obj, topic=None, store=store)
@@ -82,7 +83,7 @@ class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffs
         steps = steps_of(step_id(context.step_context))
         if not steps:
             msg = f"asset {context.asset_key.to_user_string()} read no Kafka topic, so there are no offsets to store"
-            raise ConfigError(msg, fix="use the inner IO manager itself for this asset")
+            raise ConfigError(msg, fix="use the inner IO manager directly for this asset")
         yield from emit_plain(context, obj, steps[0], topic=None, store=store)
 
 

@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DeadLetterTable:
-    """A dead-letter topic that an asset shows as a table.
+    """Declares that an asset shows a dead-letter topic as a table.
 
     Args:
         source_topic: Topic of the records that failed.
         topic: The dead-letter topic.
-        max_records: Maximum number of offsets per partition, from the newest; None: all.
+        max_records: Number of newest offsets to read from each partition; None: all.
     """
 
     source_topic: str
@@ -117,9 +117,9 @@ def open_table(reader: TableReader, declared: DeadLetterTable, asset_key: dg.Ass
             ranges = newest_ranges(clients, declared.topic, isolation, declared.max_records)
         except TopicNotFoundError as error:
             if not _will_be_created(reader.dead_letter, declared):
-                msg = f"{error.message}, so there are no dead letters of topic {declared.source_topic!r} to show"
+                msg = f"{error.message}, so the dead letters of topic {declared.source_topic!r} cannot be loaded"
                 fix = (
-                    "give dead_letter_asset(topic=...) the name that KafkaDeadLetterDestination has, or create it: "
+                    "set dead_letter_asset(topic=...) to the topic of KafkaDeadLetterDestination, or create the topic: "
                     f"kpipe topics create {declared.topic}"
                 )
                 raise TopicNotFoundError(msg, fix=fix, topic=declared.topic) from error
@@ -150,6 +150,8 @@ def load_dead_letters(reader: TableReader, declared: DeadLetterTable, asset_key:
         TopicNotFoundError: See `open_table`.
     """
     if form == "records":
-        msg = f"asset {asset_key.to_user_string()} is a table of dead letters, which list[KafkaRecord] cannot hold"
-        raise ConfigError(msg, fix="annotate a Spark, pandas or polars DataFrame, or a pyarrow Table")
+        msg = f"asset {asset_key.to_user_string()} is a table of dead letters: list[KafkaRecord] cannot hold its rows"
+        raise ConfigError(
+            msg, fix="annotate the parameter as a Spark, pandas or polars DataFrame, or as a pyarrow Table"
+        )
     return to_form(open_table(reader, declared, asset_key).frame, form, RawCodec())

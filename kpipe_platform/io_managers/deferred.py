@@ -90,7 +90,7 @@ class _Listener:
         self._watch(result.unit).ended(None if error is None else reason_of(error))
         log_summary(self._context, result.summary)
         if error is not None and result.unit.partition is not None:
-            self._context.log.error("partition %s: %s", result.unit.partition, error)
+            self._context.log.error("asset %s, partition %s failed: %s", self._asset, result.unit.partition, error)
 
     def _watch(self, unit: Unit) -> Watch:
         if unit not in self._watches:

@@ -67,7 +67,7 @@ class StoresOffsets:
     """Marker for IO managers that commit the offsets of the slices that a step read."""
 
     def check_asset(self, asset: str, metadata: Mapping[str, Any]) -> None:
-        """Reject an asset whose output cannot be stored, before any work.
+        """Reject an asset whose output cannot be stored, before any work starts.
 
         Args:
             asset: The asset's name, for messages.
@@ -85,14 +85,14 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     once).
 
     Args:
-        connection: Connection of the source, the destination and the dead letters that have none of their own. None:
+        connection: Connection of ``source``, ``destination`` and ``dead_letter``, unless they have their own. None:
             each has its own.
         spark: The engine: a ``SparkEngine``, or a ``LazyPySparkResource`` or ``PySparkResource`` of dagster-pyspark
             whose session has the Kafka connector.
         source: Plans and reads slices. Default: ``KafkaSource()``.
         destination: Writes outputs. Default: ``KafkaDestination()``. None, also the default without ``connection``:
             this IO manager only reads.
-        dead_letter: Writes failed records whose action is ``FaultAction.DEAD_LETTER``. None: no asset may have that
+        dead_letter: Writes failed records whose action is ``FaultAction.DEAD_LETTER``. None: assets cannot use that
             action.
         on_fault: Default action for failed records: stop, dead_letter, skip or rethrow. The asset can override it.
         fault_policies: Default actions and retries by component, ``FaultPolicies(...).to_config()``. The asset can
@@ -102,10 +102,10 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
         ConfigError: A part has no connection, or an argument is unknown or of another kind.
     """
 
-    # The ignored types are those of descriptors, which Dagster replaces by the values.
+    # The type errors are ignored because Dagster replaces these descriptors with values.
     connection: dg.ResourceDependency[KafkaConnection | None] = Field(
         default=None,  # type: ignore[arg-type]
-        description="connection of the parts that have none of their own",
+        description="connection of source, destination and dead_letter, unless they have their own",
     )
     spark: dg.ResourceDependency[LazyPySparkResource | PySparkResource]
     # Factories, so that Dagster, which leaves out defaults when it copies a resource, keeps a destination of None.
@@ -119,7 +119,8 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     on_fault: str = Field(default="stop", description="stop, dead_letter, skip or rethrow")
     fault_policies: dict[str, Any] = Field(
         default={},
-        description='action and retry by part: {"destination": {"action": "skip", "retry": {"max_attempts": 3}}}',
+        description="fault action and retry policy by component: "
+        '{"destination": {"action": "skip", "retry": {"max_attempts": 3}}}',
     )
 
     _engine: Engine | None = PrivateAttr(default=None)
@@ -163,7 +164,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
         offsets.
 
         Raises:
-            OffsetsNotStoredError: The offsets of the slice would not be stored, or might not be.
+            OffsetsNotStoredError: The offsets of the slice would not be stored, or storing them cannot be guaranteed.
             KpipeError: The slice cannot be planned.
         """
         topic = topic_of(_upstream_metadata(context), context.asset_key)
@@ -187,11 +188,14 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     ) -> Any:
         step, settings = kafka_step.step, kafka_step.settings
         if step.partition_keys is not None and len(step.partition_keys) > 1:
-            msg = f"asset {step.asset_key.to_user_string()} takes {len(step.partition_keys)} partitions in one run"
+            msg = (
+                f"asset {step.asset_key.to_user_string()} is a plain @dg.asset, which reads one partition per run, but "
+                f"this run has {len(step.partition_keys)} partitions"
+            )
             raise ConfigError(
                 msg,
-                fix="declare it by @kafka_asset, which calls the stage for each partition by itself, or leave the "
-                "backfill policy at one run a partition",
+                fix="declare it with @kafka_asset, which calls the stage once for each partition, or materialize one "
+                "partition per run (the default backfill policy)",
             )
         observe = partial(dg.DagsterEvent.asset_observation, step_context) if kafka_step.observes_partitions else None
         events = StepEvents(step, [topic.name], observe)
@@ -213,7 +217,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
                 good = empty_slice(self.engine.spark_session, TopicCodecs(topic.key_codec, topic.value_codec)).good
                 return to_form(good, form, topic.value_codec)
             with self.source.clients() as clients:
-                # The asset is called only once, so check first whether Spark's source would fail on a record.
+                # The function runs only once, so check first whether Spark's Kafka source would fail on a record.
                 by_client = is_beyond_spark(clients, [p.range for p in slice_.ranges], self.source.isolation)
             ((_, frames),) = read_sources(slice_, {topic.name: topic}, settings, by_client=by_client).values()
             note_read(step.id, OpenRead(kafka_step, slice_, topic, frames, events, watch))
@@ -299,7 +303,7 @@ def _asset_metadata(step_context: dg.StepExecutionContext, asset_key: dg.AssetKe
 
 
 def _refuse_unstored(step_context: dg.StepExecutionContext, topic_asset: dg.AssetKey) -> None:
-    """Reject a step with an output whose IO manager does not store offsets, before any work.
+    """Reject a step if an output's IO manager does not store offsets, before any work starts.
 
     Raises:
         ConfigError: The IO manager cannot store the asset.
@@ -313,12 +317,12 @@ def _refuse_unstored(step_context: dg.StepExecutionContext, topic_asset: dg.Asse
         if not stored or not isinstance(manager, StoresOffsets):
             definition = step_context.op_def.output_def_named(output.name)
             msg = (
-                f"{step_context.step.key} reads topic asset {topic_asset.to_user_string()}, and its IO manager "
+                f"{step_context.step.key} reads topic asset {topic_asset.to_user_string()}, but its IO manager "
                 f"{definition.io_manager_key!r} does not store offsets: every run would read the same slice"
             )
             raise OffsetsNotStoredError(
                 msg,
-                fix="write to Kafka (KafkaIOManager), or wrap the IO manager: OffsetCommittingIOManager(inner=...)",
+                fix="write to Kafka with KafkaIOManager, or wrap the IO manager: OffsetCommittingIOManager(inner=...)",
                 step=step_context.step.key,
             )
         key = output.properties.asset_key
@@ -327,10 +331,10 @@ def _refuse_unstored(step_context: dg.StepExecutionContext, topic_asset: dg.Asse
 
 
 def _refuse_untyped(step_context: dg.StepExecutionContext, topic_asset: dg.AssetKey) -> None:
-    """Reject a plain asset without a return annotation, before any work.
+    """Reject a plain asset without a return annotation, before any work starts.
 
-    Dagster calls no IO manager for a MaterializeResult without a value, unless the output has a type that does not
-    match it.
+    Dagster skips the IO manager for a MaterializeResult without a value, unless the output has a declared type that the
+    missing value does not match.
 
     Raises:
         OffsetsNotStoredError: A run could succeed without storing the offsets.
@@ -339,12 +343,13 @@ def _refuse_untyped(step_context: dg.StepExecutionContext, topic_asset: dg.Asset
         definition = step_context.op_def.output_def_named(output.name)
         if output.properties.asset_check_key is None and definition.dagster_type.is_any:
             msg = (
-                f"{step_context.step.key} reads topic asset {topic_asset.to_user_string()} and does not say what it "
-                "returns: a MaterializeResult without a value would succeed and store neither output nor offsets"
+                f"{step_context.step.key} reads topic asset {topic_asset.to_user_string()}, but has no return "
+                "annotation: if it returned a MaterializeResult without a value, the run would succeed without storing "
+                "output or offsets"
             )
             raise OffsetsNotStoredError(
                 msg,
-                fix="annotate what it returns, for example -> DataFrame; for metadata of its own "
-                "-> MaterializeResult[DataFrame], with MaterializeResult(value=..., metadata=...)",
+                fix="annotate the return type, for example -> DataFrame; to add metadata, annotate "
+                "-> MaterializeResult[DataFrame] and return MaterializeResult(value=..., metadata=...)",
                 step=step_context.step.key,
             )

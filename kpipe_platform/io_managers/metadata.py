@@ -34,11 +34,11 @@ def materialization_metadata(summary: RunSummary, who: Distribution | None = Non
 
     Args:
         summary: The slices.
-        who: The deployment and the process that took the slices.
+        who: The deployment and the process that processed the slices.
 
     Returns:
-        By key: the facts of the run, what the stage added under other keys, how the run did it, and last its settings
-        and the ranges for the next plan. A key whose fact does not apply is absent.
+        By key, in this order: what the run did, metadata that the stage added under other keys, how the run spent its
+        time, and its settings with the ranges for the next plan. Keys that do not apply are absent.
     """
     last = summary.last
     if last is None:
@@ -55,7 +55,7 @@ def materialization_metadata(summary: RunSummary, who: Distribution | None = Non
 
 
 def _facts(summary: RunSummary, last: SliceReport) -> dict[str, Any]:
-    """Return what the run did: counts, lag, times, offsets, and what was lost or failed."""
+    """Return what the run did: counts, lag, times, offsets, lost ranges and failures."""
     total, duration_s = summary.total, summary.duration_s
     facts: dict[str, Any] = {keys.RECORDS_READ: dg.MetadataValue.int(total.read)}
     if summary.counted_output:
@@ -90,7 +90,7 @@ def _facts(summary: RunSummary, last: SliceReport) -> dict[str, Any]:
 
 
 def _work(summary: RunSummary) -> dict[str, Any]:
-    """Return how the run did it, and Dagster's own keys."""
+    """Return how the run spent its time, and Dagster's own keys."""
     work: dict[str, Any] = {keys.STEPS: _steps(summary)}
     if (cost := summary.isolation) is not None:
         work[keys.ISOLATION] = dg.MetadataValue.table([_isolation(cost)])
@@ -148,13 +148,13 @@ def _slices(taken: Sequence[Row], *, counted_output: bool) -> dg.TableMetadataVa
 
 def _steps(summary: RunSummary) -> dg.TableMetadataValue:
     seconds = {s: summary.steps_s.get(s, 0.0) for s in ("plan", "open", "write", "store", "commit")}
-    # Spark used the remaining time: its stages run before the writer's task or feed it.
+    # The remaining time is Spark's: its stages run before the writer task or feed it.
     seconds["spark"] = max(summary.duration_s - sum(seconds.values()), 0.0)
     meaning = {
         "plan": "watermarks, committed offsets, checks",
         "spark": "read, decode and run the stage",
         "open": "take over the transactional id, compare offsets",
-        "write": "send and await acknowledgements",
+        "write": "send and await acknowledgments",
         "store": "the other IO manager, with the Spark jobs that it starts",
         "commit": "offsets and commit",
     }

@@ -75,13 +75,14 @@ class StepEvents:
                 for observation in observations_of(events, self._step.asset_key, partitioned=partitioned):
                     self._observe(observation)
             except Exception:
-                logger.exception("cannot store an observation of %s", self._step.asset_key.to_user_string())
+                logger.exception("cannot store an observation of asset %s", self._step.asset_key.to_user_string())
 
     def close(self, failure: str | None = None) -> None:
         """End the step: mark work that started and did not end as failed.
 
         Args:
-            failure: Why the step ends early. If there are no watches, all partitions of the step are marked as failed.
+            failure: Why the step ends early; None: it succeeded. If no watch exists yet, all partitions of the step are
+                marked as failed.
         """
         with self._lock:
             watches = list(self._watches)

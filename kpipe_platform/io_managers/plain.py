@@ -112,8 +112,8 @@ def _joined(kafka_step: KafkaStep, reads: Sequence[OpenRead]) -> Slice:
     step = kafka_step.step
     names = [read.topic.name for read in reads]
     if len(set(names)) < len(names):
-        msg = f"asset {step.asset_key.to_user_string()} reads a topic twice: {', '.join(sorted(names))}"
-        raise ConfigError(msg, fix="read it once and use the DataFrame twice")
+        msg = f"asset {step.asset_key.to_user_string()} reads a topic more than once: {', '.join(sorted(names))}"
+        raise ConfigError(msg, fix="read each topic once, and reuse the DataFrame")
     slice_id = reads[0].slice.slice_id if reads else f"{step.step_key}.{step.attempt}"
     ranges = tuple(sorted((p for read in reads for p in read.slice.ranges), key=lambda p: p.range))
     ids = {read.slice.base_id for read in reads}

@@ -16,19 +16,21 @@ from kpipe_platform.slices.target import SliceTarget
 
 
 def check_rows(asset: str, output: Any) -> Any:
-    """Return the output of an asset's function if it can be rows.
+    """Return the output of an asset's function, after checking that it can be rows.
 
     Raises:
-        ConfigError: The output is None or a Dagster result, which a store would treat as the output.
+        ConfigError: The output is None or a Dagster result object, which would be stored as if it were the rows.
     """
     if output is None:
-        msg = f"asset {asset} returned None, not rows to store"
-        raise ConfigError(msg, fix="return the rows; a `return` may be missing. For no rows return an empty DataFrame")
+        msg = f"asset {asset} returned None instead of rows"
+        raise ConfigError(
+            msg, fix="return the rows (is a `return` statement missing?); if there are none, return an empty DataFrame"
+        )
     if output is NoValueSentinel or isinstance(output, dg.MaterializeResult | dg.ObserveResult | dg.Output):
         name = dg.MaterializeResult.__name__ if output is NoValueSentinel else type(output).__name__
-        msg = f"asset {asset} returned a {name} without rows to store"
+        msg = f"asset {asset} returned a {name}, which contains no rows"
         raise ConfigError(
-            msg, fix="return the rows themselves; add metadata by context.add_output_metadata(...) in the function"
+            msg, fix="return the rows; to add metadata, call context.add_output_metadata(...) in the function"
         )
     return output
 
@@ -46,8 +48,9 @@ def warn_left_out(context: dg.OutputContext, asset: str, target: SliceTarget) ->
     """Warn in each run about partitions that no run reads. Their records are not in any count."""
     for topic, numbers in target.left_out.items():
         context.log.warning(
-            "topic %s has partition(s) %s, of which %s has no Dagster partition: no run reads them. Partition the "
-            "asset by kafka_partitions(%r); if it is, observe the topic's asset, or run a sensor, which registers them",
+            "topic %s: no run reads partition(s) %s, because asset %s has no Dagster partitions for them. Partition "
+            "the asset with kafka_partitions(%r). If it already is, observe the topic asset or turn on the sensor: "
+            "both register new partitions",
             topic,
             ", ".join(map(str, numbers)),
             asset,

@@ -127,10 +127,12 @@ def step_of(step_context: dg.StepExecutionContext, group_of: Callable[[dg.AssetK
     keys = list(assets.keys) if assets is not None else []
     if len(keys) != 1:
         shown = ", ".join(key.to_user_string() for key in keys) or "no asset"
-        msg = f"{io_manager}: step {step_context.step.key!r} materializes {shown}"
+        msg = (
+            f"{io_manager}: step {step_context.step.key!r} must materialize exactly one asset, but materializes {shown}"
+        )
         raise ConfigError(
             msg,
-            fix="read a Kafka topic in an asset of its own: its offsets move with one output",
+            fix="read the Kafka topic in a separate asset: its offsets are committed with that asset's output",
             step=step_context.step.key,
         )
     taken, known = _partition_keys(step_context)
@@ -153,8 +155,8 @@ def _partition_keys(step_context: dg.StepExecutionContext) -> tuple[tuple[str, .
     if definition is None:
         return None, None
     if not step_context.has_partitions:
-        msg = f"step {step_context.step.key!r} materializes a partitioned asset without naming a partition"
-        raise ConfigError(msg, fix='name one, for example dg.materialize(..., partition_key="0")')
+        msg = f"step {step_context.step.key!r} materializes a partitioned asset, but the run has no partition key"
+        raise ConfigError(msg, fix='select a partition, for example dg.materialize(..., partition_key="0")')
     with dg.partition_loading_context(dynamic_partitions_store=step_context.instance):
         taken = tuple(definition.get_partition_keys_in_range(step_context.partition_key_range))
         return taken, frozenset(definition.get_partition_keys())
@@ -174,9 +176,10 @@ def topic_of(metadata: Mapping[str, Any] | None, asset_key: dg.AssetKey) -> Kafk
         return KafkaTopic(".".join(asset_key.path))
     if not isinstance(name, str) or not isinstance(settings, Mapping):
         msg = (
-            f"metadata of asset {asset_key.to_user_string()}: {TOPIC!r} is {name!r}, {TOPIC_SETTINGS!r} is {settings!r}"
+            f"asset {asset_key.to_user_string()} has incomplete topic metadata: {TOPIC!r} is {name!r}, "
+            f"{TOPIC_SETTINGS!r} is {settings!r}"
         )
-        raise ConfigError(msg, fix='metadata=KafkaTopic("name", value_codec=JsonCodec(...)).as_metadata()')
+        raise ConfigError(msg, fix='set metadata=KafkaTopic("name", value_codec=JsonCodec(...)).as_metadata()')
     return KafkaTopic.from_config({**settings, "name": name})
 
 
@@ -207,22 +210,22 @@ def limit_of(metadata: Mapping[str, Any] | None, default: DeadLetterLimit) -> De
 
 
 def read_of(metadata: Mapping[str, Any] | None, whose: str) -> str:
-    """Return how an input is read: ``slice``, ``feed`` or ``table``.
+    """Return the read mode of an input: ``slice``, ``feed`` or ``table``.
 
     Args:
         metadata: The input's metadata.
         whose: The input, for messages.
 
     Raises:
-        ConfigError: The input names an unknown way to read, or has unknown ``kpipe/`` metadata.
+        ConfigError: The input has an unknown read mode, or unknown ``kpipe/`` metadata.
     """
     refuse_unknown(metadata, INPUT_METADATA, whose)
     how = _plain(metadata, READ)
     if how is None:
         return READ_SLICE
     if how not in (READ_SLICE, READ_FEED, READ_TABLE):
-        msg = f"{whose} has the metadata {READ}: {how!r}"
-        raise ConfigError(msg, fix=f"use {READ_TABLE!r} for the whole topic, or leave it out for the next slice")
+        msg = f"{whose} has metadata {READ}={how!r}, which is not a read mode"
+        raise ConfigError(msg, fix=f"use {READ_TABLE!r} to load the whole topic, or remove it to load the next slice")
     return str(how)
 
 
@@ -239,8 +242,8 @@ def refuse_unknown(metadata: Mapping[str, Any] | None, known: Sequence[str], who
     """
     for name in metadata or {}:
         if name.startswith(PREFIX) and name not in known:
-            msg = f"{whose} has the metadata {name!r}, which kpipe does not know"
-            raise ConfigError(msg, fix=f"use one of {', '.join(known)}, or a name that does not begin with {PREFIX}")
+            msg = f"{whose} has unknown metadata {name!r}"
+            raise ConfigError(msg, fix=f"use one of {', '.join(known)}, or a name without the prefix {PREFIX}")
 
 
 def _plain(metadata: Mapping[str, Any] | None, name: str) -> Any:

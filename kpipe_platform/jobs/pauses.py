@@ -18,17 +18,19 @@ from kpipe_platform.resources.known_names import KnownNames
 class PauseConfig(KnownNames):
     """The partitions of an asset to pause or to resume."""
 
-    asset: str = Field(description="the asset, as the UI shows its key: orders_priced, shop/orders_priced")
-    partitions: list[int] = Field(description="Kafka partitions; one of them pauses an asset without partitions")
-    action: Literal["pause", "resume"] = Field(default="pause", description="pause, or resume")
+    asset: str = Field(description="asset key as the UI shows it: orders_priced, shop/orders_priced")
+    partitions: list[int] = Field(
+        description="Kafka partition numbers; any one of them pauses an asset without Dagster partitions"
+    )
+    action: Literal["pause", "resume"] = Field(default="pause", description="pause or resume")
     reason: str | None = Field(default=None, description="reason of the pause, for other operators")
 
 
 def pause_job(*, name: str = "pause_partitions", **job_options: Any) -> dg.JobDefinition:
     """Create a job that pauses or resumes partitions, as ``kpipe partitions pause`` and ``resume`` do.
 
-    Sensors request no runs of a paused partition. Runs in flight finish, and manual runs still start. An asset that is
-    neither among the definitions of the job's code location nor in Dagster's records is refused.
+    Sensors request no runs of a paused partition. Runs in flight finish, and manual runs still start. The job rejects
+    an asset that is neither defined in its code location nor in Dagster's records.
 
     Args:
         name: Name of the job.
@@ -58,20 +60,20 @@ def pause_job(*, name: str = "pause_partitions", **job_options: Any) -> dg.JobDe
 
 
 def _check(context: dg.OpExecutionContext, key: dg.AssetKey, config: PauseConfig) -> None:
-    """Refuse an unknown asset and unknown partitions, before any partition is paused.
+    """Reject an unknown asset and unknown partitions, before any partition is paused.
 
     Raises:
-        ConfigError: The asset is unknown or reads no topic, or it does not have the partitions.
+        ConfigError: The asset is unknown, does not read a topic, or does not have the partitions.
     """
     shown = key.to_user_string()
     if not config.partitions:
-        msg = f"PauseConfig(asset={shown!r}) names no partition"
-        raise ConfigError(msg, fix="partitions: [0, 1]", asset=shown)
+        msg = f"PauseConfig(asset={shown!r}) has no partitions"
+        raise ConfigError(msg, fix="list the Kafka partitions, for example partitions: [0, 1]", asset=shown)
     instance = context.instance
     reads = reads_of(instance, key)
     if reads is not None:
         pauses.take_over(instance, key, reads.group, reads.topics)
-    # What is paused can always be resumed, even if the asset or the partition is gone.
+    # A paused partition can always be resumed, even if the asset or the partition no longer exists.
     if config.action == "resume" and pauses.paused(instance, key).keys() >= set(config.partitions):
         return
     repository = repository_of_op(context)
@@ -80,9 +82,9 @@ def _check(context: dg.OpExecutionContext, key: dg.AssetKey, config: PauseConfig
     if definition is not None:
         topics_read(definition, repository)
     elif reads is None:
-        # Neither this code location nor Dagster's records have it: refused, with similar names.
+        # Neither this code location nor Dagster's records have the asset: raise an error with similar names.
         known_reads(
-            instance, key, also=definitions, fix="run the job in the code location of an asset that has not run yet"
+            instance, key, also=definitions, fix="if the asset has not run yet, run the job in its code location"
         )
     _check_partitions(shown, config.partitions, _partitions(definition, instance))
 
@@ -92,7 +94,7 @@ def _partitions(definition: dg.AssetsDefinition | None, instance: dg.DagsterInst
     if definition is None or definition.partitions_def is None:
         return None
     with dg.partition_loading_context(dynamic_partitions_store=instance):
-        # Dynamic partitions are registered by the first tick, which may be still to come.
+        # The first tick registers dynamic partitions. It may not have run yet.
         return definition.partitions_def.get_partition_keys() or None
 
 
@@ -100,4 +102,4 @@ def _check_partitions(asset: str, wanted: Sequence[int], known: Container[str] |
     for number in wanted:
         if number < 0 or (known is not None and str(number) not in known):
             msg = f"asset {asset} has no partition {number}"
-            raise ConfigError(msg, fix="name one of its partitions, as the UI shows them", asset=asset)
+            raise ConfigError(msg, fix="use one of the partitions that the UI shows for the asset", asset=asset)

@@ -20,7 +20,7 @@ RESOURCE_KEY = "kafka_connection"
 # Maximum number of decisions in the run's log. The counts in the output's metadata include all of them.
 _LOGGED = 100
 
-# The facts of a redrive that the output's metadata shows.
+# The fields of the result that are shown in the output's metadata.
 _FACTS = {
     keys.RECORDS_READ: "read",
     keys.RECORDS_SENT: "sent",
@@ -39,34 +39,43 @@ class RedriveConfig(KnownNames):
     """Configuration of a redrive; see `kpipe_platform.dead_letters.redrive.options.RedriveOptions`."""
 
     topic: str = Field(description="the dead-letter topic")
-    topics: list[str] = Field(default=[], description="filter: original topic, patterns")
+    topics: list[str] = Field(default=[], description="filter: patterns of the original topic")
     partitions: list[int] = Field(default=[], description="filter: original partition")
-    since: str | None = Field(default=None, description="filter: dead-lettered then or later, ISO 8601")
-    until: str | None = Field(default=None, description="filter: dead-lettered before, ISO 8601")
-    exceptions: list[str] = Field(default=[], description="filter: exception or its cause, patterns")
-    rules: list[str] = Field(default=[], description="filter: rule that failed, or fault kind, patterns")
-    assets: list[str] = Field(default=[], description="filter: asset, connector or group that gave up, patterns")
-    at: list[str] = Field(default=[], description="filter: PARTITION@OFFSET of single dead letters")
-    dry_run: bool = Field(default=False, description="say what would be done, and move nothing")
-    limit: int | None = Field(default=None, ge=1, description="stop after so many were sent or parked")
-    max_records_per_s: float | None = Field(default=None, gt=0, description="records a second, at most")
-    to_topic: str | None = Field(default=None, description="send there instead of to the original topics")
-    partitioning: Literal["original", "by_key"] = Field(
-        default="original", description="original: the partition that the record came from; by_key: what its key says"
+    since: str | None = Field(default=None, description="filter: dead-lettered at this time or later, ISO 8601")
+    until: str | None = Field(default=None, description="filter: dead-lettered before this time, ISO 8601")
+    exceptions: list[str] = Field(default=[], description="filter: patterns of the exception or its cause")
+    rules: list[str] = Field(default=[], description="filter: patterns of the failed rule or the fault kind")
+    assets: list[str] = Field(
+        default=[], description="filter: patterns of the asset, connector or group that wrote the dead letter"
     )
-    max_attempts: int = Field(default=3, ge=1, description="how often a record is redriven before it is parked")
-    parking_topic: str | None = Field(default=None, description="where to park; by default {topic}.parking")
-    create_parking_topic: bool = Field(default=False, description="create it when it is missing and needed")
+    at: list[str] = Field(default=[], description="filter: PARTITION@OFFSET of single dead letters")
+    dry_run: bool = Field(default=False, description="report what would be done, without moving anything")
+    limit: int | None = Field(default=None, ge=1, description="stop after sending or parking this many dead letters")
+    max_records_per_s: float | None = Field(default=None, gt=0, description="maximum number of records per second")
+    to_topic: str | None = Field(default=None, description="destination topic, instead of the original topics")
+    partitioning: Literal["original", "by_key"] = Field(
+        default="original",
+        description="original: the record's original partition; by_key: the partition that Kafka chooses by key",
+    )
+    max_attempts: int = Field(default=3, ge=1, description="maximum number of redrives of a record before it is parked")
+    parking_topic: str | None = Field(default=None, description="topic for parked records; None: {topic}.parking")
+    create_parking_topic: bool = Field(
+        default=False, description="create the parking topic when it is needed and does not exist"
+    )
     redacted: Literal["keep", "from_source", "as_is"] = Field(
         default="keep",
-        description="redacted payloads: they stay, the source topic's bytes are sent, or what is here",
+        description="what to do with redacted payloads. keep: leave them in the dead-letter topic; from_source: send "
+        "the original bytes from the source topic; as_is: send the redacted bytes",
     )
     start: Literal["earliest", "error"] = Field(
-        default="earliest", description="where a group without an offset begins; error: it must have one"
+        default="earliest",
+        description="where a group without an offset starts; error: the redrive fails without an offset",
     )
-    batch_records: int = Field(default=500, ge=1, description="dead letters of one transaction, at most")
+    batch_records: int = Field(default=500, ge=1, description="maximum number of dead letters per transaction")
     dead_letter_partitions: list[int] = Field(default=[], description="partitions of the dead-letter topic; empty: all")
-    group: str | None = Field(default=None, description="group that holds the progress; by default {topic}.redrive")
+    group: str | None = Field(
+        default=None, description="consumer group that stores the progress; None: {topic}.redrive"
+    )
 
     def options(self) -> RedriveOptions:
         """Convert the configuration to the options of the redrive.
@@ -114,7 +123,9 @@ def redrive_job(
         The job.
     """
 
-    @dg.op(name="redrive", out=dg.Out(dict, description="what was done, as kpipe dlq redrive --json prints it"))
+    @dg.op(
+        name="redrive", out=dg.Out(dict, description="result of the redrive, as printed by kpipe dlq redrive --json")
+    )
     def redrive_op(
         context: dg.OpExecutionContext, config: RedriveConfig, kafka_connection: KafkaConnection
     ) -> dg.Output[dict[str, Any]]:
@@ -150,13 +161,13 @@ def _run(
     for partition in result.partitions:
         if partition.is_new and partition.moved:
             context.log.warning(
-                "group %s had no offset of partition %d: its first redrive, or the brokers forgot the group",
+                "group %s had no offset in partition %d: this is its first redrive, or the brokers deleted its offsets",
                 *(result.group, partition.partition),
             )
     if result.short_lived:
         context.log.warning(
-            "%d records have a timestamp older than what their topic keeps: the brokers delete them again unless its "
-            "retention.ms is raised",
+            "%d records are older than the retention.ms of their topic, so the brokers will delete them again. To keep "
+            "them, raise the topic's retention.ms",
             result.short_lived,
         )
     found = result.to_json()

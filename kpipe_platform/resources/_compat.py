@@ -57,7 +57,7 @@ __all__ = [
 
 
 def code_server_runs(server: Mapping[str, Any], run_id: str, timeout_s: int) -> bool | None:
-    """Query a code server whether a run that it started still has a process there.
+    """Query whether a code server still has a process for a run that it started.
 
     Args:
         server: Value of the run's tag ``GRPC_INFO_TAG``: host, and port or socket.

@@ -1,4 +1,4 @@
-"""Resources that need a connection to Kafka: one of their own, or that of the IO manager they are part of."""
+"""Resources that need a connection to Kafka: their own, or that of the IO manager that contains them."""
 
 # No postponed annotations here: Dagster reads the type of a resource dependency when it creates the class.
 
@@ -19,15 +19,15 @@ class Connected(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
     """Base class of the resources that need a connection.
 
     Args:
-        connection: Connection to the brokers; None: that of the ``KafkaIOManager`` that the resource is part of.
+        connection: Connection to the brokers; None: that of the ``KafkaIOManager`` that contains the resource.
 
     Raises:
-        ConfigError: ``connection`` is something else.
+        ConfigError: ``connection`` is not a ``KafkaConnection``.
     """
 
     connection: dg.ResourceDependency[KafkaConnection | None] = Field(
-        default=None,  # type: ignore[arg-type]  # Dagster replaces the descriptor by the value
-        description="its own connection; None: that of the KafkaIOManager that it is part of",
+        default=None,  # type: ignore[arg-type]  # Dagster replaces the descriptor with the value
+        description="connection to the brokers; None: that of the KafkaIOManager that contains the resource",
     )
 
     def __init__(self, **data: Any) -> None:
@@ -43,19 +43,19 @@ class Connected(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
         """
         name, connection = type(self).__name__, self.connection
         if connection is None:
-            msg = f"{name} has no connection, and it is not part of a KafkaIOManager that has one"
+            msg = f"{name} has no connection, and is not part of a KafkaIOManager with a connection"
             raise ConfigError(msg, fix=f"{name}(connection=KafkaConnection(bootstrap_servers=...), ...)")
         if not isinstance(connection, KafkaConnection):
-            msg = f"the connection of {name} is configured at launch, so it is known only within a run or a tick"
-            raise ConfigError(msg, fix=f"bind {name}, or the KafkaIOManager that it is part of, as a resource")
+            msg = f"the connection of {name} is configured at launch, so it is available only within a run or a tick"
+            raise ConfigError(msg, fix=f"access {name}, or its KafkaIOManager, as a resource of a run or a tick")
         return connection.settings
 
 
 def connect_parts(owner: type, data: Mapping[str, Any], parts: Mapping[str, type[Connected]]) -> dict[str, Any]:
-    """Return the arguments of a resource, with its connection given to the parts that have none of their own.
+    """Return the arguments of a resource, after passing its connection to the parts without their own.
 
-    Called both when the resource is defined and when Dagster has resolved its nested resources. A part that is
-    configured at launch is not known before.
+    Called when the resource is defined, and again when Dagster has resolved its nested resources: a part that is
+    configured at launch is not available earlier.
 
     Args:
         owner: Class of the resource.
@@ -63,7 +63,7 @@ def connect_parts(owner: type, data: Mapping[str, Any], parts: Mapping[str, type
         parts: Its parts by name, with their classes.
 
     Raises:
-        ConfigError: A part has no connection, or is something else.
+        ConfigError: A part has no connection, or is of another class.
     """
     require_kind(owner, data, "connection", KafkaConnection)
     connection, connected = data.get("connection"), dict(data)
@@ -74,14 +74,16 @@ def connect_parts(owner: type, data: Mapping[str, Any], parts: Mapping[str, type
             connected[name] = _connected_to(connection, part)
         own = part.data.get("connection") if isinstance(part, PartialResource) else getattr(part, "connection", None)
         if isinstance(part, Connected | PartialResource) and connection is None and own is None:
-            msg = f"{owner.__name__} has no connection, and neither has its {name}"
+            msg = f"neither {owner.__name__} nor its {name} has a connection"
             fix = f"{owner.__name__}(connection=KafkaConnection(bootstrap_servers=...), ...)"
-            raise ConfigError(msg, fix=f"{fix}: its parts use it unless they have another", setting="connection")
+            raise ConfigError(
+                msg, fix=f"{fix}; its parts use this connection unless they have their own", setting="connection"
+            )
     return connected
 
 
 def _connected_to(connection: Any, part: Connected) -> Connected:
-    """Return a part with a connection, or unchanged if it has one of its own."""
+    """Return a part with the connection, or unchanged if it has its own."""
     if connection is None or part.connection is not None:
         return part
     given = {name: value for name, value in part if name in part.model_fields_set}
@@ -89,13 +91,13 @@ def _connected_to(connection: Any, part: Connected) -> Connected:
 
 
 def require_kind(owner: type, data: Mapping[str, Any], name: str, *kinds: type) -> None:
-    """Refuse a nested resource of another kind. Dagster accepts any value there and would fail at its first use.
+    """Reject a nested resource of another class. Dagster accepts any value there and would fail at its first use.
 
-    Resources that are configured at launch are judged by their class. The value of a resource that is defined by a
-    function is known only within a run; it is checked there.
+    Resources that are configured at launch are checked by their class. The value of a resource that a function
+    creates is available only within a run, and is checked there.
 
     Raises:
-        ConfigError: The value is not a resource of these kinds.
+        ConfigError: The value is not a resource of these classes.
     """
     value = data.get(name)
     given = value.resource_cls if isinstance(value, PartialResource) else type(value)

@@ -32,19 +32,23 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
             The other settings are checked by ``settings``.
     """
 
-    # Whether the values come from a run config, in which Dagster has replaced the names of variables by their values.
+    # Whether the values come from a run config, in which Dagster has replaced variable names with their values.
     _is_from_run_config: ClassVar[bool] = False
 
-    bootstrap_servers: str = Field(description="host:port, several separated by commas")
+    bootstrap_servers: str = Field(description="host:port of one or more brokers, separated by commas")
     security_protocol: str = Field(default="PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
     sasl_mechanism: str | None = Field(default=None, description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
     sasl_username: str | None = Field(default=None, description="SASL user")
-    sasl_password: str | None = Field(default=None, description="SASL password, by EnvVar", repr=False)
-    ssl_ca_pem: str | None = Field(default=None, description="path of the CA certificates, PEM")
-    ssl_certificate_pem: str | None = Field(default=None, description="path of the client certificate, PEM")
-    ssl_key_pem: str | None = Field(default=None, description="path of the client's private key, PEM")
-    ssl_key_password: str | None = Field(default=None, description="password of the key, by EnvVar", repr=False)
-    ssl_verify_hostname: bool = Field(default=True, description="check the broker's name against its certificate")
+    sasl_password: str | None = Field(default=None, description="SASL password; pass it as EnvVar", repr=False)
+    ssl_ca_pem: str | None = Field(default=None, description="path of the CA certificates, a PEM file")
+    ssl_certificate_pem: str | None = Field(default=None, description="path of the client certificate, a PEM file")
+    ssl_key_pem: str | None = Field(default=None, description="path of the client's private key, a PEM file")
+    ssl_key_password: str | None = Field(
+        default=None, description="password of the private key; pass it as EnvVar", repr=False
+    )
+    ssl_verify_hostname: bool = Field(
+        default=True, description="verify that the broker's certificate matches its host name"
+    )
     client_id: str = Field(default="kpipe", description="client id in broker logs and quotas")
     request_timeout_s: float = Field(default=10.0, description="deadline of one broker call, seconds")
     librdkafka: dict[str, str] = Field(default={}, description="further librdkafka properties", repr=False)
@@ -58,14 +62,14 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
 
     @classmethod
     def configure_at_launch(cls, **kwargs: Any) -> Any:
-        """Same as Dagster's. The run config gives secrets as ``{"env": "VARIABLE"}``.
+        """Same as Dagster's. In the run config, secrets are ``{"env": "VARIABLE"}``.
 
         Raises:
             ConfigError: A setting is unknown, or a secret is a plain value.
         """
         cls._refuse_plain_secrets(kwargs)
-        # Dagster creates a resource that is configured at launch by its class, which therefore says where values come
-        # from. It has the same names, because Dagster shows them.
+        # Dagster creates a launch-configured resource from this class alone, so a subclass marks that its values come
+        # from a run config. The subclass keeps the name, because Dagster shows it.
         names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
         launched: Any = type(cls.__name__, (cls,), {**names, "_is_from_run_config": True})
         return super(KafkaConnection, launched).configure_at_launch(**kwargs)
@@ -74,7 +78,7 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
     def _refuse_plain_secrets(cls, data: Mapping[str, Any]) -> None:
         for name in _SECRETS:
             if cls._is_shown(data.get(name)):
-                msg = f"KafkaConnection({name}=...) is a plain value, which Dagster would show"
+                msg = f"KafkaConnection({name}=...) is a plain value, which Dagster would show in its UI"
                 variable = f"KAFKA_{name.upper()}"
                 fix = f'{name}=dg.EnvVar("{variable}"); in the run config {{"env": "{variable}"}}'
                 raise ConfigError(msg, fix=fix, setting=name)
@@ -85,7 +89,7 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
         check_client(where, dialect, known_values(given))
         for name, value in given.items():
             if is_secret(name) and cls._is_shown(value):
-                msg = f"{where}: {name!r} is a plain value, which Dagster would show"
+                msg = f"{where}: {name!r} is a plain value, which Dagster would show in its UI"
                 variable = re.sub(r"\W", "_", name.upper())
                 raise ConfigError(msg, fix=f'{{"{name}": dg.EnvVar("KAFKA_{variable}")}}', property=name)
 
@@ -93,7 +97,8 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
     def _is_shown(cls, secret: object) -> bool:
         """Return whether a secret is a plain value that Dagster shows and stores.
 
-        A value from a run config is not shown if the run config names a variable, whose value it then is.
+        A value from a run config is not shown if the run config named an environment variable. Then the value is that
+        of some environment variable.
         """
         if not is_plain(secret) or _resolving.get():
             return False
@@ -125,7 +130,7 @@ def is_plain(value: object) -> bool:
 
 
 def known_values(given: Mapping[str, str]) -> dict[str, str | None]:
-    """Return properties with None for each value from an environment variable: it is not known before a run."""
+    """Return properties with None for each value from an environment variable: it is not available before a run."""
     return {name: value if is_plain(value) else None for name, value in given.items()}
 
 

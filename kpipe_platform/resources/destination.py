@@ -26,8 +26,8 @@ class KafkaDestination(Connected):
 
     delivery: Literal["exactly_once", "at_least_once"] = Field(
         default="exactly_once",
-        description="exactly_once: outputs, dead letters and offsets in one transaction; at_least_once: parallel "
-        "writers, then the offsets",
+        description="exactly_once: one transaction for outputs, dead letters and offsets; at_least_once: parallel "
+        "writers, then a commit of the offsets",
     )
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
         default="lz4", description="batch compression"
@@ -35,28 +35,28 @@ class KafkaDestination(Connected):
     transaction_timeout_s: float = Field(
         default=300.0,
         gt=0,
-        description="the broker aborts a transaction that is open for longer, seconds; brokers allow at most "
-        "transaction.max.timeout.ms, 900 s by default",
+        description="time that a transaction may be open before the broker aborts it, seconds; the upper bound is the "
+        "brokers' transaction.max.timeout.ms, 900 s by default",
     )
     delivery_timeout_s: float = Field(
-        default=60.0, gt=0, description="how long one record may wait for its acknowledgement, seconds"
+        default=60.0, gt=0, description="maximum wait for the acknowledgment of a record, seconds"
     )
     stamp_source: bool = Field(
         default=True,
-        description="add the header kpipe.source to outputs whose stage keeps _kafka, and who wrote them: "
-        "kpipe.instance, kpipe.worker and, where partitions are shared, kpipe.lease",
+        description="add provenance headers to outputs whose stage keeps _kafka: kpipe.source, kpipe.instance, "
+        "kpipe.worker and, if deployments share partitions, kpipe.lease",
     )
     correlation_header: str | None = Field(
         default=CORRELATION_HEADER,
         min_length=1,
-        description="header that carries the correlation id from record to output; where stamp_source is on, an output "
-        "without it gets one that is made of its source's coordinates, as in a dead letter. None: none is added",
+        description="header that carries the correlation id from record to output; with stamp_source, an output "
+        "without the header gets an id built from its source record's coordinates, as in a dead letter; None: none",
     )
     preview_rows: int | None = Field(
         default=None,
         ge=0,
         le=50,
-        description="written records to show in the metadata, as they are; 0: none. None: 5, and none where the "
+        description="number of written records to show unredacted in the metadata; 0: none. None: 5, or 0 if the "
         "dead-letter destination has a redaction hook",
     )
     producer: dict[str, str] = Field(default={}, description="further librdkafka producer properties")
@@ -105,40 +105,44 @@ class KafkaDeadLetterDestination(Connected):
 
     topic: str = Field(default="{source_topic}.dlq", description="topic name; {source_topic} is replaced")
     form: Literal["envelope", "raw"] = Field(
-        default="envelope", description="envelope: documented JSON around the original bytes; raw: the original bytes"
+        default="envelope",
+        description="envelope: a documented JSON object with the original bytes; raw: only the original bytes",
     )
     create_topic: bool = Field(
         default=False, description="create a missing dead-letter topic with as many partitions as its source"
     )
     headers: list[str] = Field(
         default=["connect"],
-        description="error headers to write, in this order: connect: __connect.errors.*, text, as Kafka Connect; "
-        "spring: kafka_dlt-*, numbers in binary, as Spring Kafka. An empty list: none",
+        description="families of error headers to write, in this order. connect: __connect.errors.* as text, as in "
+        "Kafka Connect; spring: kafka_dlt-* with binary numbers, as in Spring Kafka. An empty list: none",
     )
     oversized: Literal["reference", "raw"] = Field(
         default="reference",
-        description="what becomes of a payload that does not fit into an envelope: reference: its coordinates, sizes "
-        "and checksums; raw: the original bytes without an envelope if they fit like that, else a reference",
+        description="how to store a payload that does not fit into an envelope. reference: its coordinates, sizes and "
+        "checksums; raw: the original bytes without an envelope if they fit, otherwise a reference",
     )
     correlation_header: str = Field(
-        default=CORRELATION_HEADER, min_length=1, description="header of the record that holds its correlation id"
+        default=CORRELATION_HEADER,
+        min_length=1,
+        description="header of the source record that contains its correlation id",
     )
     redact: str | None = Field(
         default=None,
-        description="hook that takes out what a dead letter must not keep, package.module:function, importable where "
-        "Spark's workers run; called with (record: KafkaRecord, fault: Fault), it returns the record, or both",
+        description="hook that removes sensitive data from dead letters, as package.module:function; Spark's workers "
+        "must be able to import it. It is called with (record: KafkaRecord, fault: Fault) and returns the record, or "
+        "the record and the fault",
     )
     max_dead_letter_ratio: float | None = Field(
         default=None,
         gt=0,
         le=1,
-        description="the largest share of a slice's records that may be dead-lettered or skipped; above it the run "
-        "fails and nothing of the slice is written. None: no limit",
+        description="maximum share of a slice's records that may be dead-lettered or skipped; above it, the run fails "
+        "and nothing of the slice is written. None: no limit",
     )
     min_dead_letters: int = Field(
         default=DEFAULT_MINIMUM,
         ge=1,
-        description="dead letters and skipped records of a slice before max_dead_letter_ratio counts",
+        description="number of dead-lettered and skipped records of a slice from which max_dead_letter_ratio applies",
     )
 
     # Dagster's configuration does not support a list of literals.
@@ -147,7 +151,7 @@ class KafkaDeadLetterDestination(Connected):
     def _families(cls, value: list[str]) -> list[str]:
         known = get_args(HeaderStyle)
         if len(set(value)) < len(value) or not set(value) <= set(known):
-            msg = f"headers={value}: give each of {', '.join(map(repr, known))} once at most"
+            msg = f"headers={value}: use each of {', '.join(map(repr, known))} at most once, and no other name"
             raise ValueError(msg)
         return value
 

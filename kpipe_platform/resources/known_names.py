@@ -1,4 +1,4 @@
-"""Configuration base class that refuses unknown names. Dagster ignores them, so a typo would select the default."""
+"""Configuration base class that rejects unknown names. Dagster ignores them, so a typo would select the default."""
 
 from __future__ import annotations
 

@@ -27,10 +27,10 @@ class PartitionOwnership(KnownNames):
         instance_id: Unique name of this deployment. It is used for static membership, and as the name in metadata, dead
             letters and output headers. None: each start creates a new member, named after its host.
         session_timeout_s: Time that a deployment keeps its partitions after it died or lost the connection to the
-            brokers, seconds. With ``consumer``, the brokers decide it.
-        drain_deadline_s: Time that ``DRAIN_AND_YIELD`` waits for runs in flight, seconds.
-        idle_timeout_s: Time without ticks after which a deployment gives up its partitions, seconds: its sensor was
-            turned off, or the daemon stopped. At least three times the sensor's interval is used.
+            brokers, seconds. With ``consumer``, the brokers' setting applies instead.
+        drain_deadline_s: Maximum time that ``DRAIN_AND_YIELD`` waits for runs in flight, seconds.
+        idle_timeout_s: Time without sensor ticks after which a deployment gives up its partitions, seconds. Ticks end
+            if the sensor is turned off or the daemon stops. The effective minimum is three times the sensor's interval.
 
     Source: KIP-345, KIP-429, KIP-848.
     """
@@ -42,13 +42,13 @@ class PartitionOwnership(KnownNames):
         default=None, min_length=1, description="name of this deployment for static membership and in metadata"
     )
     session_timeout_s: float = Field(
-        default=10.0, ge=0.1, le=3600, description="how long a deployment that died keeps its partitions, seconds"
+        default=10.0, ge=0.1, le=3600, description="time that a deployment keeps its partitions after it died, seconds"
     )
     drain_deadline_s: float = Field(
-        default=30.0, ge=0, le=80_000, description="how long a drain waits for runs in flight, seconds"
+        default=30.0, ge=0, le=80_000, description="maximum time that a drain waits for runs in flight, seconds"
     )
     idle_timeout_s: float = Field(
-        default=120.0, gt=0, description="without a tick for this long the partitions are given away, seconds"
+        default=120.0, gt=0, description="time without sensor ticks after which the partitions are given up, seconds"
     )
 
     def member(

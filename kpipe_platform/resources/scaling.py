@@ -57,16 +57,21 @@ class PartitionScaling(KnownNames):
     execution_mode: ExecutionMode = Field(
         default=ExecutionMode.PRESERVE_PARTITION_ORDER, description="what may run at the same time"
     )
-    max_records: int | None = Field(default=None, ge=1, description="offsets of one partition in a slice, at most")
-    max_concurrent_partitions: int | None = Field(default=None, ge=1, description="partitions worked on at once")
+    max_records: int | None = Field(
+        default=None, ge=1, description="maximum number of offsets of one partition in a slice"
+    )
+    max_concurrent_partitions: int | None = Field(
+        default=None, ge=1, description="maximum number of partitions processed at once"
+    )
     max_in_flight_per_partition: int | None = Field(
-        default=None, ge=1, description="parts of one partition's slice written at once"
+        default=None, ge=1, description="maximum number of parts of one partition's slice written at once"
     )
     rebalance_mode: RebalanceMode = Field(
-        default=RebalanceMode.DRAIN_AND_YIELD, description="what happens to a partition that is taken over"
+        default=RebalanceMode.DRAIN_AND_YIELD,
+        description="what happens to a partition that moves to another deployment",
     )
     emit_partition_execution_events: bool = Field(
-        default=False, description="also store the partition events of runs as asset observations"
+        default=False, description="also store partition events as asset observations"
     )
 
     @model_validator(mode="after")
@@ -75,13 +80,13 @@ class PartitionScaling(KnownNames):
         if preserves and (self.max_concurrent_partitions or 1) > 1:
             msg = (
                 f"max_concurrent_partitions={self.max_concurrent_partitions} needs "
-                "ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS: one partition after another is one at a time"
+                "ExecutionMode.PARALLELIZE_ACROSS_PARTITIONS: PRESERVE_PARTITION_ORDER processes them one by one"
             )
             raise ValueError(msg)
         if not self._relaxes and (self.max_in_flight_per_partition or 1) > 1:
             msg = (
                 f"max_in_flight_per_partition={self.max_in_flight_per_partition} needs "
-                "ExecutionMode.RELAX_ORDERING_WITHIN_PARTITION: parts that are written at the same time have no order"
+                "ExecutionMode.RELAX_ORDERING_WITHIN_PARTITION: parts written at the same time do not keep their order"
             )
             raise ValueError(msg)
         return self

@@ -24,27 +24,30 @@ from kpipe_platform.slices.plan.ranges import LastMaterialization, PlanPolicy
 class KafkaSource(Connected):
     """Plans slices of topics, and reads watermarks, committed offsets and lag.
 
-    As a part of a ``KafkaIOManager`` it uses that one's connection, unless it has its own. Bound as a resource of its
-    own, it needs its own.
+    In a ``KafkaIOManager`` it uses the IO manager's connection unless it has its own. As a separate resource it needs
+    its own.
 
     Raises:
         ConfigError: ``start`` is neither a start policy nor a time.
     """
 
-    group_prefix: str = Field(default="kpipe", description="the group of an asset is {group_prefix}.{asset key}")
+    group_prefix: str = Field(
+        default="kpipe", description="prefix of consumer groups: the group of an asset is {group_prefix}.{asset key}"
+    )
     isolation: Literal["read_committed", "read_uncommitted"] = Field(
-        default="read_committed", description="isolation of the plan and of the read"
+        default="read_committed", description="isolation level of plans and reads"
     )
     start: str = Field(
         default="earliest",
-        description="where a new group begins: earliest, latest, error, or a time such as 2026-01-31T06:00:00Z",
+        description="where a new group starts: earliest, latest, error, or a time such as 2026-01-31T06:00:00Z",
     )
     on_lost_offsets: Literal["error", "skip"] = Field(
-        default="error", description="what to do when retention passed the group's offset"
+        default="error", description="what to do if retention deleted records before the group read them"
     )
     scaling: PartitionScaling = PartitionScaling()
     ownership: PartitionOwnership | None = Field(
-        default=None, description="share the partitions with other deployments; None: this one has all of them"
+        default=None,
+        description="share the partitions with other deployments; None: this deployment has all partitions",
     )
 
     def __init__(self, **data: Any) -> None:
@@ -66,7 +69,7 @@ class KafkaSource(Connected):
 
         Args:
             group: Consumer group.
-            scaling: Overrides the source's own limits.
+            scaling: Overrides the source's limits.
         """
         return PlanPolicy(
             group=group,
@@ -100,7 +103,7 @@ class KafkaSource(Connected):
             run_id: Dagster run.
             slice_id: Name of the slice.
             earlier: Returns a partition's last materialization in Dagster; None if there is none.
-            scaling: Overrides the source's own limits.
+            scaling: Overrides the source's limits.
             clients: Clients to use; None: new clients that are closed after the plan.
 
         Raises:

@@ -25,12 +25,15 @@ class SparkEngine(KnownNames, LazyPySparkResource):
     uses it ends, and opened again after a restart of the server.
     """
 
-    spark_config: dict[str, Any] = Field(default={}, description="Spark settings by their names")
-    master: str | None = Field(default=None, description="local[*] or a cluster's master; not with remote")
+    spark_config: dict[str, Any] = Field(default={}, description="Spark settings by name")
+    master: str | None = Field(
+        default=None, description="local[*] or the master URL of a cluster; not together with remote"
+    )
     remote: str | None = Field(default=None, description="Spark Connect server, sc://host:port")
     app_name: str = Field(default="kpipe", description="name in Spark's UI")
     parallelism: int | None = Field(
-        default=None, description="tasks at once; None: a local master's cores, what a Connect server says, else 4"
+        default=None,
+        description="number of tasks at once; None: a local master's cores, or what a Connect server reports; else 4",
     )
     _holder: object = PrivateAttr(default_factory=object)
 
@@ -93,8 +96,8 @@ class SessionEngine:
         use_this_python()
         session = self._resource.spark_session
         if session is None:
-            msg = f"{type(self._resource).__name__} starts its Spark session within a run, and there is none"
-            raise ConfigError(msg, fix="use SparkEngine or LazyPySparkResource, which start it at first use")
+            msg = f"{type(self._resource).__name__} starts its Spark session within a run, but no run is active"
+            raise ConfigError(msg, fix="use SparkEngine or LazyPySparkResource, which start the session at first use")
         require_connector(session)
         return session
 

@@ -125,7 +125,7 @@ class TestOnABroker:
         assert rows(found["by_asset"]) == [{"asset": "enriched", "records": 3}]
         assert sum(r["records"] for r in rows(found["by_hour"])) == 3
         assert found["oldest"].value <= found["newest"].value
-        assert found["reasons_chart"].value.startswith("![Reasons of 3 dead letters](data:image/png;base64,")
+        assert found["reasons_chart"].value.startswith("![Reasons for 3 dead letters](data:image/png;base64,")
         names = [column.name for column in found["dagster/column_schema"].value.columns]
         assert names == list(frames[0].columns)
 
@@ -247,7 +247,7 @@ class TestOnABroker:
         assert "offsets" not in found
 
     def test_a_topic_that_nobody_creates_is_an_error(self, orders: Orders) -> None:
-        with pytest.raises(TopicNotFoundError, match="so there are no dead letters of topic") as caught:
+        with pytest.raises(TopicNotFoundError, match="so the dead letters of topic") as caught:
             show(orders, dead_letter_asset(orders.topic_asset), manager=with_dead_letter(orders))
         assert f"kpipe topics create {orders.source}.dlq" in caught.value.fix
         with pytest.raises(TopicNotFoundError, match="elsewhere"):

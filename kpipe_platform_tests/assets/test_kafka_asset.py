@@ -48,13 +48,16 @@ def test_each_source_has_a_parameter_of_its_own(parameters: dict[str, str]) -> N
 @pytest.mark.parametrize(
     ("keys", "says"),
     [
-        (["click-stream", "click_stream"], "click-stream and click_stream would have one parameter, 'click_stream'"),
-        (["orders", "orders"], "orders and orders would have one parameter"),
-        (["eu/orders", "us/orders", "eu_orders"], "would have one parameter, 'eu_orders'"),
-        (["2024"], "no parameter can have the name of source 2024"),
-        (["class"], "no parameter can have the name of source class"),
-        (["context"], "no parameter can have the name of source context"),
-        (["config"], "no parameter can have the name of source config"),
+        (
+            ["click-stream", "click_stream"],
+            "click-stream and click_stream have the same parameter name, 'click_stream'",
+        ),
+        (["orders", "orders"], "orders and orders have the same parameter name"),
+        (["eu/orders", "us/orders", "eu_orders"], "have the same parameter name, 'eu_orders'"),
+        (["2024"], "the parameter of source 2024 would be named"),
+        (["class"], "the parameter of source class would be named"),
+        (["context"], "the parameter of source context would be named"),
+        (["config"], "the parameter of source config would be named"),
     ],
 )
 def test_sources_that_cannot_have_one_are_refused(keys: list[str], says: str) -> None:
@@ -64,10 +67,10 @@ def test_sources_that_cannot_have_one_are_refused(keys: list[str], says: str) ->
 
 
 def test_another_input_beside_a_source_has_a_name_of_its_own() -> None:
-    with pytest.raises(ConfigError, match="has 'orders', the parameter of source eu/orders"):
+    with pytest.raises(ConfigError, match="input 'orders' has the same name as the parameter of source eu/orders"):
         declared(["eu/orders"], "orders", ins={"orders": table_input("customers")})
     again = table_input(dg.AssetKey(["eu", "orders"]))
-    with pytest.raises(ConfigError, match="has 'all_orders', which is source eu/orders once more"):
+    with pytest.raises(ConfigError, match="input 'all_orders' is asset eu/orders, which is already a source"):
         declared(["eu/orders"], "orders", "all_orders", ins={"all_orders": again})
     table = declared(["eu/orders"], "orders", "customers", ins={"customers": table_input()})
     assert set(table.keys_by_input_name) == {"orders", "customers"}
@@ -77,9 +80,7 @@ def test_an_annotation_that_exists_for_type_checkers_only() -> None:
     def stage(orders: DataFrame) -> DataFrame:
         return orders
 
-    with pytest.raises(
-        ConfigError, match=r"stage cannot be read: name 'DataFrame' .*\n.*outside of `if TYPE_CHECKING"
-    ) as e:
+    with pytest.raises(ConfigError, match=r"stage: name 'DataFrame' .*\n.*outside `if TYPE_CHECKING") as e:
         kafka_asset(source=source("orders"), topic=KafkaTopic("out"))(stage)
     assert isinstance(e.value.__cause__, NameError)
 
@@ -103,9 +104,9 @@ def test_one_decorator_for_two_functions() -> None:
 
 @pytest.mark.parametrize("name", ["kpipe/onfault", "kpipe/read", "kpipe/ranges"])
 def test_metadata_of_kpipes_that_there_is_not(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"@kafka_asset has the metadata '{name}'.*\n.*use one of kpipe/topic"):
+    with pytest.raises(ConfigError, match=f"@kafka_asset has unknown metadata '{name}'.*\n.*use one of kpipe/topic"):
         declared(["orders"], "orders", metadata={name: "skip"})
-    with pytest.raises(ConfigError, match=f"has the metadata '{name}'"):
+    with pytest.raises(ConfigError, match=f"has unknown metadata '{name}'"):
         kafka_topic_asset("t", value_codec=JsonCodec("id BIGINT"), metadata={name: "skip"})
     declared(["orders"], "orders", metadata={"kpipe/on_fault": "skip", "team": "kpipe"})
 
@@ -113,5 +114,5 @@ def test_metadata_of_kpipes_that_there_is_not(name: str) -> None:
 @pytest.mark.parametrize("metadata", [{"kpipe/read": "Table"}, {"kpipe/reads": "table"}])
 def test_an_input_that_is_to_be_read_in_another_way(metadata: dict[str, str]) -> None:
     given = dg.AssetIn("customers", metadata=metadata)
-    with pytest.raises(ConfigError, match="input 'customers' has the metadata"):
+    with pytest.raises(ConfigError, match=r"input 'customers' has (unknown )?metadata"):
         declared(["orders"], "orders", "customers", ins={"customers": given})

@@ -131,7 +131,7 @@ class TestPlainAssets:
         for key in ("kafka_io_manager", "committing"):
             resources = {"committing": OffsetCommittingIOManager(inner=FolderIOManager(folder="/nowhere"))}
             metadata = {} if key == "committing" else KafkaTopic(orders.target).as_metadata()
-            with pytest.raises(OffsetsNotStoredError, match="annotate what it returns"):
+            with pytest.raises(OffsetsNotStoredError, match="annotate the return type"):
                 orders.run(plain(orders, enriched, io_manager_key=key, metadata=metadata), resources=resources)
         assert called == []
 
@@ -148,7 +148,7 @@ class TestPlainAssets:
             asset = plain(orders, enriched, ins={"orders": dg.AssetIn(metadata={name: "Table"})})
         else:
             asset = plain(orders, enriched, metadata={**topic, name: "skip"})
-        with pytest.raises(ConfigError, match=f"has the metadata '?{name}"):
+        with pytest.raises(ConfigError, match=f"has (unknown )?metadata '?{name}"):
             orders.run(asset)
         assert orders.committed() is None
 
@@ -330,12 +330,12 @@ class TestOtherStores:
     def test_dagsters_results_are_not_rows(self, orders: Orders, tmp_path: Path, result: Any) -> None:
         orders.send(order(1))
         inner = FolderIOManager(folder=str(tmp_path))
-        with pytest.raises(ConfigError, match="return the rows themselves"):
+        with pytest.raises(ConfigError, match="return the rows; to add metadata"):
             orders.run(
                 orders.asset(lambda orders: result, topic=None, io_manager_key="committing"),
                 resources={"committing": OffsetCommittingIOManager(inner=inner)},
             )
-        with pytest.raises(ConfigError, match="return the rows themselves"):
+        with pytest.raises(ConfigError, match="return the rows; to add metadata"):
             orders.run(orders.asset(lambda orders: result))
         assert orders.committed() is None
 
@@ -354,7 +354,7 @@ class TestOtherStores:
         else:
             asset = orders.asset(enriched, topic=topic, io_manager_key=key)
         inner = FolderIOManager(folder=str(tmp_path))
-        with pytest.raises(ConfigError, match="returned None, not rows"):
+        with pytest.raises(ConfigError, match="returned None instead of rows"):
             orders.run(asset, resources={"committing": OffsetCommittingIOManager(inner=inner)})
         assert orders.committed() is None
 
@@ -373,7 +373,7 @@ class TestOtherStores:
         resources = {"committing": OffsetCommittingIOManager(inner=inner)}
         orders.send(*(order(n) for n in range(6)))
         for several in ({"max_slices": None}, {"max_slices": 2}, {"max_slices": None, "linger_s": 1.0}):
-            with pytest.raises(ConfigError, match="would keep the last only"):
+            with pytest.raises(ConfigError, match="only the last slice would be kept"):
                 orders.run(asset(**several), resources=resources)
         assert orders.committed() is None
         run = orders.run(asset(), resources=resources)
@@ -392,9 +392,9 @@ class TestOtherStores:
             orders.asset(enriched, io_manager_key="committing"),
             plain(orders, enriched, io_manager_key="committing"),
         ):
-            with pytest.raises(ConfigError, match="declares a topic to write"):
+            with pytest.raises(ConfigError, match="declares a destination topic"):
                 orders.run(asset, resources={"committing": committing})
-        with pytest.raises(ConfigError, match="declares a topic to write"):
+        with pytest.raises(ConfigError, match="declares a destination topic"):
             orders.asset(enriched, io_manager_def=committing)
 
     def test_an_inner_io_manager_that_stores_offsets_itself(self, orders: Orders) -> None:

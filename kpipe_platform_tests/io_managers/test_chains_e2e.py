@@ -166,7 +166,10 @@ def test_a_run_names_the_partitions_that_nobody_reads(make_orders: Callable[...,
     run = orders.run(asset)
     said = [entry.user_message for entry in orders.instance.all_logs(run.run_id) if entry.level == logging.WARNING]
     assert len(said) == 1
-    assert f"topic {orders.source} has partition(s) 2, of which enriched has no Dagster partition" in said[0]
+    assert (
+        f"topic {orders.source}: no run reads partition(s) 2, because asset enriched has no Dagster partitions"
+        in said[0]
+    )
 
 
 class TestSources:

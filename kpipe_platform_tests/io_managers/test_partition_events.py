@@ -107,4 +107,4 @@ def test_a_storage_that_fails_does_not_fail_the_run(step: Step, caplog: pytest.L
     events = StepEvents(step, ["orders"], refuse)
     events.watch([0]).planned(slice_of(0, 0, 3))
     events.deliver()
-    assert "cannot store an observation of a" in caplog.text
+    assert "cannot store an observation of asset a" in caplog.text

@@ -66,13 +66,13 @@ def test_an_asset_that_has_never_run_is_known_by_its_definition(instance: dg.Dag
 @pytest.mark.parametrize(
     ("asset", "partitions", "message"),
     [
-        ("shop/orders_priced", [], "names no partition"),
+        ("shop/orders_priced", [], "has no partitions"),
         ("shop/orders_priced", [0, 2], "has no partition 2"),
         ("shop/orders_priced", [-1], "has no partition -1"),
         ("payments_booked", [-1], "has no partition -1"),
         ("orders_priced", [0], "asset 'orders_priced' does not exist in Dagster; similar names: shop/orders_priced"),
         ("payment_booked", [0], "similar names: payments_booked"),
-        ("planes", [0], "takes slices of no Kafka topic"),
+        ("planes", [0], "does not read slices of a Kafka topic"),
         ("shop/", [0], "not an asset key"),
     ],
 )

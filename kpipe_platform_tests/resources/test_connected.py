@@ -131,7 +131,7 @@ class TestWhatIsMissingOrWrong:
     )
     @pytest.mark.parametrize("define", [manager, lambda **how: KafkaIOManager.configure_at_launch(**how)])
     def test_no_connection_anywhere(self, define: Any, how: dict[str, Any], part: str) -> None:
-        with pytest.raises(ConfigError, match=f"has no connection, and neither has its {part}") as caught:
+        with pytest.raises(ConfigError, match=f"neither KafkaIOManager nor its {part} has a connection") as caught:
             define(**how)
         assert "KafkaIOManager(connection=KafkaConnection(bootstrap_servers=...)" in str(caught.value)
 
@@ -159,7 +159,7 @@ class TestWhatIsMissingOrWrong:
 
     def test_a_part_by_itself_names_what_it_lacks(self) -> None:
         for part in (KafkaSource(), KafkaDestination(), KafkaDeadLetterDestination()):
-            with pytest.raises(ConfigError, match="has no connection, and it is not part") as caught:
+            with pytest.raises(ConfigError, match="has no connection, and is not part") as caught:
                 _ = part.connection_settings
             assert f"{type(part).__name__}(connection=KafkaConnection(" in str(caught.value)
         with pytest.raises(ConfigError, match="has no connection"):
@@ -223,7 +223,7 @@ class TestInARun:
 
     def test_what_is_configured_at_launch_is_not_known_before(self) -> None:
         connection = KafkaConnection.configure_at_launch()
-        with pytest.raises(ConfigError, match="known only within a run"):
+        with pytest.raises(ConfigError, match="available only within a run"):
             _ = manager(connection=connection).source.connection_settings
 
     def test_parts_that_are_also_bound_by_themselves(self) -> None:
@@ -236,7 +236,7 @@ class TestInARun:
         @dg.asset
         def looks(kafka_source: KafkaSource, spark: LazyPySparkResource) -> None:
             seen.append(spark)
-            with pytest.raises(ConfigError, match="has no connection, and it is not part"):
+            with pytest.raises(ConfigError, match="has no connection, and is not part"):
                 kafka_source.clients()
 
         dg.materialize([looks], resources=bound)
@@ -332,7 +332,10 @@ class TestUsers:
 
     def test_an_observation_names_what_its_source_lacks(self) -> None:
         topic = kafka_topic_asset("orders", value_codec=RawCodec(), partitions=1)
-        refused = {"has no connection": Holder(source=KafkaSource()), "needs a KafkaSource": dg.InMemoryIOManager()}
+        refused = {
+            "has no connection": Holder(source=KafkaSource()),
+            "needs a KafkaIOManager, but": dg.InMemoryIOManager(),
+        }
         for says, resource in refused.items():
             with pytest.raises(ConfigError, match=says):
                 dg.materialize([topic], selection=[topic], resources={"kafka_io_manager": resource})

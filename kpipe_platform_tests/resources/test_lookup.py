@@ -27,5 +27,8 @@ def test_a_source_without_a_connection_is_refused() -> None:
 
 def test_any_other_resource_is_refused() -> None:
     resources = SimpleNamespace(tables=dg.InMemoryIOManager())
-    with pytest.raises(ConfigError, match="resource 'tables' is InMemoryIOManager, and a sensor needs a KafkaSource"):
+    with pytest.raises(
+        ConfigError,
+        match="a sensor needs a KafkaSource or a KafkaIOManager, but resource 'tables' is InMemoryIOManager",
+    ):
         source_of(resources, "tables", "a sensor")

@@ -706,7 +706,7 @@ def test_an_asset_that_reads_no_topic_is_refused(make_sensing: Callable[..., Sen
 
     sensing.others = [table]
     sensing.sensor = kafka_offset_sensor(table)
-    with pytest.raises(ConfigError, match="takes slices of no Kafka topic"):
+    with pytest.raises(ConfigError, match="does not read slices of a Kafka topic"):
         sensing.tick()
 
 
