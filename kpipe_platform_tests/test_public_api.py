@@ -107,10 +107,10 @@ def _asset(**options: Any) -> Callable[[float], object]:
 SECONDS: dict[str, Callable[[float], object]] = {
     "linger_s": _asset(linger_s=..., max_slices=None),
     "max_duration_s": _asset(max_duration_s=...),
-    "kafka_offset_sensor(deadline_s": lambda bad: kafka_offset_sensor(ASSET, deadline_s=bad),
+    "kafka_offset_sensor: deadline_s": lambda bad: kafka_offset_sensor(ASSET, deadline_s=bad),
     "max_wait_s": lambda bad: kafka_offset_sensor(ASSET, max_wait_s=bad),
     "retry_max_delay_s": lambda bad: kafka_offset_sensor(ASSET, retry_max_delay_s=bad),
-    "kafka_partition_sensor(deadline_s": lambda bad: kafka_partition_sensor(GROWING, deadline_s=bad),
+    "kafka_partition_sensor: deadline_s": lambda bad: kafka_partition_sensor(GROWING, deadline_s=bad),
     "max_age_s": lambda bad: lag_check(ASSET, max_age_s=bad),
     "min_time_to_loss_s": lambda bad: retention_check(ASSET, min_time_to_loss_s=bad),
 }

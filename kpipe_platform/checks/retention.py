@@ -58,7 +58,7 @@ def retention_check(
         ConfigError: The time is not above 0.
     """
     if not is_positive(min_time_to_loss_s):
-        msg = f"retention_check: min_time_to_loss_s is {min_time_to_loss_s!r}, not above 0"
+        msg = f"retention_check: min_time_to_loss_s is {min_time_to_loss_s!r}, not a finite number above 0"
         raise ConfigError(msg, fix="set min_time_to_loss_s to a number of seconds, for example 86400 for a day")
 
     def evaluate(scope: Scope) -> list[Finding]:

@@ -74,7 +74,7 @@ def kafka_offset_sensor(
         ConfigError: An argument is invalid, or the asset cannot process several partitions in one run.
     """
     if not is_positive(deadline_s):
-        msg = f"kafka_offset_sensor: deadline_s is {deadline_s}, not above 0"
+        msg = f"kafka_offset_sensor: deadline_s is {deadline_s}, not a finite number above 0"
         raise ConfigError(msg, fix="set deadline_s to a number of seconds, for example 10")
     rules = partial(
         _rules,

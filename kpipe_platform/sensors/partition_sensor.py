@@ -58,7 +58,7 @@ def kafka_partition_sensor(
         msg = f"kafka_partition_sensor: asset {shown} has no dynamic partitions, so none can be registered"
         raise ConfigError(msg, fix="omit partitions= from kafka_topic_asset(...), so that they follow the topic")
     if not is_positive(deadline_s):
-        msg = f"kafka_partition_sensor: deadline_s is {deadline_s}, not above 0"
+        msg = f"kafka_partition_sensor: deadline_s is {deadline_s}, not a finite number above 0"
         raise ConfigError(msg, fix="set deadline_s to a number of seconds, for example 10")
     topic = topic_of(metadata, topic_asset.key).name
     # Not the asset's partitions_def: a Kafka asset has the partitions of the topic that it reads.

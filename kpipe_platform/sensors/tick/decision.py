@@ -130,7 +130,7 @@ class Rules:
             )
             raise ConfigError(msg, fix=f"set partitions_per_run to {MAX_PARTITIONS_PER_RUN:,} or less")
         if self.max_wait_s is not None and not is_positive(self.max_wait_s):
-            msg = f"kafka_offset_sensor: max_wait_s is {self.max_wait_s}, not above 0"
+            msg = f"kafka_offset_sensor: max_wait_s is {self.max_wait_s}, not a finite number above 0"
             raise ConfigError(msg, fix="set max_wait_s to a number of seconds, or omit it")
         if not (is_positive(self.retry_max_delay_s) and 0 < self.retry_delay_s <= self.retry_max_delay_s):
             msg = (
