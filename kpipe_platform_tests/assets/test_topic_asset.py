@@ -126,7 +126,7 @@ class TestAttributes:
         ({"kinds": "kafka"}, "kinds='kafka'): expected several values, not a string.*kinds={'kafka'}"),
         ({"readers": "priced"}, "readers='priced'): expected several values, not a string.*readers=['priced']"),
         ({"name": "input"}, "cannot have the key input: .*is not a valid name.*kafka_topic_asset(name=...)"),
-        ({"partitions": 0}, "count=0"),
+        ({"partitions": 0}, "count is 0"),
         ({"partitions": 2, "partitions_def": kafka_partitions("orders", 2)}, "partitions=2 and partitions_def="),
         ({"partitions_def": kafka_partitions("payments")}, "does not list partitions of the topic"),
         ({"partitions_def": dg.DailyPartitionsDefinition("2026-01-01")}, "does not list partitions of the topic"),

@@ -44,7 +44,7 @@ def test_an_ownership_event_is_told_partition_by_partition() -> None:
     found = partition_events(ownership("revoked", 2, 0, in_flight=frozenset({("orders", 2)})), "enriched")
     assert [(e.kind.value, e.partition, e.member, e.reason) for e in found] == [
         ("revoked", 0, "m-1", "why"),
-        ("revoked", 2, "m-1", "why; work on it was in flight"),
+        ("revoked", 2, "m-1", "why; a run on it was in flight"),
     ]
     assert len({e.at_ms for e in found}) == 1
 
