@@ -20,7 +20,7 @@ from kpipe_platform.kafka.model.records import KafkaRecord
 
 NOON_MS = 1_769_860_800_000
 FOUND = FoundDeadLetter(
-    letter=KafkaRecord("orders.dlq", 2, 9, NOON_MS),
+    dead_letter=KafkaRecord("orders.dlq", 2, 9, NOON_MS),
     family="kpipe",
     original=KafkaRecord("orders", 1, 42),
     exception_type="shop.codecs.DecodeFault",
