@@ -123,8 +123,9 @@ def test_a_reader_gets_where_the_page_says(reader: Reader) -> None:
         elif "pip install" in block.text:
             continue  # the package is what is tested here
         elif block.text.startswith("dagster dev"):
-            reader.start_dagster(block.text.strip())
+            # Each command writes the file of variables again, so none may run while Dagster's shell reads it.
             servers = reader.variable("KAFKA_BOOTSTRAP_SERVERS")
+            reader.start_dagster(block.text.strip())
             totals = wait_for_outputs(servers, 101, reader.folder / "dagster.log")
             assert len(totals) == 101
             assert (totals["o-2"], totals["o-101"]) == (19.0, 3.0)
