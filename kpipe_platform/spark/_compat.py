@@ -7,6 +7,7 @@ behavior that kpipe relies on and names the PySpark version. It fails first when
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, cast
@@ -38,6 +39,7 @@ __all__ = [
     "frame_of",
     "from_arrow_schema",
     "function_name",
+    "has_jvm_ended",
     "has_own_spark",
     "is_cache_filled",
     "is_star",
@@ -68,6 +70,18 @@ def jvm_gateway() -> Any:
 def jvm_process() -> Any:
     """The process of the JVM that PySpark started; None if there is none. PySpark does not wait for its end."""
     return getattr(jvm_gateway(), "proc", None)
+
+
+def has_jvm_ended() -> bool:
+    """Whether the JVM that PySpark started has ended. Waits up to a second, because its connections close first."""
+    process = jvm_process()
+    if process is None:
+        return False
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def forget_jvm() -> None:

@@ -11,7 +11,7 @@ import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from kpipe_platform.policies.faults import Component, Fault, qualified_name
 
@@ -132,10 +132,15 @@ def is_of_lost_java(error: BaseException) -> bool:
     """Whether PySpark, on the driver, lost its Java process, which has ended or was killed.
 
     PySpark then raises a py4j exception or a socket exception. Only the traceback distinguishes the latter from a
-    socket exception of a service that a stage calls.
+    socket exception of a service that a stage calls. If Java ends during a call, py4j raises the same exception as for
+    a class or a method that does not exist, so the process itself is checked.
     """
     if isinstance(error, Py4JNetworkError):
         return True
+    if type(error) is Py4JError:
+        from kpipe_platform.spark._compat import has_jvm_ended
+
+        return has_jvm_ended()
     frames = traceback.extract_tb(error.__traceback__)
     return isinstance(error, OSError) and bool(frames) and Path(frames[-1].filename).parent.name == "py4j"
 

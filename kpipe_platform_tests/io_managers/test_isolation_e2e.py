@@ -10,6 +10,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 import pytest
+from py4j.protocol import Py4JNetworkError
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
@@ -22,7 +23,7 @@ from kpipe_platform import (
     current_slice,
 )
 from kpipe_platform.dead_letters import Envelope, decode_envelope
-from kpipe_platform.errors import DeadLetterLimitError, StageFailedError, TransientError
+from kpipe_platform.errors import DeadLetterLimitError, EngineUnavailableError, StageFailedError, TransientError
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
 from .conftest import BAD, Orders, manager_at, order
@@ -209,6 +210,22 @@ def test_a_mistake_in_the_stage_is_not_isolated(orders: Orders) -> None:
     with pytest.raises(StageFailedError, match="without any rows"):
         orders.run(orders.asset(stage))
     assert calls == [6, 0]
+    assert orders.committed() is None
+
+
+@pytest.mark.parametrize("step", ["read_sources", "call_stage", "deliver", "find_failing"])
+def test_spark_can_be_lost_in_any_step(orders: Orders, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def lost(*_: Any, **__: Any) -> None:
+        msg = "Answer from Java side is empty"
+        raise Py4JNetworkError(msg)
+
+    def failing(orders: DataFrame) -> DataFrame:
+        return orders.select(F.raise_error(F.lit("always")).alias("id"))
+
+    orders.send(order(1))
+    monkeypatch.setattr(f"kpipe_platform.slices.process.{step}", lost)
+    with pytest.raises(EngineUnavailableError, match="no longer runs while processing orders"):
+        orders.run(orders.asset(failing if step == "find_failing" else None))
     assert orders.committed() is None
 
 

@@ -51,8 +51,12 @@ UNDOCUMENTED = (
     "pyspark.util",
     "pyspark.worker",
 )
-# The documented way to a gRPC channel of one's own, and an exception of py4j's reference.
-ALLOWED = {"pyspark.sql.connect.client.DefaultChannelBuilder", "py4j.protocol.Py4JNetworkError"}
+# The documented way to a gRPC channel of one's own, and two exceptions of py4j's reference.
+ALLOWED = {
+    "pyspark.sql.connect.client.DefaultChannelBuilder",
+    "py4j.protocol.Py4JError",
+    "py4j.protocol.Py4JNetworkError",
+}
 
 
 def imported(tree: ast.Module) -> Iterator[str]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
 from py4j.clientserver import JavaClient, JavaParameters, PythonParameters
 from py4j.java_gateway import GatewayProperty, PythonProxyPool
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError, Py4JNetworkError
 from pyspark.sql import SparkSession
 
 from kpipe_platform.errors import (
@@ -22,6 +24,7 @@ from kpipe_platform.errors import (
 )
 from kpipe_platform.jvm.ports import free_port
 from kpipe_platform.policies.faults import Fault
+from kpipe_platform.spark import _compat
 from kpipe_platform.spark.causes import Cause, is_sparks
 from kpipe_platform.spark.engine.session import get_session
 from kpipe_platform.spark.engine.settings import EngineSettings
@@ -209,6 +212,25 @@ def socket_of_java() -> None:
 def no_answer_of_java() -> None:
     msg = "Answer from Java side is empty"
     raise Py4JNetworkError(msg)
+
+
+# py4j raises these for a Java process that ends during a call, and for a mistake.
+DURING_A_CALL = [
+    "An error occurred while calling z:org.apache.spark.sql.functions.lit",
+    "org.apache.spark.sql.classic.SparkSession does not exist in the JVM",
+]
+
+
+@pytest.mark.parametrize("message", DURING_A_CALL)
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_a_java_process_that_ends_during_a_call(message: str, has_ended: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as java:
+        monkeypatch.setattr(_compat, "jvm_process", lambda: java)
+        if has_ended:
+            java.kill()
+        found = classify(Py4JError(message), "orders/0 [0, 5)")
+        java.kill()
+    assert isinstance(found, EngineUnavailableError if has_ended else StageFailedError)
 
 
 @pytest.mark.parametrize("call", [socket_of_java, no_answer_of_java])
