@@ -1,4 +1,4 @@
-"""Faults of single records, and the actions for them."""
+"""Faults of single records, and the names of the actions. `kpipe_platform.policies.actions` chooses one."""
 
 from __future__ import annotations
 
