@@ -165,10 +165,10 @@ class TestPlainAssets:
         orders.send(order(1))
         with pytest.raises(dg.DagsterTypeCheckDidNotPass, match='expected type "DataFrame"'):
             orders.run(plain(orders, enriched))
-        with pytest.raises(ConfigError, match="returned a MaterializeResult without rows"):
+        with pytest.raises(ConfigError, match="returned a MaterializeResult, which contains no rows"):
             orders.run(plain(orders, anything))
         inner = FolderIOManager(folder=str(tmp_path))
-        with pytest.raises(ConfigError, match="returned a MaterializeResult without rows"):
+        with pytest.raises(ConfigError, match="returned a MaterializeResult, which contains no rows"):
             orders.run(
                 plain(orders, anything, io_manager_key="committing", metadata={}),
                 resources={"committing": OffsetCommittingIOManager(inner=inner)},
