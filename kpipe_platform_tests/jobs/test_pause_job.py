@@ -50,7 +50,8 @@ def instance(tmp_path: Any) -> Iterator[dg.DagsterInstance]:
 def run(instance: dg.DagsterInstance, asset: str, **values: Any) -> str | None:
     """Run the job as a code location does, with its definitions; returns the error, if the run fails."""
     job = ReconstructableRepository.for_file(__file__, "defs").get_reconstructable_job("pause_partitions")
-    config = dg.RunConfig(ops={"pause": PauseConfig(asset=asset, **values)})
+    # In this process: another one for each step would take seconds.
+    config = dg.RunConfig(ops={"pause": PauseConfig(asset=asset, **values)}, execution={"config": {"in_process": {}}})
     with dg.execute_job(job, instance, run_config=config.to_config_dict()) as result:
         failures = result.filter_events(lambda event: event.is_step_failure)
         return failures[0].step_failure_data.error.to_string() if failures else None
