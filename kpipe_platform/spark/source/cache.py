@@ -7,7 +7,6 @@ import logging
 from pyspark.sql import DataFrame, is_remote
 
 from kpipe_platform.spark._compat import is_cache_filled
-from kpipe_platform.spark.engine.attach import is_reachable
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +43,9 @@ class RowCache:
 
 def drop_cached(frame: DataFrame) -> None:
     """Drop a frame's cached rows. A failure is only logged."""
+    # Spark's tasks import this module, too. The engine needs packages that executors lack.
+    from kpipe_platform.spark.engine.attach import is_reachable
+
     try:
         if is_reachable(frame.sparkSession):
             frame.unpersist()

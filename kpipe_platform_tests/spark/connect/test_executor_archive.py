@@ -7,11 +7,13 @@ import subprocess
 import sys
 import tarfile
 from dataclasses import asdict, replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 from kpipe_platform.errors import ConfigError, EnvironmentSetupError
+from kpipe_platform.spark.connect import executor_archive
 from kpipe_platform.spark.connect.executor_archive import MANIFEST, ArchiveManifest, read_manifest, write_archive
 from kpipe_platform.spark.connect.executors import Executors
 from kpipe_platform.spark.connect.server import ConnectServer
@@ -40,6 +42,28 @@ def test_a_python_without_packages_imports_from_it(archive: Path, tmp_path: Path
         check=False,
     )
     assert Path(answer.stdout.strip()).is_relative_to(tmp_path), answer.stderr
+
+
+LOADED = """
+import sys
+before = set(sys.modules)
+import importlib
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+print(*sorted({name.partition(".")[0] for name in sys.modules.keys() - before}))
+"""
+# The modules whose functions run in Spark's tasks.
+OF_TASKS = ("spark.sink.task.writer", "spark.sink.task.lane", "spark.stage.record_worker", "spark.source.client_reader")
+
+
+def test_tasks_import_no_other_package() -> None:
+    names = [f"kpipe_platform.{name}" for name in OF_TASKS]
+    answer = subprocess.run([sys.executable, "-c", LOADED, *names], capture_output=True, text=True, check=True)
+    held = executor_archive._with_requirements(list(executor_archive.TASK_PACKAGES), set())
+    known = metadata.packages_distributions()
+    used = {one.lower() for name in answer.stdout.split() for one in known.get(name, [])}
+    assert {"confluent-kafka", "pyarrow", "tenacity"} <= used
+    assert used - held.keys() <= {"kpipe-platform", "pyspark", "py4j"}
 
 
 def test_it_holds_what_tasks_need_and_no_more(archive: Path) -> None:
