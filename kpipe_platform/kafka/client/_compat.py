@@ -90,7 +90,7 @@ def is_unknown_property(refusal: str) -> bool:
 
 
 def ignored_by_producer(lines: Iterable[str]) -> str | None:
-    """The first log line which says that a producer ignores a property. There is no error for it.
+    """Return the first log line that reports an ignored property of a producer. There is no error for it.
 
     Args:
         lines: Log lines of a new producer.

@@ -88,7 +88,7 @@ class Cursor:
 
     @property
     def is_full(self) -> bool:
-        """Whether there is no room for further problems. If so, they are not logged, to avoid a log in each tick."""
+        """Whether further problems do not fit. They are then not logged, because each tick would log them again."""
         return len(self.reported) >= REMEMBERED
 
     def first_seen_s(self, number: int, start: int, now_s: float) -> float:

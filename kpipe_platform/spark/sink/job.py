@@ -62,12 +62,12 @@ def write_slice(
         StageFailedError: The stage raised an exception.
         KpipeError: Any other failure. The committed offsets do not change.
     """
-    if output is None or spec.mode != "transactional" or output.one_task or not output.in_order:
-        return write_rows(slice_rows(output, frames, spec.slice, notes), spec)
-    if not output.per_record and frames and all(source.one_task for source in frames):
-        # With so few rows, a sort takes less time than a further job.
-        return write_rows(slice_rows(output, frames, spec.slice, notes), spec)
-    return _write_computed(output, frames, spec, notes)
+    if output is not None and spec.mode == "transactional" and output.in_order and not output.one_task:
+        # With few rows, a sort takes less time than a further job.
+        few = bool(frames) and all(source.one_task for source in frames)
+        if output.per_record or not few:
+            return _write_computed(output, frames, spec, notes)
+    return write_rows(slice_rows(output, frames, spec.slice, notes), spec)
 
 
 def _write_computed(
@@ -80,16 +80,16 @@ def _write_computed(
             source.read_once()
         else:
             source.keep()
+    # Rows for each record have its counts and faults already; their stage has no notes.
+    sources = [] if output.per_record else frames
     cache = RowCache(output.frame)
     cache.keep()
     try:
         with _classified_errors(str(spec.slice)):
-            rows, read, has_faults = computed(output, [] if output.per_record else frames)
-        if not output.per_record:
-            faults = [fault_rows(source, rows.beside) for source in frames if source.can_fault and has_faults]
-            control = [*faults, *stage_rows(notes, spec.slice, rows.beside)]
-            rows, spec = replace(rows, control=tuple(control)), replace(spec, read=read)
-        return write_rows(replace(rows, one_task=True), spec, are_kept=True)
+            rows, read, has_faults = computed(output, sources)
+        faults = [fault_rows(source, rows.beside) for source in sources if source.can_fault and has_faults]
+        control = (*faults, *stage_rows(notes, spec.slice, rows.beside))
+        return write_rows(replace(rows, control=control, one_task=True), replace(spec, read=read), are_kept=True)
     finally:
         cache.drop()
 
