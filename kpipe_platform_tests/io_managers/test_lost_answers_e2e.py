@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kpipe_platform import JsonCodec, KafkaDestination, KafkaRecord, KafkaTopic, OffsetCommittingIOManager
 from kpipe_platform.errors import BrokerUnavailableError, CommitUnknownError
 from kpipe_platform.kafka.transactions.base import CommitStep, OffsetTransaction
+from kpipe_platform_tests.lost_answers import lose_commit_answers
 
 from .conftest import BAD, Orders, order
 from .killing import writers_at
@@ -26,20 +27,7 @@ pytestmark = [pytest.mark.broker, pytest.mark.spark]
 def lose_answers(monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[CommitStep]]:
     """Commits of this process get no answer; those of Spark's workers are ``writers_at``'s."""
 
-    def lose() -> list[CommitStep]:
-        lost: list[CommitStep] = []
-        request = OffsetTransaction.request
-
-        def losing(self: OffsetTransaction, step: CommitStep, call: Callable[[], Any]) -> None:
-            request(self, step, call)
-            if step is CommitStep.COMMIT:
-                lost.append(step)
-                raise BrokerUnavailableError(f"no answer to: {step.value}")
-
-        monkeypatch.setattr(OffsetTransaction, "request", losing)
-        return lost
-
-    return lose
+    return lambda: lose_commit_answers(monkeypatch)
 
 
 def plain_asset(orders: Orders) -> dg.AssetsDefinition:

@@ -44,6 +44,7 @@ from kpipe_platform.kafka.transactions.base import CommitStep, OffsetTransaction
 from kpipe_platform.policies.faults import Fault
 from kpipe_platform.testing.plugin import Produce, TopicFactory
 from kpipe_platform_tests.dead_letters.conftest import FAULT, KEEP, DeadLetters
+from kpipe_platform_tests.lost_answers import lose_commit_answers
 from kpipe_platform_tests.processes import wait_until
 
 pytestmark = pytest.mark.broker
@@ -596,16 +597,7 @@ def test_a_newer_redrive_that_has_sent_nothing_yet_fences_too(letters: DeadLette
 
 def test_commits_whose_answers_are_lost_are_counted(letters: DeadLetters, monkeypatch: pytest.MonkeyPatch) -> None:
     letters.add([letters.failed(n) for n in range(6)])
-    request = OffsetTransaction.request
-    lost: list[CommitStep] = []
-
-    def losing(self: OffsetTransaction, step: CommitStep, call: Callable[[], Any]) -> None:
-        request(self, step, call)
-        if step is CommitStep.COMMIT:
-            lost.append(step)
-            raise BrokerUnavailableError(f"no answer to: {step.value}")
-
-    monkeypatch.setattr(OffsetTransaction, "request", losing)
+    lost = lose_commit_answers(monkeypatch)
     assert letters.redrive(batch_records=2).total("sent") == 6
     # Three batches, and the end.
     assert len(lost) == 4
