@@ -55,7 +55,8 @@ def process_slice(
         if lanes.rest is None:
             return
         planned = replace(planned, slice=lanes.rest)
-    process = partial(_process, planned, stage, settings, delivery, interruption)
+    # Without transactions, an unknown id is found only after a part is written. So all ids are found first.
+    process = partial(_process, planned, stage, settings, delivery, interruption, find_ids=not delivery.can_undo)
     try:
         report = _with_all_ids(planned, process)
     except StageFailedError as error:
