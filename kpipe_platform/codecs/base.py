@@ -10,7 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
-from kpipe_platform.errors import TerminalError
+from kpipe_platform.errors import DecodeFault as DecodeFault
+from kpipe_platform.errors import EncodeFault as EncodeFault
 
 EMPTY = "empty"
 """The value is empty, or contains only white space."""
@@ -30,30 +31,6 @@ UNREADABLE = "unreadable"
 """Spark refused the record, but the codec cannot find the reason."""
 NOT_ENCODABLE = "not_encodable"
 """The codec cannot convert the value to bytes."""
-
-
-class _CodecFault(TerminalError, ValueError):
-    """Base class of both faults: a message with its kind and field.
-
-    Args:
-        message: What is wrong, and where in the data.
-        kind: One of this module's constants. Counted and shown in metadata.
-        field: Path of the invalid field, such as ``legs[2].code``. None if the fault is not in a single field.
-        fix: How to fix it. Usually None, because only the producer can fix it.
-    """
-
-    def __init__(self, message: str, *, kind: str, field: str | None = None, fix: str | None = None) -> None:
-        super().__init__(message, fix=fix, kind=kind, field=field)
-        self.kind = kind
-        self.field = field
-
-
-class DecodeFault(_CodecFault):
-    """The bytes do not decode. Raised by `Codec.decode`, returned by `Codec.diagnose`."""
-
-
-class EncodeFault(_CodecFault):
-    """The codec cannot encode the value. Raised by `Codec.encode`."""
 
 
 class Codec(ABC):
