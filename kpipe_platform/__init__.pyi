@@ -13,7 +13,14 @@ from .checks import (
     retention_check as retention_check,
     rule_checks as rule_checks,
 )
-from .codecs import JsonCodec as JsonCodec, RawCodec as RawCodec, TextCodec as TextCodec
+from .codecs import (
+    Codec as Codec,
+    DecodeFault as DecodeFault,
+    EncodeFault as EncodeFault,
+    JsonCodec as JsonCodec,
+    RawCodec as RawCodec,
+    TextCodec as TextCodec,
+)
 from .codecs.topic import KafkaTopic as KafkaTopic
 from .errors import KpipeError as KpipeError
 from .io_managers import (

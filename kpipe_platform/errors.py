@@ -26,6 +26,7 @@ KpipeError
     │   └── CommitUnknownError        the brokers did not respond to a commit: its outcome is unknown
     ├── BrokerStartError              the embedded broker did not become ready
     ├── RegistryUnavailableError      the schema registry did not respond in time, or responded with a server error
+    ├── UnknownSchemaIdError          a record has a schema id that was not known when the slice was read
     ├── ForeignMemberError            another consumer uses the asset's group
     ├── OffsetsPendingError           an open transaction holds the group's offset
     ├── OffsetConflictError           another run moved the group's offset between plan and commit
@@ -204,6 +205,10 @@ class BrokerStartError(TransientError):
 
 class RegistryUnavailableError(TransientError):
     """The schema registry did not respond within the time-outs, or responded with 429 or a server error."""
+
+
+class UnknownSchemaIdError(TransientError):
+    """A record has a schema id that was not known when the slice was read. The slice is read again with all its ids."""
 
 
 class ForeignMemberError(TransientError):

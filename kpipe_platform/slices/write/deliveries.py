@@ -77,7 +77,7 @@ class ExactlyOnce(Delivery):
     def write(self, staged: StagedSlice) -> SliceReport:
         """Write in one transaction in the writer's task."""
         began = time.monotonic()
-        encoded = encode_output(staged, self.topic, self.settings.engine.spark_session, single_pass=True)
+        encoded = encode_output(staged, self.topic, self.settings, single_pass=True)
         spec = writer_spec(staged, self.settings, self.target, "transactional")
         try:
             outcome = _write(encoded.rows, staged, spec)
@@ -106,8 +106,7 @@ class AtLeastOnce(Delivery):
     def write(self, staged: StagedSlice) -> SliceReport:
         """Write and wait for acknowledgments, then commit the offsets in a separate transaction."""
         began = time.monotonic()
-        session = self.settings.engine.spark_session
-        encoded = encode_output(staged, self.topic, session, single_pass=True, whole_records=True)
+        encoded = encode_output(staged, self.topic, self.settings, single_pass=True, whole_records=True)
         spec = writer_spec(staged, self.settings, self.target, "parallel")
 
         def work() -> Outcome:
@@ -161,7 +160,7 @@ class OtherStore(Delivery):
 
 
 def _try_encoded(staged: StagedSlice, topic: KafkaTopic, settings: SliceSettings) -> None:
-    evaluate(encode_output(staged, topic, settings.engine.spark_session).rows.frame, str(staged.slice))
+    evaluate(encode_output(staged, topic, settings).rows.frame, str(staged.slice))
 
 
 def _write(rows: WriterRows | None, staged: StagedSlice, spec: WriterSpec) -> Outcome:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
-from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
+from kpipe_platform.codecs import RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.values import StagedSlice
+from kpipe_platform.spark.columns import key_type, value_type
 from kpipe_platform.spark.sink.output_schema import check_output_schema, columns_of
 from kpipe_platform.spark.sink.rows import WriterRows, output_rows
 from kpipe_platform.spark.source.rows import SliceFrames
@@ -30,34 +31,50 @@ class EncodedOutput:
 
 
 def encode_output(
-    staged: StagedSlice, topic: KafkaTopic, session: Any, *, single_pass: bool = False, whole_records: bool = False
+    staged: StagedSlice,
+    topic: KafkaTopic,
+    settings: SliceSettings,
+    *,
+    single_pass: bool = False,
+    whole_records: bool = False,
 ) -> EncodedOutput:
     """Encode a stage's output for a topic.
 
     Args:
         staged: The slice with its stage's output.
         topic: The destination topic.
-        session: The Spark session.
+        settings: The run's settings.
         single_pass: Allow single-pass writing, if nothing else reads the rows. Default False.
         whole_records: Omit all rows of a record if the stage set one of them aside, because parallel writers cannot
             omit them. Default False.
 
     Raises:
         ConfigError: The output does not match the topic.
+        IncompatibleSchemaError: The schema registry refuses the output's schema.
     """
+    registry = None if settings.destination is None else settings.destination.connection.registry()
+    topic = topic.resolved_to_write(registry)
     values = [source.value_codec for source, _ in staged.sources.values()]
-    read = [field for value in values if isinstance(value, JsonCodec) for field in value.fields]
-    frame = to_frame(session, staged.output, topic.value_codec, read)
-    codec: Codec = topic.value_codec
-    key, timestamp = topic.key_column, topic.timestamp_column
+    read = [field for value in values if value.is_struct for field in value.fields]
+    frame = to_frame(settings.engine.spark_session, staged.output, topic.value_codec, read)
     if is_records(staged.output):
         # Records contain their own key, timestamp and encoded value.
-        codec, key, timestamp = RawCodec(), None, None
+        topic = replace(topic, value_codec=RawCodec(), key_column=None, timestamp_column=None)
+    topic = topic.resolved_to_write(registry, value_type(frame.schema), key_type(frame.schema, topic.key_column))
+    codec = topic.value_codec
     if whole_records:
         frame = of_whole_records(frame, staged.notes)
     check_output_schema(frame, codec, topic.name)
     source = _only_source(staged) if single_pass else None
-    rows = output_rows(frame, staged.slice, codec, key=key, timestamp=timestamp, source=source)
+    rows = output_rows(
+        frame,
+        staged.slice,
+        codec,
+        key=topic.key_column,
+        timestamp=topic.timestamp_column,
+        key_codec=topic.key_codec,
+        source=source,
+    )
     return EncodedOutput(rows, columns_of(frame))
 
 

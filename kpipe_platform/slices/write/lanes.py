@@ -114,11 +114,10 @@ def _write(
     whole: Slice, lanes: Sequence[StagedSlice], settings: SliceSettings, target: SliceTarget, topic: KafkaTopic
 ) -> LanesReport:
     began = time.monotonic()
-    session = settings.engine.spark_session
     rows, specs = [], []
     columns: Sequence[tuple[str, str]] = ()
     for lane in lanes:
-        encoded = encode_output(lane, topic, session)
+        encoded = encode_output(lane, topic, settings)
         columns = encoded.columns
         spec = writer_spec(lane, settings, target, "transactional")
         specs.append(spec)

@@ -9,7 +9,7 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kpipe_platform.codecs import Codec, RawCodec, TextCodec
+from kpipe_platform.codecs import Codec, RawCodec
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.spark.column_cache import reused
@@ -19,8 +19,10 @@ from kpipe_platform.spark.columns import (
     as_timestamp_ms,
     column_at,
     encoded_value,
+    key_of,
     misfit_of,
     passed_tombstone,
+    source_key,
 )
 from kpipe_platform.spark.sink.plans import reads_only
 from kpipe_platform.spark.sink.single_pass import BAD, MADE, SRC, rows_per_record
@@ -94,6 +96,7 @@ def output_rows(
     *,
     key: str | None,
     timestamp: str | None,
+    key_codec: Codec = RawCodec(),  # noqa: B008
     source: SliceFrames | None = None,
 ) -> WriterRows:
     """Convert a stage's output to rows for the writer.
@@ -106,6 +109,7 @@ def output_rows(
             key.
         timestamp: Column of the record timestamp. Default: the column ``timestamp`` (raw and text codecs), else the
             time of the write.
+        key_codec: Codec of the column ``key``.
         source: The slice's only source, if single-pass writing is allowed; None uses the general path.
 
     Columns:
@@ -122,18 +126,23 @@ def output_rows(
     single = None if source is None else rows_per_record(output, source)
     schema = output.schema
     kept = "_kafka" in schema.names
-    own = set(schema.names) if isinstance(codec, RawCodec | TextCodec) else set()
+    own = set() if codec.is_struct else set(schema.names)
     value = encoded_value(codec, schema)
-    declared, key = key, key or ("key" if "key" in own else "_kafka.key" if kept else None)
+    declared, key = key, key or ("key" if "key" in own else source_key(schema) if kept else None)
     timestamp = timestamp or ("timestamp" if "timestamp" in own else None)
     null = F.lit(None)
     row_id = F.monotonically_increasing_id()
-    key_bytes = as_key(*column_at(schema, key)) if key else null.cast("binary")
+    key_bytes, key_misfit = null.cast("binary"), None
+    if declared:
+        key_bytes, key_misfit = key_of(key_codec, *column_at(schema, declared))
+    elif key:
+        key_bytes = as_key(*column_at(schema, key))
     if declared and kept:
         # A tombstone has no value columns from which a key could be made, so it keeps its own key.
-        own_key = as_key(*column_at(schema, "_kafka.key"))
+        own_key = as_key(*column_at(schema, source_key(schema)))
         key_bytes = F.coalesce(key_bytes, F.when(passed_tombstone(codec, schema), own_key))
-    misfit = misfit_of(codec, schema)
+    misfits = [each for each in (misfit_of(codec, schema), key_misfit) if each is not None]
+    misfit = F.coalesce(*misfits) if misfits else None
     note = null.cast("binary") if misfit is None else F.concat(F.lit(MISFIT_NOTE), misfit.cast("binary"))
     if single is not None:
         key_bytes, value, note = _beside_faults(key_bytes, value, note)

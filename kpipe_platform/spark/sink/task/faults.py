@@ -196,7 +196,7 @@ class FaultRows(Closable):
         component = Component(note["component"])
         key_codec, value_codec = self._spec.codecs[note["src"]]
         codec, data = (key_codec, record.key) if component is Component.DECODE_KEY else (value_codec, record.value)
-        fault = codec.explain(data or b"")
+        fault = codec.explain(codec.framed(data, record.headers) or b"")
         return Fault(component, fault.kind, "DecodeFault", fault.message, int(time.time() * 1000), field=fault.field)
 
     def close(self) -> None:
