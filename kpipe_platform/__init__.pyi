@@ -14,7 +14,14 @@ from .checks import (
     retention_check as retention_check,
     rule_checks as rule_checks,
 )
-from .codecs import JsonCodec as JsonCodec, RawCodec as RawCodec, TextCodec as TextCodec
+from .codecs import (
+    Codec as Codec,
+    DecodeFault as DecodeFault,
+    EncodeFault as EncodeFault,
+    JsonCodec as JsonCodec,
+    RawCodec as RawCodec,
+    TextCodec as TextCodec,
+)
 from .codecs.topic import KafkaTopic as KafkaTopic
 from .codecs.topics import KafkaTopics as KafkaTopics
 from .errors import KpipeError as KpipeError
@@ -55,6 +62,7 @@ from .resources.scaling import (
     PartitionScaling as PartitionScaling,
     RebalanceMode as RebalanceMode,
 )
+from .resources.schema_registry import SchemaRegistry as SchemaRegistry
 from .resources.source import KafkaSource as KafkaSource
 from .resources.spark import SparkEngine as SparkEngine
 from .sensors import (

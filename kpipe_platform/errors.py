@@ -7,8 +7,10 @@ KpipeError
 │   │   └── OffsetsNotStoredError     an asset reads from Kafka, but nothing would store its offsets
 │   ├── EnvironmentSetupError         Java, a jar, a port, disk or an optional package is missing
 │   ├── TopicNotFoundError            the topic or the partition does not exist
-│   ├── AuthenticationFailedError     the broker refused the credentials, or TLS failed
-│   ├── AuthorizationFailedError      an ACL denies the call
+│   ├── AuthenticationFailedError     the broker or the schema registry refused the credentials, or TLS failed
+│   ├── AuthorizationFailedError      an ACL or the schema registry denies the call
+│   ├── SchemaNotFoundError           the schema registry does not have the schema, the subject or the version
+│   ├── IncompatibleSchemaError       the schema registry refuses the schema: it breaks the subject's compatibility
 │   ├── LostRangeError                retention passed the group's offset
 │   ├── TopicRecreatedError           the topic was recreated after the offset was stored
 │   ├── OffsetsVanishedError          the group has no offset: it was renamed, or the offset was deleted during the run
@@ -23,6 +25,8 @@ KpipeError
     ├── BrokerUnavailableError        the brokers did not respond within the deadline
     │   └── CommitUnknownError        the brokers did not respond to a commit: its outcome is unknown
     ├── BrokerStartError              the embedded broker did not become ready
+    ├── RegistryUnavailableError      the schema registry did not respond in time, or responded with a server error
+    ├── UnknownSchemaIdError          a record has a schema id that was not known when the slice was read
     ├── ForeignMemberError            another consumer uses the asset's group
     ├── OffsetsPendingError           an open transaction holds the group's offset
     ├── OffsetConflictError           another run moved the group's offset between plan and commit
@@ -112,11 +116,19 @@ class TopicNotFoundError(TerminalError):
 
 
 class AuthenticationFailedError(TerminalError):
-    """The broker refused the credentials, or TLS failed."""
+    """The broker or the schema registry refused the credentials, or TLS failed."""
 
 
 class AuthorizationFailedError(TerminalError):
-    """An ACL denies the call."""
+    """An ACL or the schema registry denies the call."""
+
+
+class SchemaNotFoundError(TerminalError):
+    """The schema registry does not have the schema, the subject or the version."""
+
+
+class IncompatibleSchemaError(TerminalError):
+    """The schema registry refuses the schema: it breaks the subject's compatibility. ``reasons`` contains why."""
 
 
 class LostRangeError(TerminalError):
@@ -133,6 +145,30 @@ class OffsetsVanishedError(TerminalError):
 
 class NoStartOffsetError(TerminalError):
     """The group is new and the source's start policy is ``"error"``."""
+
+
+class _CodecFault(TerminalError, ValueError):
+    """Base class of both faults: a message with its kind and field.
+
+    Args:
+        message: What is wrong, and where in the data.
+        kind: What is wrong in one word, such as ``not_utf8``. Counted and shown in metadata.
+        field: Path of the invalid field, such as ``legs[2].code``. None if the fault is not in a single field.
+        fix: How to fix it. Usually None, because only the producer can fix it.
+    """
+
+    def __init__(self, message: str, *, kind: str, field: str | None = None, fix: str | None = None) -> None:
+        super().__init__(message, fix=fix, kind=kind, field=field)
+        self.kind = kind
+        self.field = field
+
+
+class DecodeFault(_CodecFault):
+    """The bytes do not decode. Raised by a codec's ``decode``, returned by its ``diagnose``."""
+
+
+class EncodeFault(_CodecFault):
+    """The codec cannot encode the value. Raised by a codec's ``encode``."""
 
 
 class RecordFaultError(TerminalError):
@@ -165,6 +201,14 @@ class CommitUnknownError(BrokerUnavailableError):
 
 class BrokerStartError(TransientError):
     """The embedded broker did not become ready."""
+
+
+class RegistryUnavailableError(TransientError):
+    """The schema registry did not respond within the time-outs, or responded with 429 or a server error."""
+
+
+class UnknownSchemaIdError(TransientError):
+    """A record has a schema id that was not known when the slice was read. The slice is read again with all its ids."""
 
 
 class ForeignMemberError(TransientError):

@@ -78,8 +78,12 @@ def test_documented_dependencies_are_those_of_the_metadata_and_have_a_reason() -
         # In the order in which people write them: the lower bound first.
         return ",".join(sorted(str(requirement.specifier).split(","), key=lambda bound: bound[0] == "<"))
 
+    def name(requirement: Requirement) -> str:
+        # With the extras of the other package, which may be here under two names.
+        return canonicalize_name(requirement.name) + "".join(f"[{each}]" for each in sorted(requirement.extras))
+
     assert documented == {
-        canonicalize_name(requirement.name): (bounds(requirement), extra)
+        name(requirement): (bounds(requirement), extra)
         for extra, lines in {"": PROJECT["dependencies"], **EXTRAS}.items()
         for requirement in map(Requirement, lines)
     }

@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from kpipe_platform.assets.observation import last_observations, observe_topic
-from kpipe_platform.codecs import Codec, JsonCodec, RawCodec
+from kpipe_platform.codecs import Codec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown
@@ -190,4 +190,9 @@ def _partitions(
 
 
 def _shown(codec: Codec) -> str:
-    return f"json: {codec.schema}" if isinstance(codec, JsonCodec) and codec.has_schema else codec.name
+    if not codec.fields:
+        return codec.name
+    # Here, because it imports PySpark.
+    from kpipe_platform.codecs.schema import to_ddl
+
+    return f"{codec.name}: {to_ddl(codec.fields)}"

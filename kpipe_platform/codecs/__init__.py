@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kpipe_platform.codecs.base import (
+from kpipe_platform.codecs.base import Codec
+from kpipe_platform.codecs.faults import (
     EMPTY,
     MISSING_FIELD,
     NOT_AN_OBJECT,
@@ -17,7 +18,6 @@ from kpipe_platform.codecs.base import (
     NULL_FIELD,
     UNREADABLE,
     WRONG_TYPE,
-    Codec,
     DecodeFault,
     EncodeFault,
 )

@@ -1,69 +1,133 @@
-"""Base class of codecs, and the faults of records that do not decode or encode.
+"""Base class of codecs.
 
-A codec converts the bytes of a Kafka key or value to a Python value and back. Spark decodes whole slices with
-its own expressions; the codec then explains, record by record, why a record was refused. A codec is small and
-can be pickled, and two codecs with the same settings are equal.
+A codec converts the bytes of a Kafka key or value to columns and back. For that it needs `Codec.value_type`,
+`Codec._decode` and `Codec._encode`, which convert one record. To be faster, it can convert Arrow batches
+(`Codec.decode_batch`, `Codec.encode_batch`) or be a Spark expression (`Codec.parse`, `Codec.value`, `Codec.fault`,
+`Codec.write`). The writer asks `Codec.explain`, record by record, why a record was refused. A codec is a small frozen
+dataclass of a module: it can be pickled, and two codecs with the same settings are equal.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from kpipe_platform.errors import TerminalError
+from kpipe_platform.codecs.faults import UNREADABLE, DecodeFault
 
-EMPTY = "empty"
-"""The value is empty, or contains only white space."""
-NOT_UTF8 = "not_utf8"
-"""The bytes are not UTF-8 text."""
-NOT_JSON = "not_json"
-"""The text is not a single JSON document."""
-NOT_AN_OBJECT = "not_an_object"
-"""The JSON document is not an object, so it has no fields."""
-MISSING_FIELD = "missing_field"
-"""A required field is absent."""
-NULL_FIELD = "null_field"
-"""A required field is null."""
-WRONG_TYPE = "wrong_type"
-"""The value of a field does not fit its type."""
-UNREADABLE = "unreadable"
-"""Spark refused the record, but the codec cannot find the reason."""
-NOT_ENCODABLE = "not_encodable"
-"""The codec cannot convert the value to bytes."""
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
 
+    import pyarrow as pa
+    from pyspark.sql import Column
+    from pyspark.sql import types as T
 
-class _CodecFault(TerminalError, ValueError):
-    """Base class of both faults: a message with its kind and field.
+    from kpipe_platform.registry.client import RegistryClient
 
-    Args:
-        message: What is wrong, and where in the data.
-        kind: One of this module's constants. Counted and shown in metadata.
-        field: Path of the invalid field, such as ``legs[2].code``. None if the fault is not in a single field.
-        fix: How to fix it. Usually None, because only the producer can fix it.
-    """
-
-    def __init__(self, message: str, *, kind: str, field: str | None = None, fix: str | None = None) -> None:
-        super().__init__(message, fix=fix, kind=kind, field=field)
-        self.kind = kind
-        self.field = field
-
-
-class DecodeFault(_CodecFault):
-    """The bytes do not decode. Raised by `Codec.decode`, returned by `Codec.diagnose`."""
-
-
-class EncodeFault(_CodecFault):
-    """The codec cannot encode the value. Raised by `Codec.encode`."""
+Part = Literal["key", "value"]
+"""Part of a record that a codec decodes or encodes."""
 
 
 class Codec(ABC):
-    """Converts the bytes of a Kafka key or value to a Python value and back.
+    """Converts the bytes of a Kafka key or value to a value and back.
 
     A null stays null in both directions, so a tombstone is never confused with an empty value.
     """
 
     name: ClassVar[str]
     """Short name of the codec in configuration and messages."""
+
+    # The columns
+
+    @property
+    @abstractmethod
+    def value_type(self) -> T.DataType:
+        """Spark type of a decoded value. Each field of a struct becomes a column; another type the column ``value``."""
+
+    @property
+    def is_struct(self) -> bool:
+        """Whether a value has fields, each of which is a column. Otherwise the value is one column, ``value``."""
+        return type(self.value_type).__name__ == "StructType"
+
+    @property
+    def fields(self) -> T.StructType:
+        """The declared fields. ``nullable=False`` marks a required field. Empty if the value has no fields."""
+        from pyspark.sql.types import StructType
+
+        kind = self.value_type
+        return kind if isinstance(kind, StructType) else StructType()
+
+    @property
+    def has_schema(self) -> bool:
+        """Whether the codec knows the columns of a value, which is required to read a topic."""
+        return True
+
+    # The schema registry
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether the id of its schema is in front of each value, in Confluent's wire format."""
+        return False
+
+    def id_header(self, part: Part) -> str | None:
+        """Name of a record header that may have the id of the record's schema; None if the codec does not use one.
+
+        If a record has this header, the header's value is put in front of the bytes to decode.
+        """
+        return None
+
+    def resolved(
+        self, registry: RegistryClient | None, topic: str, part: Part, ids: Collection[bytes] | None = None
+    ) -> Codec:
+        """Return the codec to read a slice with, which needs no registry. By default, this codec.
+
+        kpipe calls it for each slice on the driver, because executors do not use the registry. For a record with a
+        schema id that the result does not know, the result's `explain` raises ``UnknownSchemaIdError``. Then kpipe
+        calls this method again with all ids of the slice.
+
+        Args:
+            registry: The registry of the topic's cluster; None if the connection has none.
+            topic: The topic.
+            part: Whether the codec decodes keys or values.
+            ids: The bytes in front of the data of each record of the slice, without repetition; None if they are not
+                known.
+
+        Raises:
+            ConfigError: The codec needs a registry, and there is none.
+            KpipeError: The registry cannot be asked.
+        """
+        return self
+
+    def resolved_to_write(
+        self, registry: RegistryClient | None, topic: str, part: Part, kind: T.DataType | None
+    ) -> Codec:
+        """Return the codec to write with, which needs no registry. By default, this codec.
+
+        kpipe calls it before a run takes its first slice, to find a wrong schema before any work starts, and for each
+        slice, before it is written.
+
+        Args:
+            registry: The registry of the topic's cluster; None if the connection has none.
+            topic: The topic.
+            part: Whether the codec encodes keys or values.
+            kind: A struct of the columns that make up the value, or the type of the key column; None before the first
+                slice, when it is not known.
+
+        Raises:
+            ConfigError: The codec needs a registry, and there is none; or it cannot encode this type.
+            IncompatibleSchemaError: The registry refuses the schema.
+            KpipeError: The registry cannot be asked.
+        """
+        return self
+
+    def framed(self, data: bytes | None, headers: Iterable[tuple[str, bytes | None]], part: Part) -> bytes | None:
+        """Return the bytes to decode: those of the record, after the value of its `id_header` if it has that header."""
+        header = self.id_header(part)
+        if header is None or data is None:
+            return data
+        frames = [value for name, value in headers if name == header and value is not None]
+        return frames[-1] + data if frames else data
+
+    # One record in Python
 
     def decode(self, data: bytes | None) -> Any:
         """Decode bytes.
@@ -72,7 +136,7 @@ class Codec(ABC):
             data: Bytes of a key or a value, or None.
 
         Returns:
-            The value; None for None.
+            The value; None for None. A struct is a dict.
 
         Raises:
             DecodeFault: The bytes do not decode.
@@ -108,7 +172,6 @@ class Codec(ABC):
         message = f"Spark could not decode these {len(data)} bytes as {self.name}, and kpipe did not find the reason"
         return DecodeFault(message, kind=UNREADABLE)
 
-    @abstractmethod
     def diagnose(self, data: bytes) -> DecodeFault | None:
         """Find out why these bytes cannot be decoded.
 
@@ -118,9 +181,85 @@ class Codec(ABC):
         Returns:
             The first fault, or None if the bytes decode.
         """
+        try:
+            self._decode(data)
+        except DecodeFault as fault:
+            return fault.with_traceback(None)
+        return None
 
     @abstractmethod
     def _decode(self, data: bytes) -> Any: ...
 
     @abstractmethod
     def _encode(self, value: Any) -> bytes: ...
+
+    # Arrow batches
+
+    def decode_batch(self, data: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Decode a batch. By default, decodes one record after the other.
+
+        Args:
+            data: Binary values. Null for a record without a value.
+            kind: Arrow's form of `value_type`.
+
+        Returns:
+            The values, of type ``kind``, as many as ``data``. Null where ``data`` is null or does not decode.
+        """
+        from kpipe_platform.codecs.batches import decode_each
+
+        return decode_each(self.decode, data, kind)
+
+    def encode_batch(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Encode a batch. By default, encodes one value after the other.
+
+        Args:
+            values: The values; structs if the codec `is_struct`.
+
+        Returns:
+            The bytes (binary), and why a value cannot be encoded (string, null for a value that can be).
+        """
+        from kpipe_platform.codecs.batches import encode_each
+
+        return encode_each(self.encode, values)
+
+    # Spark expressions
+
+    def parse(self, data: Column) -> Column | None:
+        """Parse bytes in one expression. It is evaluated once, and `value` and `fault` get its result.
+
+        None: Spark calls `decode_batch`. The default.
+        """
+        return None
+
+    def value(self, parsed: Column) -> Column:
+        """The decoded value, of type `value_type`, from the result of `parse`. By default, that result."""
+        return parsed
+
+    def fault(self, data: Column, parsed: Column) -> Column | None:
+        """A condition that is true if ``data`` is not null and does not decode; None if all bytes decode."""
+        return data.isNotNull() & parsed.isNull()
+
+    def write(self, value: Column, kind: T.DataType) -> Column | None:
+        """Encode a column as bytes in one expression.
+
+        None: Spark calls `encode_batch`. The default.
+
+        Args:
+            value: The value: a struct if the codec `is_struct`, else the output's column ``value``.
+            kind: Its type.
+
+        Raises:
+            ConfigError: The codec does not encode this type.
+        """
+        return None
+
+    def misfit(self, value: Column, kind: T.DataType) -> Column | None:
+        """Why ``write`` cannot encode a value (string, null if it can); None if it can encode every value.
+
+        Null in a required field, and text that is longer than its VARCHAR, are checked without it.
+
+        Args:
+            value: As in `write`.
+            kind: As in `write`.
+        """
+        return None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import json
 from typing import Any
 
 from kpipe_platform.codecs.base import Codec
@@ -12,25 +14,43 @@ from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError
 
 CODECS: dict[str, type[Codec]] = {cls.name: cls for cls in (RawCodec, TextCodec, JsonCodec)}
-"""All codecs by name. A codec's settings are the fields of its dataclass."""
+"""kpipe's codecs by name. A codec's settings are the fields of its dataclass."""
 
 
 def codec_to_config(codec: Codec) -> dict[str, Any]:
     """Return the codec's name and settings.
 
     Args:
-        codec: A codec of `CODECS`.
+        codec: A codec: one of `CODECS`, or a frozen dataclass of a module.
 
     Returns:
-        A dict such as ``{"codec": "json", "schema": "id BIGINT", "include_nulls": False}``.
+        A dict such as ``{"codec": "json", "schema": "id BIGINT", "include_nulls": False}``. The name of a codec that
+        is not kpipe's is its import path, such as ``shop.codecs:CsvCodec``.
 
     Raises:
-        ConfigError: The codec is not one of `CODECS`.
+        ConfigError: The codec's class cannot be imported by its name, is no dataclass, or has a setting that is
+            neither JSON nor a codec.
     """
-    if CODECS.get(codec.name) is not type(codec):
-        msg = f"codec {type(codec).__qualname__} ({codec.name!r}) is not one of kpipe's codecs"
-        raise ConfigError(msg, fix=f"use one of {', '.join(sorted(CODECS))}")
-    return {"codec": codec.name, **{name: getattr(codec, name) for name in _settings(type(codec))}}
+    cls = type(codec)
+    name = codec.name if CODECS.get(codec.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
+    config = {"codec": name, **{setting: _to_json(getattr(codec, setting)) for setting in _settings(cls)}}
+    try:
+        is_same = codec_from_config(json.loads(json.dumps(config))) == codec
+    except (TypeError, ValueError) as error:
+        msg = f"codec {name} has a setting that is neither JSON nor a codec: {error}"
+        raise ConfigError(msg, fix="give it settings that are text, numbers, booleans, lists or dicts") from error
+    if not is_same:
+        msg = f"codec {name} differs if it is made again from its settings {sorted(_settings(cls))}"
+        raise ConfigError(msg, fix="make it a frozen dataclass whose fields are all of its settings")
+    return config
+
+
+def _to_json(value: Any) -> Any:
+    return codec_to_config(value) if isinstance(value, Codec) else value
+
+
+def _from_json(value: Any) -> Any:
+    return codec_from_config(value) if isinstance(value, dict) and "codec" in value else value
 
 
 def codec_from_config(config: dict[str, Any]) -> Codec:
@@ -47,17 +67,27 @@ def codec_from_config(config: dict[str, Any]) -> Codec:
     """
     settings = dict(config)
     name = settings.pop("codec", None)
-    cls = CODECS.get(name) if isinstance(name, str) else None
+    cls = (CODECS.get(name) or _imported(name)) if isinstance(name, str) else None
     if cls is None:
         msg = f"unknown codec {name!r}"
-        raise ConfigError(msg, fix=f"use one of {', '.join(sorted(CODECS))}", codec=name)
+        fix = f"use one of {', '.join(sorted(CODECS))}, or the import path of a codec's class: MODULE:CLASS"
+        raise ConfigError(msg, fix=fix, codec=name)
     unknown = sorted(settings.keys() - _settings(cls))
     if unknown:
         msg = f"codec {name!r} has no setting {', '.join(map(repr, unknown))}"
         raise ConfigError(msg, fix=f"its settings are: {', '.join(sorted(_settings(cls))) or 'none'}", codec=name)
-    return cls(**settings)
+    return cls(**{setting: _from_json(value) for setting, value in settings.items()})
+
+
+def _imported(path: str) -> type[Codec] | None:
+    module, _, name = path.partition(":")
+    try:
+        found: Any = getattr(importlib.import_module(module), name) if name else None
+    except (ImportError, AttributeError, ValueError) as error:
+        msg = f"codec {path!r} cannot be imported: {error}"
+        raise ConfigError(msg, fix="define the codec's class at the top of a module that can be imported") from error
+    return found if isinstance(found, type) and issubclass(found, Codec) else None
 
 
 def _settings(cls: type[Codec]) -> set[str]:
-    fields: dict[str, dataclasses.Field[Any]] = getattr(cls, "__dataclass_fields__", {})
-    return {name for name, field in fields.items() if field.init and name != "name"}
+    return {field.name for field in dataclasses.fields(cls) if field.init} if dataclasses.is_dataclass(cls) else set()

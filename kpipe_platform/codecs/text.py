@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from kpipe_platform.codecs.base import NOT_ENCODABLE, NOT_UTF8, Codec, DecodeFault, EncodeFault
+from kpipe_platform.codecs.base import Codec
+from kpipe_platform.codecs.faults import NOT_ENCODABLE, NOT_UTF8, DecodeFault, EncodeFault
+from kpipe_platform.codecs.raw import as_bytes
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql import types as T
 
 
 @dataclass(frozen=True)
@@ -13,6 +19,29 @@ class TextCodec(Codec):
     """Decodes UTF-8 text. Empty bytes decode to the empty string. Bytes that are not UTF-8 are a fault."""
 
     name: ClassVar[str] = "text"
+
+    is_struct: ClassVar[bool] = False
+
+    @property
+    def value_type(self) -> T.DataType:
+        """STRING."""
+        from pyspark.sql.types import StringType
+
+        return StringType()
+
+    def parse(self, data: Column) -> Column:
+        """Return the bytes as text."""
+        return data.cast("string")
+
+    def fault(self, data: Column, parsed: Column) -> Column:
+        """Return whether the bytes are not UTF-8."""
+        from pyspark.sql import functions as F
+
+        return data.isNotNull() & ~F.is_valid_utf8(parsed)
+
+    def write(self, value: Column, kind: T.DataType) -> Column:
+        """Return the bytes, or the text in UTF-8."""
+        return as_bytes(self, value, kind)
 
     def diagnose(self, data: bytes) -> DecodeFault | None:
         """Return a fault with the position of the first byte that is not UTF-8, or None."""

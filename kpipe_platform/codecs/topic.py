@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any
 
-from kpipe_platform.codecs.base import Codec
+from kpipe_platform.codecs.base import Codec, Part
 from kpipe_platform.codecs.config import codec_from_config, codec_to_config
 from kpipe_platform.codecs.json.codec import JsonCodec
 from kpipe_platform.codecs.raw import RawCodec
-from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.admin.topics import TopicSpec, is_topic_name
 from kpipe_platform.metadata_keys import TOPIC, TOPIC_SETTINGS
+from kpipe_platform.registry.client import RegistryClient
+
+if TYPE_CHECKING:
+    from pyspark.sql import types as T
 
 _COLUMNS = ("key_column", "timestamp_column", "headers_column", "partition_column")
 
@@ -28,7 +31,10 @@ class KafkaTopic:
             text output, else the source record's key if the stage keeps ``_kafka``, else no key. A tombstone, which has
             no columns, keeps its record's key.
         value_codec: Codec of the values.
-        key_codec: Codec of the keys when the topic is read: RawCodec or TextCodec.
+        key_codec: Codec of the keys, RawCodec by default. Read: ``_kafka.key`` is the decoded key; if the codec is not
+            RawCodec or TextCodec, ``_kafka.key_bytes`` has its bytes. Written: encodes ``key_column`` or
+            ``key_expression``. RawCodec and TextCodec write binary as it is, a nested type as JSON, and other types as
+            text.
         timestamp_column: Column of the stage's output that becomes the record timestamp: a timestamp, a date, or a
             bigint of milliseconds since 1970; a field as ``_kafka.timestamp`` too. None: the column ``timestamp`` of a
             raw or text output, else the time of the write.
@@ -70,10 +76,7 @@ class KafkaTopic:
         for what, codec in (("value_codec", self.value_codec), ("key_codec", self.key_codec)):
             if not isinstance(codec, Codec):
                 msg = f"topic {self.name!r}: {what} is {codec!r}, which is not a codec"
-                raise ConfigError(msg, fix="use RawCodec(), TextCodec() or JsonCodec(...)")
-        if not isinstance(self.key_codec, RawCodec | TextCodec):
-            msg = f"topic {self.name!r}: codec {self.key_codec.name!r} cannot decode keys"
-            raise ConfigError(msg, fix="use RawCodec() or TextCodec() for keys; decode further in the stage")
+                raise ConfigError(msg, fix="use RawCodec(), TextCodec(), JsonCodec(...) or a codec of your own")
         for what in _COLUMNS:
             column = getattr(self, what)
             if column is not None and (not isinstance(column, str) or not column):
@@ -86,10 +89,7 @@ class KafkaTopic:
         if expression is not None and self.key_column is not None:
             msg = f"topic {self.name!r} has both key_column={self.key_column!r} and key_expression={expression!r}"
             raise ConfigError(msg, fix="remove one of them: a record has one key")
-        fields = (
-            self.value_codec.fields if isinstance(self.value_codec, JsonCodec) and self.value_codec.has_schema else ()
-        )
-        if any(f.name.lower() == "_kafka" for f in fields):
+        if any(field.name.lower() == "_kafka" for field in self.value_codec.fields):
             msg = f"topic {self.name!r}: the schema has a field _kafka, which is reserved for the record's coordinates"
             raise ConfigError(msg, fix="read the topic with RawCodec() and decode it in the stage")
 
@@ -137,12 +137,40 @@ class KafkaTopic:
         settings = self.to_config()
         return {TOPIC: settings.pop("name"), TOPIC_SETTINGS: settings}
 
+    def resolved(
+        self, registry: RegistryClient | None, ids: Mapping[Part, Collection[bytes]] | None = None
+    ) -> KafkaTopic:
+        """Return the topic with the codecs to read it with. See `Codec.resolved`."""
+        ids = ids or {}
+        value = self.value_codec.resolved(registry, self.name, "value", ids.get("value"))
+        return replace(
+            self,
+            value_codec=value,
+            key_codec=self.key_codec.resolved(registry, self.name, "key", ids.get("key")),
+        )
+
+    def resolved_to_write(
+        self, registry: RegistryClient | None, value: T.StructType | None = None, key: T.DataType | None = None
+    ) -> KafkaTopic:
+        """Return the topic with the codecs to write it with. See `Codec.resolved_to_write`."""
+        topic = replace(self, value_codec=self.value_codec.resolved_to_write(registry, self.name, "value", value))
+        if self.key_column is None and self.key_expression is None:
+            return topic  # the keys are those of the source records, as they are
+        return replace(topic, key_codec=self.key_codec.resolved_to_write(registry, self.name, "key", key))
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether records have ids of schemas."""
+        return self.value_codec.is_framed or self.key_codec.is_framed
+
     def require_readable(self) -> None:
         """Raise if the topic's values cannot be decoded.
 
         Raises:
-            ConfigError: The value codec is JSON without a schema.
+            ConfigError: A codec has no schema.
         """
-        if isinstance(self.value_codec, JsonCodec) and not self.value_codec.has_schema:
-            msg = f"topic {self.name!r} cannot be read: its JsonCodec() has no schema"
-            raise ConfigError(msg, fix='declare the fields: JsonCodec("carrier STRING NOT NULL, distance INT")')
+        for what, codec in (("", self.value_codec), ("key_codec ", self.key_codec)):
+            if not codec.has_schema:
+                cls = type(codec).__name__
+                msg = f"topic {self.name!r} cannot be read: its {what}{cls}() has no schema"
+                raise ConfigError(msg, fix=f'declare the fields: {cls}("carrier STRING NOT NULL, distance INT")')

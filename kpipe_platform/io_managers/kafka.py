@@ -42,10 +42,10 @@ from kpipe_platform.partitions.owners import distribution_of
 from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.resources._compat import io_manager_of_output
-from kpipe_platform.resources.connected import Connected, connect_parts, require_kind
+from kpipe_platform.resources.connected import Connected, connect_parts
 from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
-from kpipe_platform.resources.known_names import KnownNames
+from kpipe_platform.resources.known_names import KnownNames, require_kind
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import engine_of
 from kpipe_platform.slices.plan.planner import partitions_of, plan_next
@@ -217,12 +217,15 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
             events.deliver()
             if slice_.is_empty:
                 note_read(step.id, OpenRead(kafka_step, slice_, topic, None, events, watch))
+                topic = topic.resolved(settings.source.registry())
                 good = empty_slice(self.engine.spark_session, TopicCodecs(topic.key_codec, topic.value_codec)).good
                 return to_form(good, form, topic.value_codec)
             with self.source.clients() as clients:
                 # The function runs only once, so check first whether Spark's Kafka source would fail on a record.
                 by_client = is_beyond_spark(clients, [p.range for p in slice_.ranges], self.source.isolation)
-            ((_, frames),) = read_sources(slice_, {topic.name: topic}, settings, by_client=by_client).values()
+            # The function runs only once, so the ids of all schemas must be known before.
+            read = read_sources(slice_, {topic.name: topic}, settings, by_client=by_client, find_ids=True)
+            ((topic, frames),) = read.values()
             note_read(step.id, OpenRead(kafka_step, slice_, topic, frames, events, watch))
             return to_form(frames.good, form, topic.value_codec)
         except BaseException as error:
@@ -232,11 +235,10 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
     def _load_table(self, context: dg.InputContext, topic: KafkaTopic, form: str) -> Any:
         topic.require_readable()
         with self.source.clients() as clients:
-            table = latest_by_key(
+            topic, table = latest_by_key(
                 self.engine.spark_session,
                 clients,
-                topic.name,
-                TopicCodecs(topic.key_codec, topic.value_codec),
+                topic,
                 isolation=self.source.isolation,
                 group=self.source.group(context.asset_key),
                 parallelism=self.engine.tasks_at_once,

@@ -42,27 +42,33 @@ class Coordinate:
         group: Group id, for example ``org.apache.kafka``.
         artifact: Artifact id, for example ``kafka_2.13``.
         version: Version, for example ``4.2.0``.
+        classifier: Which of several files of the artifact; None for its jar.
+        extension: Extension of the file.
     """
 
     group: str
     artifact: str
     version: str
+    classifier: str | None = None
+    extension: str = "jar"
 
     @classmethod
     def parse(cls, text: str) -> Coordinate:
-        """Parse ``group:artifact:version``.
+        """Parse ``group:artifact:version``, or ``group:artifact:version:classifier@extension``.
 
         Raises:
-            ConfigError: The text does not have this form.
+            ConfigError: The text does not have one of these forms.
         """
-        parts = text.split(":")
-        if len(parts) != 3 or not all(re.fullmatch(r"[\w.\-]+", part) for part in parts):
+        match = re.fullmatch(r"([\w.\-]+):([\w.\-]+):([\w.\-]+)(?::([\w.\-]+)@([\w.\-]+))?", text)
+        if match is None:
             msg = f"{text!r} is not a Maven coordinate."
             raise ConfigError(msg, fix="write it as group:artifact:version")
-        return cls(*parts)
+        group, artifact, version, classifier, extension = match.groups()
+        return cls(group, artifact, version, classifier, extension or "jar")
 
     def __str__(self) -> str:
-        return f"{self.group}:{self.artifact}:{self.version}"
+        suffix = "" if self.classifier is None else f":{self.classifier}@{self.extension}"
+        return f"{self.group}:{self.artifact}:{self.version}{suffix}"
 
 
 def run_ivy(
@@ -75,7 +81,7 @@ def run_ivy(
     into: Path,
     progress: Callable[[str], None],
 ) -> None:
-    """Resolve artifacts, with or without their dependencies, and copy their jars to a folder.
+    """Resolve artifacts, with or without their dependencies, and copy their files to a folder.
 
     Args:
         coordinates: Artifacts to resolve together.
@@ -83,7 +89,7 @@ def run_ivy(
         dependencies: Whether to resolve the artifacts' dependencies.
         jars_dir: Folder that contains the Ivy jar.
         ivy_cache: Folder for Ivy's downloads.
-        into: Folder to copy the jars to.
+        into: Folder to copy the files to.
         progress: Called with a line of text for each artifact.
 
     Raises:
@@ -98,14 +104,14 @@ def run_ivy(
             *("-cp", f"{jars_dir}/*", "org.apache.ivy.Main"),
             *("-cache", ivy_cache, "-ivy", ivy_file.name, "-confs", "default"),
             # Some libraries publish their jar as an OSGi bundle.
-            *("-types", "jar", "bundle"),
+            *("-types", "jar", "bundle", *{each.extension for each in coordinates} - {"jar"}),
             *("-retrieve", f"{into}/[artifact]-[revision].[ext]"),
         ]
         settings = os.environ.get(IVY_SETTINGS_VARIABLE)
         if settings:
             command += ["-settings", settings]
         code, lines = _run(command, progress)
-    if code != 0 or not any(into.glob("*.jar")):
+    if code != 0 or not any(into.iterdir()):
         raise _failure(coordinates, ivy_cache.parent, lines)
 
 
@@ -163,14 +169,24 @@ def _ivy_xml(coordinates: Sequence[Coordinate], exclude: Sequence[str], dependen
     # "default" is the artifact with its runtime dependencies.
     wanted = "\n".join(
         f"<dependency org={quoteattr(each.group)} name={quoteattr(each.artifact)} "
-        f'rev={quoteattr(each.version)} conf="default->default"{transitive}/>'
+        f'rev={quoteattr(each.version)} conf="default->default"{transitive}{_end(each)}'
         for each in coordinates
     )
     excludes = "\n".join(f"<exclude org={quoteattr(group)}/>" for group in exclude)
     return (
-        '<ivy-module version="2.0">\n'
+        '<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">\n'
         '<info organisation="kpipe" module="fetch" revision="1"/>\n'
         '<configurations><conf name="default"/></configurations>\n'
         f"<dependencies>\n{wanted}\n{excludes}\n</dependencies>\n"
         "</ivy-module>\n"
+    )
+
+
+def _end(coordinate: Coordinate) -> str:
+    if coordinate.classifier is None:
+        return "/>"
+    extension = quoteattr(coordinate.extension)
+    return (
+        f"><artifact name={quoteattr(coordinate.artifact)} type={extension} ext={extension} "
+        f"m:classifier={quoteattr(coordinate.classifier)}/></dependency>"
     )

@@ -33,6 +33,7 @@ __all__ = [
     "fetch_jars",
     "kafka_broker_jars",
     "pyspark_jars_dir",
+    "schema_registry_jars",
     "spark_connector_jars",
 ]
 
@@ -44,9 +45,13 @@ _CONNECTOR = f"spark-sql-kafka-0-10_{_SCALA}"
 # The Kafka distribution adds a logging backend that the broker's Maven dependencies do not include. This is the version
 # of log4j-core that kafka_2.13 4.2.0 depends on.
 _KAFKA_LOGGING = "org.apache.logging.log4j:log4j-slf4j-impl:2.25.3"
+# Built with its database, H2. The registry's other builds need a database server or Kafka.
+_REGISTRY = "io.apicurio:apicurio-registry-app:2.6.13.Final:all@tar.gz"
 
 # The broker's jars take 42 MB twice, in Ivy's cache and in the target folder; a Spark package takes less.
 _NEEDED_BYTES = 300 * 1024 * 1024
+# An archive of 142 MB, twice, and its contents.
+_NEEDED_FOR_REGISTRY_BYTES = 500 * 1024 * 1024
 _MARKER = "complete.json"
 
 Progress = Callable[[str], None]
@@ -55,6 +60,11 @@ Progress = Callable[[str], None]
 def kafka_broker_jars(*, progress: Progress | None = None) -> list[Path]:
     """Return the jars of the Apache Kafka broker and its tools; see `fetch_jars`."""
     return fetch_jars(f"org.apache.kafka:kafka_{_SCALA}:{KAFKA_VERSION}", _KAFKA_LOGGING, progress=progress)
+
+
+def schema_registry_jars(*, progress: Progress | None = None) -> list[Path]:
+    """Return the jars of Apicurio Registry, the one to start first; see `fetch_jars`."""
+    return fetch_jars(_REGISTRY, dependencies=False, needed_bytes=_NEEDED_FOR_REGISTRY_BYTES, progress=progress)
 
 
 def connector_coordinate(spark_version: str) -> str:
@@ -90,6 +100,7 @@ def fetch_jars(
     *more: str,
     exclude: Sequence[str] = (),
     dependencies: bool = True,
+    needed_bytes: int | None = None,
     progress: Progress | None = None,
 ) -> list[Path]:
     """Return the jars of an artifact and its dependencies, from the cache or from the network.
@@ -97,14 +108,16 @@ def fetch_jars(
     If several processes need the same jars at the same time, one downloads them and the others wait.
 
     Args:
-        coordinate: ``group:artifact:version``.
+        coordinate: ``group:artifact:version``, or ``group:artifact:version:classifier@tar.gz`` for an archive, which is
+            unpacked.
         *more: Further coordinates, resolved together with the first.
         exclude: Groups to exclude from the dependencies.
         dependencies: Whether to include dependencies, True by default; False if other jars already provide them.
+        needed_bytes: Free disk space that the download needs, 300 MB by default.
         progress: Called with a line of text for each step; details are indented.
 
     Returns:
-        Paths of the jars, sorted by name.
+        Paths of the jars, sorted by path.
 
     Raises:
         ConfigError: A coordinate does not have this form.
@@ -116,7 +129,7 @@ def fetch_jars(
     jars = _cached(folder)
     if jars is not None:
         return jars
-    _make_room(folder.parent)
+    _make_room(folder.parent, needed_bytes or _NEEDED_BYTES)
     # One lock and one Ivy cache per set, so that different sets can be downloaded in parallel.
     with FileLock(folder.parent / f".{folder.name}.lock"):
         jars = _cached(folder)
@@ -168,21 +181,21 @@ def _cached(folder: Path) -> list[Path] | None:
     try:
         sizes = json.loads((folder / _MARKER).read_text(encoding="utf-8"))
         jars = [folder / name for name in sorted(sizes)]
-        complete = all(path.stat().st_size == sizes[path.name] for path in jars)
+        complete = all((folder / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError):
         return None
     return jars if complete else None
 
 
-def _make_room(folder: Path) -> None:
+def _make_room(folder: Path, needed_bytes: int) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         free_bytes = shutil.disk_usage(folder).free
     except OSError as error:
         msg = f"The cache folder {folder} cannot be created: {error}"
         raise EnvironmentSetupError(msg, fix=f"set {CACHE_DIR_VARIABLE} to a writable folder") from error
-    if free_bytes < _NEEDED_BYTES:
-        raise _disk_full(folder, free_bytes)
+    if free_bytes < needed_bytes:
+        raise _disk_full(folder, free_bytes, needed_bytes)
 
 
 def _download(
@@ -208,7 +221,10 @@ def _download(
             into=temporary,
             progress=report,
         )
-        sizes = {path.name: path.stat().st_size for path in temporary.glob("*.jar")}
+        for archive in temporary.glob("*.tar.gz"):
+            shutil.unpack_archive(archive, temporary, filter="data")
+            archive.unlink()
+        sizes = {str(path.relative_to(temporary)): path.stat().st_size for path in temporary.rglob("*.jar")}
         (temporary / _MARKER).write_text(json.dumps(sizes, indent=1), encoding="utf-8")
         temporary.chmod(0o755)
         # The existing folder has no marker or does not match it, so no process can be using it.
@@ -216,7 +232,7 @@ def _download(
         temporary.rename(folder)
     except OSError as error:
         if error.errno == errno.ENOSPC:
-            raise _disk_full(folder, 0) from error
+            raise _disk_full(folder, 0, _NEEDED_BYTES) from error
         msg = f"Cannot write the jars to {folder}: {error}"
         fix = f"set {CACHE_DIR_VARIABLE} to a writable folder"
         raise EnvironmentSetupError(msg, fix=fix) from error
@@ -226,9 +242,9 @@ def _download(
     shutil.rmtree(ivy_cache, ignore_errors=True)
 
 
-def _disk_full(folder: Path, free_bytes: int) -> EnvironmentSetupError:
+def _disk_full(folder: Path, free_bytes: int, needed_bytes: int) -> EnvironmentSetupError:
     return EnvironmentSetupError(
         f"Not enough disk space for jars in {folder}: {free_bytes // 2**20} MB are free, "
-        f"about {_NEEDED_BYTES // 2**20} MB are needed.",
+        f"about {needed_bytes // 2**20} MB are needed.",
         fix=f"free some space, or set {CACHE_DIR_VARIABLE} to a folder on another disk",
     )

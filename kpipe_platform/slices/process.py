@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
-from kpipe_platform.errors import KpipeError, StageFailedError
+from kpipe_platform.errors import StageFailedError, UnknownSchemaIdError
 from kpipe_platform.slices.isolate import Interruption, Isolation, add_faults, find_failing, shown, without_failing
 from kpipe_platform.slices.read import read_sources
 from kpipe_platform.slices.report import SliceReport
@@ -16,7 +17,7 @@ from kpipe_platform.slices.values import DeferredStage, PlannedSlice, Sources, S
 from kpipe_platform.slices.write.commit import commit_empty
 from kpipe_platform.slices.write.deliveries import Delivery
 from kpipe_platform.slices.write.lanes import process_in_lanes
-from kpipe_platform.spark.failures import classify, is_sparks, may_be_timestamp
+from kpipe_platform.spark.failures import classified, may_be_timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -49,13 +50,15 @@ def process_slice(
         lanes = process_in_lanes(planned, stage, settings, delivery.target, delivery.writers)
         if lanes.done is not None:
             committed(lanes.done)
-        if lanes.error is not None:
+        if lanes.error is not None and not isinstance(lanes.error, UnknownSchemaIdError):
             raise lanes.error
         if lanes.rest is None:
             return
         planned = replace(planned, slice=lanes.rest)
+    # Without transactions, an unknown id is found only after a part is written. So all ids are found first.
+    process = partial(_process, planned, stage, settings, delivery, interruption, find_ids=not delivery.can_undo)
     try:
-        report = _process(planned, stage, settings, delivery, interruption, by_client=False)
+        report = _with_all_ids(planned, process)
     except StageFailedError as error:
         if not may_be_timestamp(error):
             raise
@@ -65,8 +68,17 @@ def process_slice(
             planned.slice,
             reason,
         )
-        report = _process(planned, stage, settings, delivery, interruption, by_client=True)
+        report = _with_all_ids(planned, partial(process, by_client=True))
     committed(report)
+
+
+def _with_all_ids(planned: PlannedSlice, process: Callable[..., SliceReport]) -> SliceReport:
+    """Process a slice, and again if a record has a schema id that was not known."""
+    try:
+        return process()
+    except UnknownSchemaIdError as error:
+        logger.info("%s: reading again with the ids of all schemas: %s", planned.slice, error.message)
+        return process(find_ids=True)
 
 
 def deliver(staged: StagedSlice, delivery: Delivery) -> SliceReport:
@@ -76,13 +88,8 @@ def deliver(staged: StagedSlice, delivery: Delivery) -> SliceReport:
         KpipeError: The write failed. Offsets are unchanged.
     """
     try:
-        return delivery.write(staged)
-    except KpipeError:
-        raise
-    except Exception as error:
-        if is_sparks(error):
-            raise classify(error, str(staged.slice)) from error
-        raise
+        with classified(str(staged.slice)):
+            return delivery.write(staged)
     finally:
         staged.notes.release()
 
@@ -94,10 +101,11 @@ def _process(
     delivery: Delivery,
     interruption: Interruption,
     *,
-    by_client: bool,
+    by_client: bool = False,
+    find_ids: bool = False,
 ) -> SliceReport:
     topics = {name: each.topic for name, each in stage.inputs.items()}
-    sources = read_sources(planned.slice, topics, settings, by_client=by_client)
+    sources = read_sources(planned.slice, topics, settings, by_client=by_client, find_ids=find_ids)
     try:
         try:
             return deliver(call_stage(planned, stage, sources), delivery)

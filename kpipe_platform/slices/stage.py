@@ -33,7 +33,7 @@ def call_stage(planned: PlannedSlice, stage: DeferredStage, sources: Sources) ->
     with noting() as notes:
         try:
             inputs = {
-                name: to_form(sources[name][1].good, each.form, each.topic.value_codec)
+                name: to_form(sources[name][1].good, each.form, sources[name][0].value_codec)
                 for name, each in stage.inputs.items()
             }
             with _CALLING if any(each.form == "spark" for each in stage.inputs.values()) else nullcontext():

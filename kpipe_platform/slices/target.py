@@ -68,10 +68,14 @@ def prepare_target(
             be both read and written, or the destination topic does not match its declaration.
         TopicNotFoundError: A source topic does not exist, or the destination topic does not exist and no `create` is
             declared.
+        IncompatibleSchemaError: The schema registry refuses the schema of the destination topic.
         DeadLetterError: A required dead-letter topic does not exist.
     """
     topics = () if destination is None else destination.topics
     _check_resources(settings, topics)
+    if settings.destination is not None:
+        for topic in topics:
+            topic.resolved_to_write(settings.destination.connection.registry())
     names = [source.name for source in sources]
     _check_parts(settings, topics, names, plain=plain)
     # Check the sources first, so that a mistyped source name does not create a destination topic.

@@ -1,4 +1,4 @@
-"""Pytest fixtures: a Kafka broker, functions to fill and read its topics, a Spark session, an IO manager.
+"""Pytest fixtures: a Kafka broker, functions for its topics, a schema registry, a Spark session, an IO manager.
 
 Pytest loads this plugin through an entry point when kpipe is installed. Heavy modules are imported by the fixtures, so
 they do not slow down a test run that does not use them.
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from kpipe_platform.testing.clients import Client
     from kpipe_platform.testing.messages import ConsumedRecord
     from kpipe_platform.testing.records import Isolation
+    from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
 
 __all__ = ["Consume", "Produce", "RunningBroker", "TopicFactory"]
 
@@ -264,6 +265,19 @@ def consume(kafka_broker: EmbeddedBroker | RunningBroker) -> Consume:
         return functions.consume(target, topic, isolation=isolation, deadline_s=deadline_s, settle_s=settle_s)
 
     return read
+
+
+@pytest.fixture(scope="session")
+def schema_registry() -> Iterator[EmbeddedRegistry]:
+    """A schema registry for the whole test session, for ``SchemaRegistry(url=schema_registry.url)``.
+
+    It needs the extra ``registry``. Tests share it, so use subjects of topics that no other test has. A test may stop
+    it: ``with schema_registry.outage(): ...``.
+    """
+    from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
+
+    with EmbeddedRegistry() as registry:
+        yield registry
 
 
 # ------------------------------------------------------------------------------------------------ Spark

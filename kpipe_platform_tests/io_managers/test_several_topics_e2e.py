@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections import namedtuple
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -69,7 +70,13 @@ class Split:
             "eu": KafkaTopic(self.eu, value_codec=JsonCodec(AMOUNTS), key_column="id"),
             "us": KafkaTopic(self.us, value_codec=TextCodec()),
         }
-        how = {"source": self.orders.topic_asset, "on_fault": FaultAction.DEAD_LETTER, "outs": outs, "name": "split", **how}
+        how = {
+            "source": self.orders.topic_asset,
+            "on_fault": FaultAction.DEAD_LETTER,
+            "outs": outs,
+            "name": "split",
+            **how,
+        }
         return kafka_multi_asset(**how)(stage)
 
     @property
@@ -187,7 +194,10 @@ def records(orders: list[KafkaRecord]) -> list[KafkaRecord]:
         (lambda orders: orders, "column 'region' is not in the stage's output"),
         (one_more, "columns that no topic declares: 'more'"),
         (records, "the stage returned list\\[KafkaRecord\\], but column 'region' names the topic of each row"),
-        (lambda orders: by_id(orders).withColumnRenamed("note", "text"), "key_expression='upper\\(note\\)' does not fit"),
+        (
+            lambda orders: by_id(orders).withColumnRenamed("note", "text"),
+            "key_expression='upper\\(note\\)' does not fit",
+        ),
         (lambda orders: by_id(orders).drop("amount"), "'amount' is declared but not returned"),
     ],
 )
@@ -209,7 +219,7 @@ def test_a_row_without_source_or_topic_is_dead_lettered_itself(split: Split) -> 
     split.run(split.orders.asset(without_source, topic=topics))
     (letter,) = split.orders.letters()
     assert letter.json()["fault"]["kind"] == "topic"
-    assert base64.b64decode(letter.json()["original"]["value_b64"]) == b'{"id":1}'
+    assert base64.b64decode(letter.json()["original"]["value_base64"]) == b'{"id":1}'
 
 
 # ----------------------------------------------------------------------------------- one topic an output

@@ -5,23 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kpipe_platform.codecs.base import (
+from kpipe_platform.codecs.base import Codec
+from kpipe_platform.codecs.faults import (
     EMPTY,
     NOT_AN_OBJECT,
     NOT_ENCODABLE,
     NOT_JSON,
-    Codec,
     DecodeFault,
     EncodeFault,
 )
+from kpipe_platform.codecs.json.columns import encode_json, is_bad_json, json_value, parse_json
 from kpipe_platform.codecs.json.fields import read_fields, shown
 from kpipe_platform.codecs.json.scalars import with_doubles
 from kpipe_platform.codecs.json.syntax import JsonSyntaxError, read_json
 from kpipe_platform.codecs.json.write import write_json
 from kpipe_platform.codecs.schema import schema_of, to_ddl
 from kpipe_platform.codecs.text import not_utf8
+from kpipe_platform.codecs.types import stage_type
 from kpipe_platform.errors import ConfigError
 
 _WHITE_SPACE = " \t\r\n"
@@ -55,15 +59,27 @@ class JsonCodec(Codec):
     name: ClassVar[str] = "json"
     schema: Any = None
     include_nulls: bool = False
-    fields: T.StructType = field(init=False, repr=False, compare=False, default_factory=T.StructType)
+    _fields: T.StructType = field(init=False, repr=False, compare=False, default_factory=T.StructType)
 
     def __post_init__(self) -> None:
         if self.schema is None:
             return
         fields = schema_of(self.schema)
         _check_fields(fields)
-        object.__setattr__(self, "fields", fields)
+        object.__setattr__(self, "_fields", fields)
         object.__setattr__(self, "schema", to_ddl(fields))
+
+    is_struct: ClassVar[bool] = True
+
+    @property
+    def fields(self) -> T.StructType:
+        """The declared fields."""
+        return self._fields
+
+    @property
+    def value_type(self) -> T.DataType:
+        """The struct of the fields, in the types that a stage gets."""
+        return stage_type(self._fields)
 
     @property
     def has_schema(self) -> bool:
@@ -87,6 +103,23 @@ class JsonCodec(Codec):
         except DecodeFault as fault:
             return fault.with_traceback(None)
         return None
+
+    def parse(self, data: Column) -> Column:
+        """Parse JSON text with ``from_json``."""
+        return parse_json(self._fields, data)
+
+    def value(self, parsed: Column) -> Column:
+        """Return the struct of the fields."""
+        return json_value(self._fields, parsed)
+
+    def fault(self, data: Column, parsed: Column) -> Column:
+        """Return whether the text is not a JSON object that fits the fields."""
+        bad = is_bad_json(self._fields, data, parsed)
+        return data.isNotNull() & F.coalesce(bad, F.lit(True))
+
+    def write(self, value: Column, kind: T.DataType) -> Column:
+        """Write a struct as JSON text with ``to_json``."""
+        return encode_json(self._fields, value, kind, include_nulls=self.include_nulls)
 
     def _encode(self, value: Any) -> bytes:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from kpipe_platform.codecs.base import MISSING_FIELD, NULL_FIELD, WRONG_TYPE, DecodeFault
+from kpipe_platform.codecs.faults import MISSING_FIELD, NULL_FIELD, WRONG_TYPE, DecodeFault
 from kpipe_platform.codecs.json.scalars import mismatch, with_doubles
 from kpipe_platform.codecs.json.syntax import RepeatedNames
 

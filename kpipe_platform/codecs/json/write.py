@@ -20,7 +20,7 @@ from uuid import UUID
 
 from pyspark.sql import types as T
 
-from kpipe_platform.codecs.base import NOT_ENCODABLE, EncodeFault
+from kpipe_platform.codecs.faults import NOT_ENCODABLE, EncodeFault
 from kpipe_platform.codecs.types import EpochType
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)

@@ -6,7 +6,7 @@ import base64
 import json
 from typing import Any
 
-from kpipe_platform.codecs.base import UNREADABLE, DecodeFault
+from kpipe_platform.codecs.faults import UNREADABLE, DecodeFault
 from kpipe_platform.dead_letters.envelope.model import Envelope
 from kpipe_platform.dead_letters.envelope.parts import (
     SCHEMA,

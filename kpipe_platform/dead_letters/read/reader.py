@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from kpipe_platform.codecs.base import DecodeFault
+from kpipe_platform.codecs.faults import DecodeFault
 from kpipe_platform.dead_letters.envelope.decode import decode_envelope, is_envelope
 from kpipe_platform.dead_letters.envelope.model import OMITTED_MESSAGE_HEADERS
 from kpipe_platform.dead_letters.envelope.origin import REDACTED_MARK, Origin

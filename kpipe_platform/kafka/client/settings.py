@@ -15,6 +15,8 @@ from typing import Any, Literal, get_args
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.client.properties import check_client, is_secret
+from kpipe_platform.registry.client import RegistryClient, registry_client
+from kpipe_platform.registry.settings import RegistrySettings
 
 SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
@@ -48,6 +50,7 @@ class ConnectionSettings:
         request_timeout_s: Deadline of one broker call, seconds, 10 by default.
         librdkafka: Further librdkafka properties.
         java: Further properties of the Java client (Spark), without Spark's ``kafka.`` prefix.
+        schema_registry: The cluster's schema registry, if it has one.
 
     Raises:
         ConfigError: A value is unknown, or a combination is invalid.
@@ -67,6 +70,7 @@ class ConnectionSettings:
     request_timeout_s: float = 10.0
     librdkafka: Mapping[str, str] = field(default_factory=dict, repr=False)
     java: Mapping[str, str] = field(default_factory=dict, repr=False)
+    schema_registry: RegistrySettings | None = None
 
     def __post_init__(self) -> None:
         self._check_servers()
@@ -79,6 +83,14 @@ class ConnectionSettings:
             raise ConfigError(msg, fix="set request_timeout_s to a number of seconds, for example 10")
         check_client("librdkafka=", "librdkafka", self.librdkafka)
         check_client("java=", "java", self.java)
+
+    def registry(self) -> RegistryClient | None:
+        """The client of the cluster's schema registry, shared by this process; None if there is no registry.
+
+        Raises:
+            EnvironmentSetupError: The extra ``registry`` is not installed.
+        """
+        return None if self.schema_registry is None else registry_client(self.schema_registry)
 
     def _check_servers(self) -> None:
         for server in (part.strip() for part in self.bootstrap_servers.split(",")):
@@ -121,6 +133,8 @@ class ConnectionSettings:
         """The secret values, for redaction."""
         values = [getattr(self, name) for name in _SECRET_FIELDS]
         values += [v for props in (self.librdkafka, self.java) for k, v in props.items() if is_secret(k)]
+        if self.schema_registry is not None:
+            values += self.schema_registry.secrets
         return tuple(value for value in values if value)
 
     def redact(self, text: str) -> str:
@@ -194,6 +208,8 @@ class ConnectionSettings:
     def describe(self) -> dict[str, Any]:
         """Return the settings for display, with secrets replaced."""
         shown = dataclasses.asdict(self)
+        if self.schema_registry is not None:
+            shown["schema_registry"] = self.schema_registry.describe()
         for name in _SECRET_FIELDS:
             if shown[name] is not None:
                 shown[name] = _REDACTED

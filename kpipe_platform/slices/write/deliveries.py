@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from kpipe_platform.codecs.topics import Destination
 from kpipe_platform.kafka.model.commit_metadata import SliceCounts
@@ -38,11 +39,13 @@ class Delivery(ABC):
         target: The topics for outputs and dead letters.
         writers: Maximum number of parts of a slice that are written at the same time, each in its own transaction; see
             ``kpipe_platform.slices.write.lanes``. Default 1.
+        can_undo: Whether nothing of a slice remains if its write fails.
     """
 
     settings: SliceSettings
     target: SliceTarget
     writers: int = 1
+    can_undo: ClassVar[bool] = False
 
     @abstractmethod
     def write(self, staged: StagedSlice) -> SliceReport:
@@ -73,11 +76,12 @@ class ExactlyOnce(Delivery):
     target: SliceTarget
     destination: Destination
     writers: int = 1
+    can_undo: ClassVar[bool] = True
 
     def write(self, staged: StagedSlice) -> SliceReport:
         """Write in one transaction in the writer's task."""
         began = time.monotonic()
-        encoded = encode_output(staged, self.destination, self.settings.engine.spark_session, single_pass=True)
+        encoded = encode_output(staged, self.destination, self.settings, single_pass=True)
         spec = writer_spec(staged, self.settings, self.target, "transactional")
         try:
             outcome = _write(encoded.rows, staged, spec)
@@ -106,8 +110,7 @@ class AtLeastOnce(Delivery):
     def write(self, staged: StagedSlice) -> SliceReport:
         """Write and wait for acknowledgments, then commit the offsets in a separate transaction."""
         began = time.monotonic()
-        session = self.settings.engine.spark_session
-        encoded = encode_output(staged, self.destination, session, single_pass=True, whole_records=True)
+        encoded = encode_output(staged, self.destination, self.settings, single_pass=True, whole_records=True)
         spec = writer_spec(staged, self.settings, self.target, "parallel")
 
         def work() -> Outcome:
@@ -161,7 +164,7 @@ class OtherStore(Delivery):
 
 
 def _try_encoded(staged: StagedSlice, destination: Destination, settings: SliceSettings) -> None:
-    evaluate(encode_output(staged, destination, settings.engine.spark_session).rows.frame, str(staged.slice))
+    evaluate(encode_output(staged, destination, settings).rows.frame, str(staged.slice))
 
 
 def _write(rows: WriterRows | None, staged: StagedSlice, spec: WriterSpec) -> Outcome:

@@ -114,11 +114,10 @@ def _write(
     whole: Slice, lanes: Sequence[StagedSlice], settings: SliceSettings, target: SliceTarget, destination: Destination
 ) -> LanesReport:
     began = time.monotonic()
-    session = settings.engine.spark_session
     rows, specs = [], []
     columns: Mapping[str, Sequence[tuple[str, str]]] = {}
     for lane in lanes:
-        encoded = encode_output(lane, destination, session)
+        encoded = encode_output(lane, destination, settings)
         columns = encoded.columns
         spec = writer_spec(lane, settings, target, "transactional")
         specs.append(spec)

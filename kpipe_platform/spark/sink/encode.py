@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kpipe_platform.codecs import Codec, JsonCodec, RawCodec, TextCodec
+from kpipe_platform.codecs import Codec, JsonCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.columns import (
@@ -22,8 +22,10 @@ from kpipe_platform.spark.columns import (
     as_timestamp_ms,
     column_at,
     encoded_value,
+    key_of,
     misfit_of,
     passed_tombstone,
+    source_key,
 )
 from kpipe_platform.spark.failures import root_cause
 
@@ -70,6 +72,11 @@ def with_keys(output: DataFrame, topics: Sequence[KafkaTopic]) -> DataFrame:
     return output
 
 
+def key_of_topic(topic: KafkaTopic) -> str | None:
+    """Return the column of the output that is the key of a topic's records, with those of ``with_keys``."""
+    return topic.key_column if topic.key_expression is None else _key_name(topic)
+
+
 def _key_name(topic: KafkaTopic) -> str:
     # The name depends on the expression, so topics with the same settings share their columns.
     return _KEY + hashlib.sha256(str(topic.key_expression).encode()).hexdigest()[:12]
@@ -85,12 +92,8 @@ def value_fields(output: T.StructType, topic: KafkaTopic, by: str | None = None)
             other topics may need others.
     """
     codec = topic.value_codec
-    declared: set[str] = set()
+    declared = set(codec.fields.names if codec.is_struct else SINK_COLUMNS)
     apart: set[str | None] = {topic.timestamp_column, topic.headers_column, topic.partition_column, by}
-    if isinstance(codec, RawCodec | TextCodec):
-        declared = set(SINK_COLUMNS)
-    elif isinstance(codec, JsonCodec) and codec.has_schema:
-        declared = set(codec.fields.names)
     if declared:
         apart.add(topic.key_column)
         if by is not None:
@@ -102,7 +105,7 @@ def value_fields(output: T.StructType, topic: KafkaTopic, by: str | None = None)
 def codec_of_all(topics: Sequence[KafkaTopic]) -> Codec:
     """Return a codec that declares the fields of all topics. It decides how pandas and Arrow columns are converted."""
     codecs = [topic.value_codec for topic in topics]
-    fields = {f.name.lower(): f for codec in codecs if isinstance(codec, JsonCodec) for f in codec.fields}
+    fields = {f.name.lower(): f for codec in codecs for f in codec.fields}
     return codecs[0] if len(codecs) == 1 or not fields else JsonCodec(T.StructType(list(fields.values())))
 
 
@@ -203,18 +206,22 @@ def _columns(output: T.StructType, topic: KafkaTopic, by: str | None) -> dict[st
     codec = topic.value_codec
     fields = value_fields(output, topic, by)
     kept = "_kafka" in output.names
-    own = set(output.names) if isinstance(codec, RawCodec | TextCodec) else set()
-    declared = topic.key_column if topic.key_expression is None else _key_name(topic)
-    key = declared or ("key" if "key" in own else "_kafka.key" if kept else None)
-    key_bytes = as_key(*column_at(output, key)) if key else F.lit(None).cast("binary")
+    own = set() if codec.is_struct else set(output.names)
+    declared = key_of_topic(topic)
+    key = "key" if "key" in own else source_key(output) if kept else None
+    key_bytes, key_misfit = F.lit(None).cast("binary"), None
+    if declared:
+        key_bytes, key_misfit = key_of(topic.key_codec, *column_at(output, declared))
+    elif key:
+        key_bytes = as_key(*column_at(output, key))
     if declared and kept:
         # A tombstone has no value columns from which a key could be made, so it keeps its own key.
-        own_key = as_key(*column_at(output, "_kafka.key"))
+        own_key = as_key(*column_at(output, source_key(output)))
         key_bytes = F.coalesce(key_bytes, F.when(passed_tombstone(codec, fields), own_key))
     columns = {"key": key_bytes, "value": encoded_value(codec, fields)}
-    misfit = misfit_of(codec, fields)
-    if misfit is not None:
-        columns["misfit"] = misfit
+    misfits = [each for each in (misfit_of(codec, fields), key_misfit) if each is not None]
+    if misfits:
+        columns["misfit"] = F.coalesce(*misfits)
     headers = topic.headers_column or ("headers" if "headers" in own else "_kafka.headers" if kept else None)
     if headers:
         columns["headers"] = F.coalesce(_as_headers(*column_at(output, headers), headers), F.array().cast(HEADERS_TYPE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
-from kpipe_platform.codecs import Codec, JsonCodec
+from kpipe_platform.codecs import Codec
 from kpipe_platform.codecs.types import stage_type
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.columns import MISFIT
@@ -26,7 +26,7 @@ def check_output_schema(output: object, codec: Codec, topic: str, fields: T.Stru
     if not isinstance(output, DataFrame):
         msg = f"the stage returned {type(output).__name__} for topic {topic!r}"
         raise ConfigError(msg, fix="return a Spark DataFrame")
-    if not isinstance(codec, JsonCodec) or not codec.has_schema:
+    if not codec.is_struct or not codec.has_schema:
         return
     returned = {f.name: f.dataType for f in fields or output.schema if f.name != "_kafka"}
     declared = {f.name: f.dataType for f in codec.fields}

@@ -14,7 +14,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.spark.column_cache import reused
 from kpipe_platform.spark.columns import HEADERS_TYPE
-from kpipe_platform.spark.sink.encode import Routing, encoded_columns, with_keys
+from kpipe_platform.spark.sink.encode import Routing, encoded_columns
 from kpipe_platform.spark.sink.plans import reads_only
 from kpipe_platform.spark.sink.single_pass import BAD, MADE, SRC, rows_per_record
 from kpipe_platform.spark.sink.spec import (
@@ -92,7 +92,7 @@ def output_rows(
     """Convert a stage's output to rows for the writer.
 
     Args:
-        output: What the stage returned.
+        output: What the stage returned, with the columns of ``with_keys``.
         slice_: The slice, to find each row's range from its ``_kafka``.
         topics: The destination topic, or several, of which ``routing`` chooses one for each row.
         routing: Column that names the topic of each row. None: there is one topic.
@@ -110,7 +110,6 @@ def output_rows(
     Raises:
         ConfigError: The columns do not fit the codec or the topic.
     """
-    output = with_keys(output, topics)
     single = None if source is None else rows_per_record(output, source)
     schema = output.schema
     kept = "_kafka" in schema.names

@@ -5,28 +5,28 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
-from kpipe_platform.codecs import Codec
+from kpipe_platform.codecs.base import Part
+from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import RecordFaultError
 from kpipe_platform.kafka.admin.topics import describe_topics
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.offsets import OffsetRange, read_watermarks
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.spark.source.client_reader import is_beyond_spark
-from kpipe_platform.spark.source.reader import empty_rows, read_by_client, read_ranges
+from kpipe_platform.spark.source.reader import empty_rows, read_by_client, read_ranges, schema_ids
 from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs, decode_rows
 
 
 def latest_by_key(
     session: SparkSession,
     clients: Clients,
-    topic: str,
-    codecs: TopicCodecs,
+    topic: KafkaTopic,
     *,
     isolation: str,
     group: str,
     parallelism: int,
     hide_messages: bool = False,
-) -> SliceFrames:
+) -> tuple[KafkaTopic, SliceFrames]:
     """Read the latest value of each key. Keys with a tombstone and records without a key are left out.
 
     If a key is in several partitions, a tombstone removes it only as long as the topic keeps the tombstone
@@ -36,24 +36,24 @@ def latest_by_key(
         session: The Spark session.
         clients: Kafka clients.
         topic: The topic.
-        codecs: How keys and values decode.
         isolation: ``read_committed`` or ``read_uncommitted``.
         group: Prefix of Spark's group ids.
         parallelism: Tasks that the engine runs at once.
         hide_messages: Leave the message of a decode fault out of the error, because it may quote the value.
 
     Returns:
-        Frames whose ``good`` has the decoded value's columns and ``_kafka``, up to the log end at the time of the call.
-        The rows are cached from their first use until ``release``, because an asset may use them for each of its
-        slices.
+        The topic, whose codecs know the schemas of its records, and frames whose ``good`` has the decoded value's
+        columns and ``_kafka``, up to the log end at the time of the call. The rows are cached from their first use
+        until ``release``, because an asset may use them for each of its slices.
 
     Raises:
         RecordFaultError: A latest value does not decode.
         TopicNotFoundError: The topic does not exist.
     """
-    count = describe_topics(clients, [topic])[topic].partitions
-    watermarks = read_watermarks(clients, [(topic, n) for n in range(count)], isolation)
-    ranges = [OffsetRange(topic, n, watermarks[(topic, n)].log_start, watermarks[(topic, n)].end) for n in range(count)]
+    name = topic.name
+    count = describe_topics(clients, [name])[name].partitions
+    watermarks = read_watermarks(clients, [(name, n) for n in range(count)], isolation)
+    ranges = [OffsetRange(name, n, watermarks[(name, n)].log_start, watermarks[(name, n)].end) for n in range(count)]
     by_client = False
     if all(r.is_empty for r in ranges):
         rows = empty_rows(session)
@@ -64,14 +64,17 @@ def latest_by_key(
             session, clients.settings, ranges, isolation=isolation, group=group, parts=max(count, parallelism)
         )
     latest = _newest(rows.where("key is not null")).where("value is not null")
+    ids = schema_ids(latest, TopicCodecs(topic.key_codec, topic.value_codec)) if topic.is_framed else None
+    topic = topic.resolved(clients.settings.registry(), ids)
+    codecs = TopicCodecs(topic.key_codec, topic.value_codec)
     frames = decode_rows(latest, codecs, src=F.lit(0), lacks_times=by_client)
     frames.keep()
     try:
-        _refuse_undecoded(frames, topic, codecs.value, hide_messages=hide_messages)
+        _refuse_undecoded(frames, name, codecs, hide_messages=hide_messages)
     except BaseException:
         frames.release()
         raise
-    return frames
+    return topic, frames
 
 
 def _newest(rows: DataFrame) -> DataFrame:
@@ -90,19 +93,21 @@ def _newest(rows: DataFrame) -> DataFrame:
     return newest_rows
 
 
-def _refuse_undecoded(frames: SliceFrames, topic: str, codec: Codec, *, hide_messages: bool) -> None:
+def _refuse_undecoded(frames: SliceFrames, topic: str, codecs: TopicCodecs, *, hide_messages: bool) -> None:
     if not frames.can_fault:
         return
     bad = (
         frames.decoded.where("bad is not null")
-        .select("_kafka.partition", "bad.offset", "bad.value", "bad.component")
+        .select("_kafka.partition", "bad.offset", "bad.key", "bad.value", "bad.headers", "bad.component")
         .head(1)
     )
     if bad:
         if bad[0]["component"] == Component.SOURCE.value:
             why = "its timestamp is outside the range that Spark can represent"
         else:
-            fault = codec.explain(bytes(bad[0]["value"] or b""))
+            part: Part = "key" if bad[0]["component"] == Component.DECODE_KEY.value else "value"
+            codec = codecs.key if part == "key" else codecs.value
+            fault = codec.explain(codec.framed(bytes(bad[0][part] or b""), bad[0]["headers"], part) or b"")
             why = fault.kind if hide_messages else fault.message
         msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {why}"
         raise RecordFaultError(msg, fix="fix the record: write a valid record with the same key", topic=topic)

@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from pyspark.sql import Column, DataFrame, SparkSession, is_remote
 from pyspark.sql import functions as F
 
+from kpipe_platform.codecs import Codec
+from kpipe_platform.codecs.base import Part
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.spark._compat import frame_of, java_session
-from kpipe_platform.spark.columns import HEADERS_TYPE
+from kpipe_platform.spark.columns import HEADERS_TYPE, framed, schema_frame
 from kpipe_platform.spark.source.client_reader import reading
 from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs, decode_rows, is_small
 
@@ -109,48 +113,92 @@ def _loaded(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
     return frame_of(session, source.load().queryExecution().analyzed())
 
 
-def read_slice(
-    session: SparkSession,
-    settings: ConnectionSettings,
-    slice_: Slice,
-    codecs: TopicCodecs,
-    *,
-    topic: str,
-    isolation: str,
-    parallelism: int,
-    by_client: bool = False,
-) -> SliceFrames:
-    """Read and decode one topic's ranges of a slice, lazily.
+@dataclass(frozen=True)
+class SliceReader:
+    """One topic's part of a slice, read lazily.
 
     Args:
         session: The Spark session.
         settings: The connection.
-        slice_: The planned slice.
-        codecs: Codecs of keys and values.
+        slice: The planned slice.
         topic: The topic to read, one of the slice's topics.
         isolation: The plan's isolation, ``read_committed`` or ``read_uncommitted``.
         parallelism: Number of tasks that the engine runs at once.
         by_client: Read with kpipe's own client, because Spark's source fails on a record's timestamp.
     """
-    indexed = [(i, p.range) for i, p in enumerate(slice_.ranges) if p.range.topic == topic]
-    ranges = [r for _, r in indexed]
-    span = sum(r.span for r in ranges)
-    parts = parallel_parts(span, len(ranges), parallelism)
-    if by_client:
-        rows = read_by_client(session, settings, ranges, isolation=isolation, group=slice_.group)
-    else:
-        rows = read_ranges(session, settings, ranges, isolation=isolation, group=slice_.group, parts=parts)
-    only = indexed[0][0] if len(indexed) == 1 else None
-    small = is_small(span)
-    # More offsets have several parts. If a single task read them all, it would hold the transaction open while the
-    # stage runs.
-    one_task = small or (only is not None and span < 2 * _OFFSETS_A_PART)
-    src = _range_index(indexed)
-    frames = decode_rows(rows, codecs, src=src, only_range=only, small=small, one_task=one_task, lacks_times=by_client)
-    if frames.can_fault:
-        # Both the stage and the search for faults read the rows.
-        frames.keep()
-    return frames
+
+    session: SparkSession
+    settings: ConnectionSettings
+    slice: Slice
+    topic: str
+    isolation: str
+    parallelism: int
+    by_client: bool = False
+
+    def decoded(self, codecs: TopicCodecs) -> SliceFrames:
+        """Decode the rows, lazily.
+
+        Args:
+            codecs: Codecs of keys and values.
+        """
+        ranges = self._ranges
+        only = ranges[0][0] if len(ranges) == 1 else None
+        span = self._span
+        small = is_small(span)
+        # More offsets have several parts. If a single task read them all, it would hold the transaction open while the
+        # stage runs.
+        one_task = small or (only is not None and span < 2 * _OFFSETS_A_PART)
+        frames = decode_rows(
+            self._rows,
+            codecs,
+            src=_range_index(ranges),
+            only_range=only,
+            small=small,
+            one_task=one_task,
+            lacks_times=self.by_client,
+        )
+        if frames.can_fault:
+            # Both the stage and the search for faults read the rows.
+            frames.keep()
+        return frames
+
+    def schema_ids(self, codecs: TopicCodecs) -> dict[Part, set[bytes]]:
+        """Find the ids of schemas in front of all keys and values. Runs a Spark job."""
+        return schema_ids(self._rows, codecs)
+
+    @cached_property
+    def _rows(self) -> DataFrame:
+        ranges = [r for _, r in self._ranges]
+        group = self.slice.group
+        if self.by_client:
+            return read_by_client(self.session, self.settings, ranges, isolation=self.isolation, group=group)
+        parts = parallel_parts(self._span, len(ranges), self.parallelism)
+        return read_ranges(self.session, self.settings, ranges, isolation=self.isolation, group=group, parts=parts)
+
+    @cached_property
+    def _ranges(self) -> list[tuple[int, OffsetRange]]:
+        return [(i, p.range) for i, p in enumerate(self.slice.ranges) if p.range.topic == self.topic]
+
+    @property
+    def _span(self) -> int:
+        return sum(r.span for _, r in self._ranges)
+
+
+def schema_ids(rows: DataFrame, codecs: TopicCodecs) -> dict[Part, set[bytes]]:
+    """Find the ids of schemas in front of keys and values. Runs a Spark job.
+
+    Args:
+        rows: Rows of Spark's Kafka source.
+        codecs: Codecs of keys and values.
+    """
+    headers = F.col("headers")
+    parts: dict[Part, tuple[Codec, Column]] = {
+        "key": (codecs.key, framed(codecs.key, F.col("key"), headers, "key")),
+        "value": (codecs.value, framed(codecs.value, F.col("value"), headers, "value")),
+    }
+    ids = [F.collect_set(schema_frame(codec, data)).alias(part) for part, (codec, data) in parts.items()]
+    found = rows.agg(*ids).collect()[0]
+    return {part: set(map(bytes, found[part])) for part in parts}
 
 
 def _range_index(indexed: list[tuple[int, OffsetRange]]) -> Column:

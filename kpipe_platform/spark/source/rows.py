@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kpipe_platform.codecs import Codec
+from kpipe_platform.codecs import Codec, RawCodec, TextCodec
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.spark.column_cache import reused
-from kpipe_platform.spark.columns import HEADERS_TYPE, is_fault, parsed, value_columns, value_of
+from kpipe_platform.spark.columns import HEADERS_TYPE, KEY_BYTES, framed, parsed, value_columns
 from kpipe_platform.spark.source.cache import RowCache
 
 # Maximum number of offsets of a small slice: reading and decoding it twice costs less than using a cache.
@@ -147,6 +147,10 @@ def _within(ranges: Iterable[OffsetRange]) -> Column:
 _KAFKA = ("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "headers", "tombstone")
 
 
+def _kafka_fields(key: Codec) -> tuple[str, ...]:
+    return _KAFKA if isinstance(key, RawCodec | TextCodec) else (*_KAFKA, KEY_BYTES)
+
+
 def decode_rows(
     rows: DataFrame,
     codecs: TopicCodecs,
@@ -198,8 +202,9 @@ class _Decoding:
 
 @reused
 def _decoding(key: Codec, value: Codec, lacks_times: bool) -> _Decoding:
-    bad_key = is_fault(key, F.col("key_bytes"), F.col("key"))
-    bad_value = is_fault(value, F.col("data"), F.col("parsed"))
+    kafka = _kafka_fields(key)
+    bad_key = key.fault(F.col("key_bytes"), F.col("key"))
+    bad_value = value.fault(F.col("data"), F.col("parsed"))
     fault = F.lit(None).cast("string")
     if bad_value is not None:
         fault = F.when(bad_value, F.lit(Component.DECODE_VALUE.value)).otherwise(fault)
@@ -222,22 +227,22 @@ def _decoding(key: Codec, value: Codec, lacks_times: bool) -> _Decoding:
         staged=[
             *[F.col(name) for name in ("topic", "partition", "offset", "timestamp")],
             F.col("timestampType").alias("timestamp_type"),
-            parsed(key, F.col("key")).alias("key"),
+            parsed(key, framed(key, F.col("key"), F.col("headers"), "key")).alias("key"),
             # A record without headers gets an empty array, because null arrays make Spark's Arrow writer quadratic.
             F.coalesce(F.col("headers"), F.array().cast(HEADERS_TYPE)).alias("headers"),
             F.col("value").isNull().alias("tombstone"),
             F.col("key").alias("key_bytes"),
             F.col("value").alias("data"),
-            parsed(value, F.col("value")).alias("parsed"),
+            parsed(value, framed(value, F.col("value"), F.col("headers"), "value")).alias("parsed"),
         ],
         fault=fault,
         flat=[
             F.col("src"),
-            *[F.col(name) for name in _KAFKA],
-            value_of(value, F.col("parsed")).alias("v"),
+            *[key.value(F.col("key")).alias("key") if name == "key" else F.col(name) for name in kafka],
+            value.value(F.col("parsed")).alias("v"),
             F.when(F.col("fault").isNotNull(), letter).alias("bad"),
         ],
-        decoded=[F.col("src"), F.struct(*_KAFKA).alias("_kafka"), F.col("v"), F.col("bad")],
+        decoded=[F.col("src"), F.struct(*kafka).alias("_kafka"), F.col("v"), F.col("bad")],
         good=[*value_columns(value, F.col("v")), F.col("_kafka")],
         can_fault=lacks_times or bad_key is not None or bad_value is not None,
     )

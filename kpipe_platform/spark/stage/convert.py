@@ -18,7 +18,7 @@ from kpipe_platform.codecs.types import EpochType, stage_type, types_in
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.spark._compat import from_arrow_schema, to_arrow_type
-from kpipe_platform.spark.columns import MISFIT
+from kpipe_platform.spark.columns import KEY_BYTES, MISFIT
 from kpipe_platform.spark.stage.exact import MISFITS, MisfitError, check_exact, exact_array, exact_cast
 from kpipe_platform.spark.stage.record_results import missing_in, pandas_frame, records_of
 
@@ -129,8 +129,8 @@ def _refuse_maps(frame: DataFrame) -> None:
 
 def _record(row: dict[str, Any], codec: Codec) -> KafkaRecord:
     kafka = row.pop("_kafka")
-    value: Any = row if isinstance(codec, JsonCodec) else row["value"]
-    key = kafka["key"]
+    value: Any = row if codec.is_struct else row["value"]
+    key = kafka.get(KEY_BYTES, kafka["key"])
     return KafkaRecord(
         topic=kafka["topic"],
         partition=kafka["partition"],
@@ -167,7 +167,7 @@ def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[T.
     """
     if isinstance(output, DataFrame):
         return output
-    declared = codec.fields if isinstance(codec, JsonCodec) else T.StructType()
+    declared = codec.fields
     if is_records(output):
         if isinstance(codec, JsonCodec) and not declared and read:
             maps = [field for field in _first(read) if _has_map(field.dataType)]
@@ -223,7 +223,7 @@ def _records_table(records: list[KafkaRecord], codec: Codec, declared: T.StructT
     fit = _fits(records, declared) if declared else None
     for number, record in enumerate(records):
         row = made[number]
-        if fit is not None and row[MISFIT] is None and isinstance(codec, JsonCodec):
+        if fit is not None and row[MISFIT] is None:
             row[MISFIT] = _misfit(record.value, row["value"], codec, fit)
     schema = _RECORD_COLUMNS
     if any(row[MISFIT] is not None for row in made):
@@ -326,7 +326,7 @@ def _fits(records: list[KafkaRecord], declared: T.StructType) -> _Declared:
     return _Declared(kind, _broken(values, kind, "value") is None, has_lengths)
 
 
-def _misfit(value: Any, data: bytes | None, codec: JsonCodec, declared: _Declared) -> str | None:
+def _misfit(value: Any, data: bytes | None, codec: Codec, declared: _Declared) -> str | None:
     """Why the value of a record does not fit the schema; None if it fits, and for a tombstone."""
     if data is None:
         return None
@@ -428,9 +428,9 @@ def _kafka_array(values: list[dict[str, Any] | None]) -> pa.Array:
 
 
 def _clean(kafka: dict[str, Any]) -> dict[str, Any]:
-    key = kafka.get("key")
+    key = kafka.get(KEY_BYTES, kafka.get("key"))
     return {
-        **kafka,
+        **{name: value for name, value in kafka.items() if name != KEY_BYTES},
         "key": key.encode() if isinstance(key, str) else key,
         "headers": [{"key": h["key"], "value": h["value"]} for h in kafka.get("headers", ())],
     }

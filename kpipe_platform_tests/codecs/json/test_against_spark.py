@@ -199,12 +199,12 @@ def decoded_by_spark(spark: SparkSession, cases: Sequence[bytes], codec: JsonCod
     """What the decoder makes of each of these values, as JSON; None for what it refuses."""
     from pyspark.sql import functions as F
 
-    from kpipe_platform.spark.columns import is_fault, parsed, value_of
+    from kpipe_platform.spark.columns import parsed
 
     rows = spark.createDataFrame(list(enumerate(cases)), "n int, v binary").coalesce(1)
     rows = rows.select("n", "v", parsed(codec, F.col("v")).alias("p"))
-    value = F.to_json(value_of(codec, F.col("p")), {"ignoreNullFields": "false"})
-    found = rows.select("n", F.when(~is_fault(codec, F.col("v"), F.col("p")), value).alias("value")).collect()
+    value = F.to_json(codec.value(F.col("p")), {"ignoreNullFields": "false"})
+    found = rows.select("n", F.when(~codec.fault(F.col("v"), F.col("p")), value).alias("value")).collect()
     return [row.value for row in sorted(found)]
 
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from kpipe_platform import JsonCodec
 from kpipe_platform.kafka.model.records import KafkaRecord
-from kpipe_platform.spark.columns import encoded_value, is_fault, parsed, value_columns, value_of
+from kpipe_platform.spark.columns import encoded_value, parsed, value_columns
 from kpipe_platform.spark.sink.output_schema import check_output_schema
 from kpipe_platform.spark.stage.convert import to_frame
 
@@ -57,9 +57,9 @@ FAULTS = [
 def read(spark: SparkSession, values: list[object]):
     rows = spark.createDataFrame([(n, json.dumps(v).encode()) for n, v in enumerate(values)], "n INT, data BINARY")
     rows = rows.withColumn("p", parsed(CODEC, F.col("data")))
-    bad = is_fault(CODEC, F.col("data"), F.col("p"))
+    bad = CODEC.fault(F.col("data"), F.col("p"))
     assert bad is not None
-    return rows.select("n", bad.alias("bad"), value_of(CODEC, F.col("p")).alias("v"))
+    return rows.select("n", bad.alias("bad"), CODEC.value(F.col("p")).alias("v"))
 
 
 def test_numbers_are_moments_and_leave_as_the_same_bytes(spark: SparkSession) -> None:

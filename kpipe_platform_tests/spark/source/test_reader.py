@@ -11,7 +11,7 @@ from kpipe_platform import JsonCodec, RawCodec
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.slices import PlannedRange, Slice
-from kpipe_platform.spark.source.reader import read_slice
+from kpipe_platform.spark.source.reader import SliceReader
 from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs
 
 pytestmark = pytest.mark.spark
@@ -43,14 +43,14 @@ def test_one_task_makes_what_several_would_make_no_sooner(
         PlannedRange(OffsetRange("orders", number, 100, 100 + span), "id", 0, 100 + span, None)
         for number, span in enumerate(spans)
     )
-    made = read_slice(
+    reader = SliceReader(
         spark,
         ConnectionSettings(bootstrap_servers="127.0.0.1:1"),
         Slice("g", "run", "s", ranges),
-        TopicCodecs(RawCodec(), JsonCodec("id long")),
-        topic="orders",
+        "orders",
         isolation="read_committed",
         parallelism=parallelism,
     )
+    made = reader.decoded(TopicCodecs(RawCodec(), JsonCodec("id long")))
     frames.append(made)
     assert made.one_task is one_task

@@ -1,0 +1,25 @@
+"""The faults of records that do not decode or encode, and their kinds."""
+
+from __future__ import annotations
+
+from kpipe_platform.errors import DecodeFault as DecodeFault
+from kpipe_platform.errors import EncodeFault as EncodeFault
+
+EMPTY = "empty"
+"""The value is empty, or contains only white space."""
+NOT_UTF8 = "not_utf8"
+"""The bytes are not UTF-8 text."""
+NOT_JSON = "not_json"
+"""The text is not a single JSON document."""
+NOT_AN_OBJECT = "not_an_object"
+"""The JSON document is not an object, so it has no fields."""
+MISSING_FIELD = "missing_field"
+"""A required field is absent."""
+NULL_FIELD = "null_field"
+"""A required field is null."""
+WRONG_TYPE = "wrong_type"
+"""The value of a field does not fit its type."""
+UNREADABLE = "unreadable"
+"""Spark refused the record, but the codec cannot find the reason."""
+NOT_ENCODABLE = "not_encodable"
+"""The codec cannot convert the value to bytes."""
