@@ -130,8 +130,10 @@ def read_slice(
         topic: The topic to read, one of the slice's topics.
         isolation: The plan's isolation, ``read_committed`` or ``read_uncommitted``.
         parallelism: Number of tasks that the engine runs at once.
-        by_client: Read with kpipe's own client, because Spark's source fails on a record's timestamp.
+        by_client: Read with kpipe's own client, because Spark's source fails on a record's timestamp. If the Java
+            client cannot connect, kpipe's own client is always used.
     """
+    by_client = by_client or not settings.reads_by_java
     indexed = [(i, p.range) for i, p in enumerate(slice_.ranges) if p.range.topic == topic]
     ranges = [r for _, r in indexed]
     span = sum(r.span for r in ranges)

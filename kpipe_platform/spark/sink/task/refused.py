@@ -54,7 +54,7 @@ def find_refused(
             continue
         purged = 0
         if error.code() not in refusals:
-            raise translate(error, spec.settings, "find rejected records", topic=spec.topic)
+            raise translate(error, spec.settings, "find rejected records", needs="Write", topic=spec.topic)
         if len(part) == 1:
             refused.append((part[0], _fault(error, spec)))
         else:
