@@ -55,7 +55,7 @@ def find_refused(
             continue
         purged = 0
         if error.code() not in refusals:
-            raise translate(error, spec.settings, "find rejected records", topic=topic)
+            raise translate(error, spec.settings, "find rejected records", needs="Write", topic=topic)
         if len(part) == 1:
             refused.append((part[0], _fault(error, topic)))
         else:

@@ -76,7 +76,7 @@ def outcome_of(spec: WriterSpec, write: Callable[[], Outcome]) -> Outcome:
     except KpipeError as error:
         return Outcome("error", error=error)
     except KafkaException as exception:
-        return Outcome("error", error=translate(exception, spec.settings, f"write {spec.slice}"))
+        return Outcome("error", error=translate(exception, spec.settings, f"write {spec.slice}", needs="Write"))
 
 
 def outcome_batch(outcome: Outcome) -> pa.RecordBatch:
@@ -181,7 +181,7 @@ class WriterTask:
                 transaction.abort()
                 return self.finish("disordered")
             except KafkaException as exception:
-                raise transaction.error(exception, "write outputs") from exception
+                raise transaction.error(exception, "write outputs", needs="Write") from exception
         return self.finish("committed")
 
     def write_parallel(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
@@ -198,7 +198,9 @@ class WriterTask:
             except GiveUpError:
                 return self.given_up(sink, None)
             except KafkaException as exception:
-                raise translate(exception, spec.settings, f"write outputs of {spec.slice}") from exception
+                raise translate(
+                    exception, spec.settings, f"write outputs of {spec.slice}", needs="Write", topic=spec.shown_topics
+                ) from exception
         if left:
             raise not_delivered(spec.settings, str(spec.slice), left)
         return self.finish(self.outcome.status if self.stopped() else "written")
@@ -225,7 +227,9 @@ class WriterTask:
         try:
             producer.init_transactions(settings.request_timeout_s)
         except KafkaException as exception:
-            raise translate(exception, settings, "find rejected records") from exception
+            raise translate(
+                exception, settings, "find rejected records", transactional_id=self.spec.slice.probe_id
+            ) from exception
         sink = AckedProducer(producer)
         for batch in batches:
             outputs, _, others = split_batch(batch)
@@ -450,9 +454,11 @@ class WriterTask:
         if only_dead_letters:
             what = f"write dead letters to {min(dead_letter_topics)}"
         if transaction is None:
-            typed = translate(error, self.spec.settings, f"{what} for {self.spec.slice}")
+            typed = translate(
+                error, self.spec.settings, f"{what} for {self.spec.slice}", needs="Write", topic=sink.first_failed_topic
+            )
         else:
-            typed = transaction.error(error, what)
+            typed = transaction.error(error, what, needs="Write", topic=sink.first_failed_topic)
         typed.part = "dead_letter" if only_dead_letters else "destination"
         raise typed
 

@@ -112,7 +112,7 @@ def error_of(answers: Iterator[pa.RecordBatch]) -> KpipeError:
     ("settings", "producer", "says"),
     [
         # Declared where there is such a file, and run on an executor where there is none.
-        (ConnectionSettings("b:9092", "SSL", ssl_ca_pem="/no/such/ca.pem"), {}, "ssl.ca.location"),
+        (ConnectionSettings("b:9092", security_protocol="SSL", ssl_ca_pem="/no/such/ca.pem"), {}, "ssl_ca_pem"),
         (ConnectionSettings("b:9092"), {"compression.level": "best"}, "compression.level"),
     ],
 )
