@@ -39,12 +39,6 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         f"is {MSK_COORDINATE}",
     ),
     (
-        r"org\.apache\.kafka\.common\.errors\.(Topic|Group)AuthorizationException",
-        AuthorizationFailedError,
-        "an ACL denies a call of Spark's Kafka source",
-        "grant Read on the topic or on the group that the message names",
-    ),
-    (
         r"org\.apache\.kafka\.common\.errors\.(Sasl|Ssl)?AuthenticationException|LoginException|"
         r"javax\.net\.ssl\.SSL\w+Exception|InvalidKeySpecException|InvalidConfigurationException: .*PEM",
         AuthenticationFailedError,
@@ -91,6 +85,7 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
 )
 _MISSING_PACKAGE = re.compile(r"No module named '(kpipe_platform|confluent_kafka|pyarrow)")
 
+_DENIED = re.compile(r"(?:Topic|Group)AuthorizationException: Not authorized to access (topic|group)s?: \[?([^\]\s]+)")
 # Exceptions of a Python function that its record does not cause: a service that the function calls is unreachable.
 _AWAY = re.compile(
     r"(Timeout|TimeoutError|TimeoutException|ConnectTimeout|ReadTimeout|ConnectError|ConnectionError|BrokenPipeError|"
@@ -174,6 +169,10 @@ def classify(error: BaseException, where: str) -> KpipeError:
             away.part = "stage"
             return away
     elif cause.sql_state is None or not cause.sql_state.startswith(_DATA_STATES):
+        if (denied := _DENIED.search(text)) is not None:
+            acl = f"Read on {denied.group(1)} {denied.group(2)}"
+            msg = f"an ACL denies a call of Spark's Kafka source while processing {where}: {cause}"
+            return AuthorizationFailedError(msg, fix=f"grant {acl} to the principal of the connection", acl=acl)
         for pattern, kind, what, fix in _MARKS:
             if re.search(pattern, text):
                 typed = kind(f"{what} while processing {where}: {cause}", fix=fix)
