@@ -13,6 +13,7 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from kpipe_platform.codecs.faults import NOT_ENCODABLE, UNREADABLE, DecodeFault, EncodeFault, may_be_of_data
+from kpipe_platform.policies.faults import qualified_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -149,7 +150,7 @@ class Codec(ABC):
         except Exception as error:
             if not may_be_of_data(error):
                 raise
-            message = f"{type(self).__name__} raised {type(error).__name__} for these {len(data)} bytes: {error}"
+            message = f"{type(self).__name__} raised {qualified_name(type(error))} for these {len(data)} bytes: {error}"
             raise DecodeFault(message, kind=UNREADABLE) from error
 
     def encode(self, value: Any) -> bytes | None:
@@ -172,7 +173,7 @@ class Codec(ABC):
         except Exception as error:
             if not may_be_of_data(error):
                 raise
-            message = f"{type(self).__name__} raised {type(error).__name__} for this value: {error}"
+            message = f"{type(self).__name__} raised {qualified_name(type(error))} for this value: {error}"
             raise EncodeFault(message, kind=NOT_ENCODABLE) from error
 
     def explain(self, data: bytes) -> DecodeFault:

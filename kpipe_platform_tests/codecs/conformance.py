@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 
-from examples.csv_codec.codec import CsvCodec
 from kpipe_platform import JsonCodec, RawCodec, TextCodec
 from kpipe_platform.testing.codecs import CodecCase
+
+from .careless import LongCodec, TypedCodec
 
 CASES: dict[str, CodecCase] = {
     "raw": CodecCase(
@@ -40,28 +42,47 @@ CASES: dict[str, CodecCase] = {
         not_encodable=[{"id": 1, "note": "\ud800"}, {"id": 1, "note": object()}],
         lenient={b' {"more":1,"id":5} ': {"id": 5, "note": None, "legs": None, "m": None}},
     ),
-    "csv": CodecCase(
-        CsvCodec("id BIGINT NOT NULL, name STRING, amount DOUBLE, day DATE"),
+    "long": CodecCase(
+        LongCodec(),
+        values=[1, 0, -(2**63), 2**63 - 1],
+        faults={b"": "unreadable", b"1234567": "unreadable", b"123456789": "unreadable"},
+        not_encodable=["text", 2**63],
+    ),
+    "typed": CodecCase(
+        TypedCodec(),
         values=[
-            {"id": 1, "name": "one", "amount": 1.5, "day": dt.date(2026, 1, 5)},
-            {"id": -(2**63), "name": 'a "quoted", long\nname', "amount": -0.1, "day": dt.date(1, 1, 1)},
-            {"id": 3, "name": None, "amount": None, "day": None},
-            {"id": 2**63 - 1, "name": " äé中\N{GRINNING FACE} ", "amount": 1e300, "day": dt.date(9999, 12, 31)},
+            {
+                "price": Decimal("12345678901234567890.123456789012345678"),
+                "at": dt.datetime(2026, 1, 5, 10, 0, 0, 123456, tzinfo=dt.timezone.utc),
+                "local": dt.datetime.fromisoformat("2026-01-05T10:00:00.000001"),
+                "day": dt.date(1582, 10, 4),
+                "data": b"\x00\xff",
+                "legs": [{"code": "EWR", "stops": [1, None]}, {"code": "JFK", "stops": None}],
+                "tags": {"a": 1, "": None},
+                "ratio": 0.5,
+            },
+            {
+                "price": Decimal("-0.000000000000000001"),
+                "at": dt.datetime(1965, 1, 5, 10, 0, 0, 1, tzinfo=dt.timezone.utc),
+                "local": dt.datetime.fromisoformat("0001-01-02T00:00:00"),
+                "day": dt.date(9999, 12, 31),
+                "data": b"",
+                "legs": [],
+                "tags": {},
+                "ratio": -0.25,
+            },
+            {
+                "price": Decimal("0E-18"),
+                "at": dt.datetime(9999, 12, 30, tzinfo=dt.timezone.utc),
+                **dict.fromkeys(("local", "day", "data", "legs", "tags", "ratio")),
+            },
         ],
         faults={
-            b"": "not_csv",
-            b"\xff,a,1.5,2026-01-05": "not_csv",
-            b"1,a,1.5": "not_csv",
-            b'1,"a,1.5,2026-01-05': "not_csv",
-            b"1,a,1.5,\n2,b,2.5,": "not_csv",
-            b",a,1.5,": "null_field",
-            b"x,a,1.5,": "wrong_type",
-            b"0x1F,a,1.5,": "wrong_type",
-            b"9223372036854775808,a,1.5,": "wrong_type",
-            b"1,a,1.5,2026-02-30": "wrong_type",
+            b"": "unreadable",
+            b"{}": "unreadable",
+            b"[]": "unreadable",
+            b"null": "unreadable",
         },
-        not_encodable=["text", {"id": "1"}, {"id": 1, "other": 2}],
-        misfits=[{"id": 1, "name": "", "amount": 1.5, "day": None}],
-        lenient={b"+5,x,2,": {"id": 5, "name": "x", "amount": 2.0, "day": None}},
+        not_encodable=["text", {}],
     ),
 }
