@@ -98,7 +98,10 @@ _TIMESTAMP = re.compile(
 )
 _EXHAUSTED = re.compile(r"(^|\.)MemoryError$|No space left on device|\[Errno 28\]|Too many open files|\[Errno 24\]")
 # Programming errors, which fail on every record.
-_MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "PicklingError")
+_MISTAKES = (
+    *("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "PicklingError"),
+    *("ConfigError", "NotImplementedError"),
+)
 # SQLSTATE classes of conditions that one record can cause: data, cardinality, constraint, external routine, raised
 # errors.
 _DATA_STATES = ("21", "22", "23", "38", "39", "P0")
