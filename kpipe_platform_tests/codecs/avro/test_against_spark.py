@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import hypothesis.strategies as st
+import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
@@ -19,6 +20,7 @@ from kpipe_platform.codecs.framed import WriterSchemas
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.registry.model import Schema
 from kpipe_platform.registry.wire import frame
+from kpipe_platform.spark._compat import to_arrow_type
 from kpipe_platform_tests.codecs.avro.schemas import evolved, schemas, values
 
 if TYPE_CHECKING:
@@ -69,9 +71,6 @@ def test_values(spark: SparkSession, data: st.DataObject) -> None:
         .where("false")
         .select(F.lit(None).cast(codec.value_type).alias("v"))
     )
-    import pyarrow as pa
-
-    from kpipe_platform.spark._compat import to_arrow_type
 
     table = pa.table({"v": pa.array(drawn, to_arrow_type(codec.value_type, timezone="UTC"))})
     frame = spark.createDataFrame(table, schema="v " + codec.value_type.simpleString())
@@ -103,7 +102,7 @@ def test_corrupt_bytes(spark: SparkSession, data: st.DataObject, seed: int) -> N
     written = schema(data.draw(schemas()))
     good = encode_avro(data.draw(values(parse_avro(written))), written)
     source = random.Random(seed)
-    broken = [good[:end] for end in range(len(good))][:20] + [good + b"\x00", good + b"xyz"]
+    broken = [*[good[:end] for end in range(len(good))][:20], good + b"\x00", good + b"xyz"]
     for _ in range(20):
         copy = bytearray(good)
         for _ in range(source.randint(1, 3)):
@@ -111,8 +110,10 @@ def test_corrupt_bytes(spark: SparkSession, data: st.DataObject, seed: int) -> N
         broken.append(bytes(copy))
     codec = AvroReader(written)
     spark_found, python_found = by_spark(spark, codec, broken), by_python(codec, broken)
-    for each, ours, own in zip(broken, spark_found, python_found, strict=True):
-        if ours is FAULT:
-            assert own is FAULT or True
-        else:
-            assert own == ours, each
+    # A corrupt byte may still be a value: Java and Python read some of them differently, such as 2 as a boolean.
+    differing = [
+        each
+        for each, ours, own in zip(broken, spark_found, python_found, strict=True)
+        if (ours is FAULT) != (own is FAULT)
+    ]
+    assert differing == []
