@@ -15,15 +15,11 @@ from kpipe_platform.errors import ConfigError
 
 _SCALARS: dict[type[T.DataType], Any] = {
     T.BooleanType: "boolean",
-    T.ByteType: "int",
-    T.ShortType: "int",
     T.IntegerType: "int",
     T.LongType: "long",
     T.FloatType: "float",
     T.DoubleType: "double",
     T.StringType: "string",
-    T.VarcharType: "string",
-    T.CharType: "string",
     T.BinaryType: "bytes",
     T.DateType: {"type": "int", "logicalType": "date"},
     T.TimestampType: {"type": "long", "logicalType": "timestamp-micros"},

@@ -114,7 +114,7 @@ def _written(node: Node, value: Any, path: str) -> Any:
             raise _misfit(path, value, "null")
         return None
     if value is None:
-        msg = f"{path or 'the value'} is null, which the Avro schema does not allow"
+        msg = f"{repr(path) if path else 'the value'} is null, which the Avro schema does not allow"
         raise EncodeFault(msg, kind=NULL_FIELD, field=path or None)
     if node.type == "record":
         return _written_record(node, value, path)
