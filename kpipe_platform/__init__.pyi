@@ -15,6 +15,7 @@ from .checks import (
     rule_checks as rule_checks,
 )
 from .codecs import (
+    AvroCodec as AvroCodec,
     Codec as Codec,
     DecodeFault as DecodeFault,
     EncodeFault as EncodeFault,

@@ -25,6 +25,7 @@ from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 
 if TYPE_CHECKING:
+    from kpipe_platform.codecs.avro.codec import AvroCodec
     from kpipe_platform.codecs.config import codec_from_config, codec_to_config
     from kpipe_platform.codecs.json.codec import JsonCodec
 
@@ -38,6 +39,7 @@ __all__ = [
     "NULL_FIELD",
     "UNREADABLE",
     "WRONG_TYPE",
+    "AvroCodec",
     "Codec",
     "DecodeFault",
     "EncodeFault",

@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyspark
+
 from kpipe_platform import errors
 from kpipe_platform.errors import (
     AuthenticationFailedError,
     AuthorizationFailedError,
     BrokerUnavailableError,
+    ConfigError,
     EngineUnavailableError,
     EnvironmentSetupError,
     KpipeError,
@@ -18,6 +21,7 @@ from kpipe_platform.errors import (
     StageFailedError,
     TransientError,
 )
+from kpipe_platform.jvm.jars import avro_coordinate, connector_coordinate
 from kpipe_platform.kafka.client.sasl import MSK_COORDINATE
 from kpipe_platform.policies.faults import qualified_name
 from kpipe_platform.spark.causes import Cause, cause_of, is_of_lost_java, is_sparks, text_of
@@ -30,6 +34,14 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         EnvironmentSetupError,
         "the Spark session has no Kafka connector",
         "let SparkEngine start the session, or add org.apache.spark:spark-sql-kafka-0-10_2.13 in your Spark version",
+    ),
+    (
+        "AVRO_NOT_LOADED",
+        ConfigError,
+        "the Spark session has no functions for Avro",
+        f'spark_config={{"spark.jars.packages": "{connector_coordinate(pyspark.__version__)},'
+        f'{avro_coordinate(pyspark.__version__)}"}} where the session is started first, in a new process; or let '
+        "SparkEngine start the session",
     ),
     (
         r"for configuration sasl\.\S+: Class \S+ could not be found|No LoginModule found for \S+",
