@@ -64,7 +64,11 @@ class Codec(ABC):
     # The schema registry
 
     @property
-    def id_header(self) -> str | None:
+    def is_framed(self) -> bool:
+        """Whether the id of its schema is in front of each value, in Confluent's wire format."""
+        return False
+
+    def id_header(self, part: Part) -> str | None:
         """Name of a record header that may have the id of the record's schema; None if the codec does not use one.
 
         If a record has this header, the header's value is put in front of the bytes to decode.
@@ -84,7 +88,8 @@ class Codec(ABC):
             registry: The registry of the topic's cluster; None if the connection has none.
             topic: The topic.
             part: Whether the codec decodes keys or values.
-            ids: The first `frame_bytes` of each record of the slice, without repetition; None if they are not known.
+            ids: The bytes in front of the data of each record of the slice, without repetition; None if they are not
+                known.
 
         Raises:
             ConfigError: The codec needs a registry, and there is none.
@@ -114,16 +119,12 @@ class Codec(ABC):
         """
         return self
 
-    @property
-    def frame_bytes(self) -> int:
-        """Number of bytes in front of the data, in which the id of the schema is. 0 without a registry."""
-        return 0
-
-    def framed(self, data: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> bytes | None:
+    def framed(self, data: bytes | None, headers: Iterable[tuple[str, bytes | None]], part: Part) -> bytes | None:
         """Return the bytes to decode: those of the record, after the value of its `id_header` if it has that header."""
-        if self.id_header is None or data is None:
+        header = self.id_header(part)
+        if header is None or data is None:
             return data
-        frames = [value for name, value in headers if name == self.id_header and value is not None]
+        frames = [value for name, value in headers if name == header and value is not None]
         return frames[-1] + data if frames else data
 
     # One record in Python

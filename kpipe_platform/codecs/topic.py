@@ -125,7 +125,7 @@ class KafkaTopic:
     @property
     def is_framed(self) -> bool:
         """Whether records have ids of schemas."""
-        return self.value_codec.frame_bytes > 0 or self.key_codec.frame_bytes > 0
+        return self.value_codec.is_framed or self.key_codec.is_framed
 
     def require_readable(self) -> None:
         """Raise if the topic's values cannot be decoded.

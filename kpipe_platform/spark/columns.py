@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec, RawCodec, TextCodec
+from kpipe_platform.codecs.base import Part
 from kpipe_platform.codecs.json.columns import WRITTEN
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.batches import parse_batches, write_batches
@@ -26,14 +27,22 @@ SINK_COLUMNS = ("key", "value", "headers", "partition", "timestamp")
 """Allowed columns of an output whose value is a single column, besides ``_kafka``: those of Spark's Kafka sink."""
 
 
-def framed(codec: Codec, data: Column, headers: Column) -> Column:
+def framed(codec: Codec, data: Column, headers: Column, part: Part) -> Column:
     """The bytes to decode, as `Codec.framed`."""
-    name = codec.id_header
+    name = codec.id_header(part)
     if name is None:
         return data
     frames = F.filter(headers, lambda header: (header["key"] == name) & header["value"].isNotNull())
     # Most topics have no such header.
     return F.when(F.size(frames) > 0, F.concat(F.element_at(frames, -1)["value"], data)).otherwise(data)
+
+
+def schema_frame(codec: Codec, data: Column) -> Column:
+    """The bytes of Confluent's wire format in front of the data: the magic byte and the id. Null without an id."""
+    if not codec.is_framed:
+        return F.lit(None).cast("binary")
+    is_guid = F.substring(data, 1, 1) == F.lit(b"\x01")
+    return F.when(is_guid, F.substring(data, 1, 17)).otherwise(F.substring(data, 1, 5))
 
 
 def parsed(codec: Codec, data: Column) -> Column:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
+from kpipe_platform.codecs.base import Part
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import RecordFaultError
 from kpipe_platform.kafka.admin.topics import describe_topics
@@ -104,9 +105,9 @@ def _refuse_undecoded(frames: SliceFrames, topic: str, codecs: TopicCodecs, *, h
         if bad[0]["component"] == Component.SOURCE.value:
             why = "its timestamp is outside the range that Spark can represent"
         else:
-            is_key = bad[0]["component"] == Component.DECODE_KEY.value
-            codec, data = (codecs.key, bad[0]["key"]) if is_key else (codecs.value, bad[0]["value"])
-            fault = codec.explain(codec.framed(bytes(data or b""), bad[0]["headers"]) or b"")
+            part: Part = "key" if bad[0]["component"] == Component.DECODE_KEY.value else "value"
+            codec = codecs.key if part == "key" else codecs.value
+            fault = codec.explain(codec.framed(bytes(bad[0][part] or b""), bad[0]["headers"], part) or b"")
             why = fault.kind if hide_messages else fault.message
         msg = f"{topic}/{bad[0]['partition']} offset {bad[0]['offset']}: {why}"
         raise RecordFaultError(msg, fix="fix the record: write a valid record with the same key", topic=topic)

@@ -21,7 +21,7 @@ from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.spark._compat import frame_of, java_session
-from kpipe_platform.spark.columns import HEADERS_TYPE, framed
+from kpipe_platform.spark.columns import HEADERS_TYPE, framed, schema_frame
 from kpipe_platform.spark.source.client_reader import reading
 from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs, decode_rows, is_small
 
@@ -193,13 +193,10 @@ def schema_ids(rows: DataFrame, codecs: TopicCodecs) -> dict[Part, set[bytes]]:
     """
     headers = F.col("headers")
     parts: dict[Part, tuple[Codec, Column]] = {
-        "key": (codecs.key, framed(codecs.key, F.col("key"), headers)),
-        "value": (codecs.value, framed(codecs.value, F.col("value"), headers)),
+        "key": (codecs.key, framed(codecs.key, F.col("key"), headers, "key")),
+        "value": (codecs.value, framed(codecs.value, F.col("value"), headers, "value")),
     }
-    ids = [
-        F.collect_set(F.substring(data, 1, codec.frame_bytes) if codec.frame_bytes else F.lit(None)).alias(part)
-        for part, (codec, data) in parts.items()
-    ]
+    ids = [F.collect_set(schema_frame(codec, data)).alias(part) for part, (codec, data) in parts.items()]
     found = rows.agg(*ids).collect()[0]
     return {part: set(map(bytes, found[part])) for part in parts}
 

@@ -227,13 +227,13 @@ def _decoding(key: Codec, value: Codec, lacks_times: bool) -> _Decoding:
         staged=[
             *[F.col(name) for name in ("topic", "partition", "offset", "timestamp")],
             F.col("timestampType").alias("timestamp_type"),
-            parsed(key, framed(key, F.col("key"), F.col("headers"))).alias("key"),
+            parsed(key, framed(key, F.col("key"), F.col("headers"), "key")).alias("key"),
             # A record without headers gets an empty array, because null arrays make Spark's Arrow writer quadratic.
             F.coalesce(F.col("headers"), F.array().cast(HEADERS_TYPE)).alias("headers"),
             F.col("value").isNull().alias("tombstone"),
             F.col("key").alias("key_bytes"),
             F.col("value").alias("data"),
-            parsed(value, framed(value, F.col("value"), F.col("headers"))).alias("parsed"),
+            parsed(value, framed(value, F.col("value"), F.col("headers"), "value")).alias("parsed"),
         ],
         fault=fault,
         flat=[

@@ -195,8 +195,10 @@ class FaultRows(Closable):
     def _decode_fault(self, note: Mapping[str, Any], record: KafkaRecord) -> Fault:
         component = Component(note["component"])
         key_codec, value_codec = self._spec.codecs[note["src"]]
-        codec, data = (key_codec, record.key) if component is Component.DECODE_KEY else (value_codec, record.value)
-        fault = codec.explain(codec.framed(data, record.headers) or b"")
+        if component is Component.DECODE_KEY:
+            fault = key_codec.explain(key_codec.framed(record.key, record.headers, "key") or b"")
+        else:
+            fault = value_codec.explain(value_codec.framed(record.value, record.headers, "value") or b"")
         return Fault(component, fault.kind, "DecodeFault", fault.message, int(time.time() * 1000), field=fault.field)
 
     def close(self) -> None:

@@ -1,0 +1,221 @@
+"""Codecs whose records name their schema in Confluent's wire format.
+
+On the driver, such a codec asks the registry for the schemas of a slice and becomes a codec that needs no registry.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+
+from kpipe_platform.codecs.base import Codec, Part
+from kpipe_platform.codecs.faults import DecodeFault
+from kpipe_platform.errors import ConfigError, SchemaNotFoundError, UnknownSchemaIdError
+from kpipe_platform.registry.client import RegistryClient
+from kpipe_platform.registry.model import RegisteredSchema, Schema, SchemaType
+from kpipe_platform.registry.wire import KEY_HEADER, VALUE_HEADER, frame, split
+
+if TYPE_CHECKING:
+    from pyspark.sql import types as T
+
+UNKNOWN_SCHEMA_ID = "unknown_schema_id"
+"""The registry does not have the schema that the record names, or it is a schema of another format."""
+
+SubjectStrategy = Literal["topic", "record", "topic-record"]
+"""How a subject is named: TOPIC-value or TOPIC-key; the record's full name; TOPIC-RECORD."""
+
+
+@dataclass(frozen=True)
+class WriterSchemas:
+    """The schemas of a slice's records.
+
+    Args:
+        type: The format that they must have.
+        known: Each schema, by the bytes in front of a record's data. None for an id that the registry does not have.
+    """
+
+    type: SchemaType
+    known: tuple[tuple[bytes, Schema | None], ...] = ()
+
+    @property
+    def found(self) -> list[tuple[bytes, Schema]]:
+        """The schemas that decode records, by the bytes in front of the data."""
+        return [(each, schema) for each, schema in self.known if schema is not None and schema.type == self.type]
+
+    def split(self, data: bytes) -> tuple[Schema, bytes]:
+        """Return the schema that a record was written with, and the bytes after its id.
+
+        Raises:
+            DecodeFault: The bytes do not begin with the id of a schema, or the registry does not have the schema.
+            UnknownSchemaIdError: The registry was not asked for this id.
+        """
+        schema_id, payload = split(data)
+        own = data[: len(data) - len(payload)]
+        for each, schema in self.known:
+            if each != own:
+                continue
+            if schema is None:
+                msg = f"the schema registry has no schema {schema_id}"
+                raise DecodeFault(msg, kind=UNKNOWN_SCHEMA_ID)
+            if schema.type != self.type:
+                msg = f"schema {schema_id} in the schema registry is {schema.type}, not {self.type}"
+                raise DecodeFault(msg, kind=UNKNOWN_SCHEMA_ID)
+            return schema, payload
+        msg = f"schema {schema_id} of a record was not known when the slice was read"
+        raise UnknownSchemaIdError(msg)
+
+
+@dataclass(frozen=True)
+class FramedCodec(Codec):
+    """Base of the codecs with a schema registry.
+
+    Args:
+        framing: ``confluent``: the id of the schema is in front of each value, or in a header. ``none``: values are
+            plain, so that a schema must be given and no registry is used.
+        subject: Strategy for the subject's name: ``topic`` (the default), ``record`` or ``topic-record``.
+        register: Whether to register the schema of what is written. False: it must be registered already.
+    """
+
+    schema_type: ClassVar[SchemaType]
+    framing: Literal["confluent", "none"] = "confluent"
+    subject: SubjectStrategy = "topic"
+    register: bool = True
+
+    def __post_init__(self) -> None:
+        for setting, known in (("framing", ("confluent", "none")), ("subject", get_args(SubjectStrategy))):
+            if getattr(self, setting) not in known:
+                msg = f"{type(self).__name__}({setting}={getattr(self, setting)!r})"
+                raise ConfigError(msg, fix=f"use one of {', '.join(map(repr, known))}", setting=setting)
+        if self.framing == "none" and self.given is None:
+            msg = f"{type(self).__name__}(framing='none') has no schema"
+            raise ConfigError(msg, fix="give the schema, or use the schema registry: framing='confluent'")
+
+    # What a format implements
+
+    @property
+    @abstractmethod
+    def given(self) -> Schema | None:
+        """The schema that the user gave; None to use the registry's."""
+
+    @abstractmethod
+    def schema_for(self, kind: T.DataType) -> Schema:
+        """Make the schema to write a column, or a struct of the value's columns, with.
+
+        Raises:
+            ConfigError: The format cannot represent the type.
+        """
+
+    @abstractmethod
+    def record_name(self, schema: Schema) -> str:
+        """Return the full name of the record type, for the subjects of the strategies ``record`` and ``topic-record``.
+
+        Raises:
+            ConfigError: The schema has no name.
+        """
+
+    @abstractmethod
+    def reading(self, schema: Schema, writers: WriterSchemas) -> Codec:
+        """Return the codec that reads the writers' records into the columns of a schema. It needs no registry.
+
+        Raises:
+            ConfigError: The schema cannot be represented in Spark.
+        """
+
+    @abstractmethod
+    def writing(self, schema: RegisteredSchema) -> Codec:
+        """Return the codec that writes with a registered schema. It needs no registry."""
+
+    # What they share
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether the id of its schema is in front of each value."""
+        return self.framing == "confluent"
+
+    def id_header(self, part: Part) -> str | None:
+        """Return Confluent's header for the id."""
+        return {"key": KEY_HEADER, "value": VALUE_HEADER}[part] if self.is_framed else None
+
+    def resolved(
+        self, registry: RegistryClient | None, topic: str, part: Part, ids: Collection[bytes] | None = None
+    ) -> Codec:
+        """Return the codec to read with, with the schemas of the ids, or else of the subject."""
+        if not self.is_framed:
+            return self
+        registry = self._registry(registry, topic, part)
+        reader = self.given or self._latest(registry, topic, part)
+        if ids is None:
+            name = self._subject(topic, part, reader)
+            frames = [frame(schema_id) for schema_id in registry.versions(name)]
+        else:
+            frames = sorted(ids)
+        return self.reading(reader, WriterSchemas(self.schema_type, tuple(_found(registry, frames))))
+
+    def resolved_to_write(
+        self, registry: RegistryClient | None, topic: str, part: Part, kind: T.DataType | None
+    ) -> Codec:
+        """Return the codec to write with, whose schema is registered."""
+        if not self.is_framed:
+            return self
+        registry = self._registry(registry, topic, part)
+        schema = self.given or (None if kind is None else self.schema_for(kind))
+        if schema is None:
+            return self
+        return self.writing(_registered(registry, self._subject(topic, part, schema), schema, self.register))
+
+    def _registry(self, registry: RegistryClient | None, topic: str, part: Part) -> RegistryClient:
+        if registry is None:
+            cls = type(self).__name__
+            msg = f"topic {topic!r}: the {part} codec {cls} needs a schema registry, and the connection has none"
+            fix = (
+                'KafkaConnection(schema_registry=SchemaRegistry(url="http://..."), ...), or framing="none" and a schema'
+            )
+            raise ConfigError(msg, fix=fix, topic=topic)
+        return registry
+
+    def _latest(self, registry: RegistryClient, topic: str, part: Part) -> Schema:
+        if self.subject != "topic":
+            msg = f"topic {topic!r}: {type(self).__name__}(subject={self.subject!r}) needs a schema to read the topic"
+            raise ConfigError(msg, fix="give the schema: its name is part of the subject's name", topic=topic)
+        found = registry.latest(f"{topic}-{part}")
+        if found.type != self.schema_type:
+            msg = f"topic {topic!r}: the schema of subject {topic}-{part} is {found.type}, not {self.schema_type}"
+            raise ConfigError(msg, fix=f"use the codec for {found.type}", topic=topic)
+        return found
+
+    def _subject(self, topic: str, part: Part, schema: Schema) -> str:
+        if self.subject == "topic":
+            return f"{topic}-{part}"
+        name = self.record_name(schema)
+        return name if self.subject == "record" else f"{topic}-{name}"
+
+
+def _found(registry: RegistryClient, frames: Iterable[bytes]) -> Iterable[tuple[bytes, Schema | None]]:
+    for each in frames:
+        try:
+            schema_id, rest = split(each)
+        except DecodeFault:
+            continue  # a fault of the record, for which the registry is not needed
+        if rest:
+            continue
+        try:
+            schema: Schema | None
+            if isinstance(schema_id, int):
+                schema = registry.schema_by_id(schema_id)
+            else:
+                schema = registry.schema_by_guid(schema_id)
+        except SchemaNotFoundError:
+            schema = None
+        yield each, schema
+
+
+@lru_cache(maxsize=256)
+def _registered(registry: RegistryClient, subject: str, schema: Schema, register: bool) -> RegisteredSchema:
+    if not register:
+        return registry.lookup(subject, schema)
+    # Its answer has all reasons; that of a registration may have none.
+    registry.check_compatible(subject, schema)
+    return registry.register(subject, schema)
