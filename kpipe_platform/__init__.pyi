@@ -60,6 +60,7 @@ from .resources.scaling import (
     PartitionScaling as PartitionScaling,
     RebalanceMode as RebalanceMode,
 )
+from .resources.schema_registry import SchemaRegistry as SchemaRegistry
 from .resources.source import KafkaSource as KafkaSource
 from .resources.spark import SparkEngine as SparkEngine
 from .sensors import (

@@ -39,10 +39,10 @@ from kpipe_platform.partitions.owners import distribution_of
 from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.limits import NO_LIMIT
 from kpipe_platform.resources._compat import io_manager_of_output
-from kpipe_platform.resources.connected import Connected, connect_parts, require_kind
+from kpipe_platform.resources.connected import Connected, connect_parts
 from kpipe_platform.resources.connection import KafkaConnection
 from kpipe_platform.resources.destination import KafkaDeadLetterDestination, KafkaDestination
-from kpipe_platform.resources.known_names import KnownNames
+from kpipe_platform.resources.known_names import KnownNames, require_kind
 from kpipe_platform.resources.source import KafkaSource
 from kpipe_platform.resources.spark import engine_of
 from kpipe_platform.slices.plan.planner import partitions_of, plan_next

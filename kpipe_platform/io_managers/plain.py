@@ -9,7 +9,7 @@ from typing import Any
 import dagster as dg
 
 from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.errors import ConfigError, KpipeError
+from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.current import Store, store_slice_by
 from kpipe_platform.io_managers.metadata import materialization_metadata
 from kpipe_platform.io_managers.open_reads import OpenRead, take_reads
@@ -26,7 +26,7 @@ from kpipe_platform.slices.target import SliceTarget, prepare_target
 from kpipe_platform.slices.values import StagedSlice
 from kpipe_platform.slices.write.commit import commit_empty
 from kpipe_platform.slices.write.delivery import open_delivery
-from kpipe_platform.spark.failures import classify, is_sparks
+from kpipe_platform.spark.failures import classified
 from kpipe_platform.spark.stage.notes import StageNotes
 
 
@@ -46,19 +46,11 @@ def emit_plain(
                 warn = partial(warn_left_out, context, settings.run.asset)
                 reports.append(_deliver(output, settings, slice_, reads, topic, store, warn))
 
-        workers.run(work)
-    except KpipeError as error:
+        with classified(", ".join(str(read.slice) for read in reads) or step.step_key):
+            workers.run(work)
+    except Exception as error:
         _end(reads, error)
         raise
-    except Exception as error:
-        failure: Exception = error
-        if is_sparks(error):
-            where = ", ".join(str(read.slice) for read in reads) or step.step_key
-            failure = classify(error, where)
-        _end(reads, failure)
-        if failure is error:
-            raise
-        raise failure from error
     except BaseException as interruption:
         _end(reads, interruption)
         if reports:

@@ -5,6 +5,7 @@ Source: confluent-kafka-python, ``SchemaRegistryClient``.
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -104,10 +105,8 @@ class RegistrySettings:
                 continue
             if not encrypted:
                 raise _invalid(
-                    name, f"{name} is set, but no URL begins with https://", f"use https://, or remove {name}"
+                    name, f"{name} is set, but no address begins with https://", f"use https://, or remove {name}"
                 )
-            if name != "ssl_key_password" and not Path(path).exists():
-                raise _invalid(name, f"{name}: there is no file {path}", "check the path")
         if self.ssl_certificate_pem is None and (self.ssl_key_pem is not None or self.ssl_key_password is not None):
             msg = "a private key is set without ssl_certificate_pem"
             raise _invalid("ssl_certificate_pem", msg, "set it for mutual TLS, or remove the key")
@@ -117,16 +116,37 @@ class RegistrySettings:
         """The addresses, without white space and trailing slashes."""
         return tuple(url.strip().rstrip("/") for url in self.url.split(","))
 
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """The secret values, for redaction."""
+        return tuple(filter(None, (getattr(self, name) for name in _SECRETS)))
+
     def redact(self, text: str) -> str:
         """Return ``text`` with all secrets replaced."""
-        secrets = filter(None, (getattr(self, name) for name in _SECRETS))
         # Longest first, because one secret may be part of another.
-        for secret in sorted(secrets, key=len, reverse=True):
+        for secret in sorted(self.secrets, key=len, reverse=True):
             text = text.replace(secret, _REDACTED)
         return text
 
+    def describe(self) -> dict[str, Any]:
+        """Return the settings for display, with secrets replaced."""
+        shown = dataclasses.asdict(self)
+        return {name: _REDACTED if name in _SECRETS and value else value for name, value in shown.items()}
+
     def for_confluent(self) -> dict[str, Any]:
-        """Return settings for confluent-kafka's ``SchemaRegistryClient``. They contain secrets: never log them."""
+        """Return settings for confluent-kafka's ``SchemaRegistryClient``. They contain secrets: never log them.
+
+        Raises:
+            ConfigError: A file cannot be read on this machine.
+        """
+        for name in ("ssl_ca_pem", "ssl_certificate_pem", "ssl_key_pem"):
+            path = getattr(self, name)
+            try:
+                if path is not None:
+                    Path(path).open("rb").close()
+            except OSError as error:
+                msg = f"{name}: cannot read {path}: {error.strerror}"
+                raise _invalid(name, msg, "check the path and its permissions, where Dagster runs") from error
         optional = {
             "ssl.ca.location": self.ssl_ca_pem,
             "ssl.certificate.location": self.ssl_certificate_pem,

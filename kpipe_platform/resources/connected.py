@@ -12,7 +12,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.resources._compat import PartialResource
 from kpipe_platform.resources.connection import KafkaConnection
-from kpipe_platform.resources.known_names import KnownNames
+from kpipe_platform.resources.known_names import KnownNames, require_kind
 
 
 class Connected(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
@@ -88,20 +88,3 @@ def _connected_to(connection: Any, part: Connected) -> Connected:
         return part
     given = {name: value for name, value in part if name in part.model_fields_set}
     return type(part)(**{**given, "connection": connection})
-
-
-def require_kind(owner: type, data: Mapping[str, Any], name: str, *kinds: type) -> None:
-    """Reject a nested resource of another class. Dagster accepts any value there and would fail at its first use.
-
-    Resources that are configured at launch are checked by their class. The value of a resource that a function
-    creates is available only within a run, and is checked there.
-
-    Raises:
-        ConfigError: The value is not a resource of these classes.
-    """
-    value = data.get(name)
-    given = value.resource_cls if isinstance(value, PartialResource) else type(value)
-    if value is not None and not issubclass(given, (*kinds, dg.ResourceDefinition)):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        msg = f"{owner.__name__}({name}=...) is a {given.__name__}, not a {wanted}"
-        raise ConfigError(msg, fix=f"{name}={kinds[0].__name__}(...)", setting=name)

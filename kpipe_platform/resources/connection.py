@@ -1,12 +1,9 @@
 """The resource for the connection to a Kafka cluster."""
 
-from __future__ import annotations
+# No postponed annotations here: Dagster reads the type of a resource dependency when it creates the class.
 
-import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import dagster as dg
@@ -15,14 +12,15 @@ from pydantic import Field
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.client.properties import Dialect, check_client, is_secret
 from kpipe_platform.kafka.client.settings import ConnectionSettings
-from kpipe_platform.resources.known_names import KnownNames
+from kpipe_platform.registry.settings import RegistrySettings
+from kpipe_platform.resources.known_names import require_kind
+from kpipe_platform.resources.schema_registry import SchemaRegistry
+from kpipe_platform.resources.secrets import HasSecrets, is_plain, read_value
 
 _SECRETS = ("sasl_password", "ssl_key_password")
-# True while Dagster recreates the resource with the values of its environment variables.
-_resolving: ContextVar[bool] = ContextVar("_resolving", default=False)
 
 
-class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type-arg]
+class KafkaConnection(HasSecrets):
     """Connection to a Kafka cluster, shared by librdkafka, Spark's Java client and the tools.
 
     Pass secrets only as ``dagster.EnvVar``: Dagster would show a plain value in its UI and store it.
@@ -32,8 +30,8 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
             The other settings are checked by ``settings``.
     """
 
-    # Whether the values come from a run config, in which Dagster has replaced variable names with their values.
-    _is_from_run_config: ClassVar[bool] = False
+    _secrets: ClassVar[tuple[str, ...]] = _SECRETS
+    _variables: ClassVar[str] = "KAFKA"
 
     bootstrap_servers: str = Field(description="host:port of one or more brokers, separated by commas")
     security_protocol: str = Field(default="PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
@@ -54,34 +52,16 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
     librdkafka: dict[str, str] = Field(default={}, description="further librdkafka properties", repr=False)
     java: dict[str, str] = Field(default={}, description="further properties of Spark's Kafka client", repr=False)
 
+    schema_registry: dg.ResourceDependency[SchemaRegistry | None] = Field(
+        default=None,  # type: ignore[arg-type]  # Dagster replaces the descriptor with the value
+        description="the cluster's schema registry; None: there is none",
+    )
+
     def __init__(self, **data: Any) -> None:
-        self._refuse_plain_secrets(data)
+        require_kind(type(self), data, "schema_registry", SchemaRegistry)
         super().__init__(**data)
         self._check_properties("librdkafka", self.librdkafka)
         self._check_properties("java", self.java)
-
-    @classmethod
-    def configure_at_launch(cls, **kwargs: Any) -> Any:
-        """Same as Dagster's. In the run config, secrets are ``{"env": "VARIABLE"}``.
-
-        Raises:
-            ConfigError: A setting is unknown, or a secret is a plain value.
-        """
-        cls._refuse_plain_secrets(kwargs)
-        # Dagster creates a launch-configured resource from this class alone, so a subclass marks that its values come
-        # from a run config. The subclass keeps the name, because Dagster shows it.
-        names = {"__module__": cls.__module__, "__qualname__": cls.__qualname__, "__doc__": cls.__doc__}
-        launched: Any = type(cls.__name__, (cls,), {**names, "_is_from_run_config": True})
-        return super(KafkaConnection, launched).configure_at_launch(**kwargs)
-
-    @classmethod
-    def _refuse_plain_secrets(cls, data: Mapping[str, Any]) -> None:
-        for name in _SECRETS:
-            if cls._is_shown(data.get(name)):
-                msg = f"KafkaConnection({name}=...) is a plain value, which Dagster would show in its UI"
-                variable = f"KAFKA_{name.upper()}"
-                fix = f'{name}=dg.EnvVar("{variable}"); in the run config {{"env": "{variable}"}}'
-                raise ConfigError(msg, fix=fix, setting=name)
 
     @classmethod
     def _check_properties(cls, dialect: Dialect, given: Mapping[str, str]) -> None:
@@ -93,21 +73,6 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
                 variable = re.sub(r"\W", "_", name.upper())
                 raise ConfigError(msg, fix=f'{{"{name}": dg.EnvVar("KAFKA_{variable}")}}', property=name)
 
-    @classmethod
-    def _is_shown(cls, secret: object) -> bool:
-        """Return whether a secret is a plain value that Dagster shows and stores.
-
-        A value from a run config is not shown if the run config named an environment variable. Then the value is that
-        of some environment variable.
-        """
-        if not is_plain(secret) or _resolving.get():
-            return False
-        return not (cls._is_from_run_config and secret in os.environ.values())
-
-    def _with_updated_values(self, values: Mapping[str, Any] | None) -> Any:
-        with _resolution():
-            return super()._with_updated_values(values)
-
     @property
     def settings(self) -> ConnectionSettings:
         """The checked settings, with environment variables read.
@@ -115,8 +80,18 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
         Raises:
             ConfigError: A value or a combination of values is invalid, or an environment variable is not set.
         """
-        values = {name: getattr(self, name) for name in type(self).model_fields}
-        return ConnectionSettings(**{name: _read(name, value) for name, value in values.items()})
+        names = [name for name in type(self).model_fields if name != "schema_registry"]
+        values = {name: read_value(self, name, getattr(self, name)) for name in names}
+        return ConnectionSettings(**values, schema_registry=self._registry_settings())
+
+    def _registry_settings(self) -> RegistrySettings | None:
+        registry = self.schema_registry
+        if registry is None:
+            return None
+        if not isinstance(registry, SchemaRegistry):
+            msg = "the schema registry of the connection is configured at launch, so it is available only within a run"
+            raise ConfigError(msg, fix="access the connection as a resource of a run", setting="schema_registry")
+        return registry.settings
 
     def __repr__(self) -> str:
         return f"KafkaConnection(bootstrap_servers={self.bootstrap_servers!r}, {self.security_protocol})"
@@ -124,33 +99,6 @@ class KafkaConnection(KnownNames, dg.ConfigurableResource):  # type: ignore[type
     __str__ = __repr__
 
 
-def is_plain(value: object) -> bool:
-    """Return whether a setting is a plain value, which Dagster shows and stores, and not an ``EnvVar``."""
-    return value is not None and not isinstance(value, dg.EnvVar)
-
-
 def known_values(given: Mapping[str, str]) -> dict[str, str | None]:
     """Return properties with None for each value from an environment variable: it is not available before a run."""
     return {name: value if is_plain(value) else None for name, value in given.items()}
-
-
-def _read(setting: str, value: Any) -> Any:
-    """Return a setting with environment variables replaced by their values."""
-    if isinstance(value, dict):
-        return {name: _read(f"{setting}[{name!r}]", each) for name, each in value.items()}
-    if not isinstance(value, dg.EnvVar):
-        return value
-    found = value.get_value()
-    if found is None:
-        msg = f"KafkaConnection.{setting}: the environment variable {value.env_var_name} is not set"
-        raise ConfigError(msg, fix=f"export {value.env_var_name}=...", setting=setting)
-    return found
-
-
-@contextmanager
-def _resolution() -> Iterator[None]:
-    token = _resolving.set(True)
-    try:
-        yield
-    finally:
-        _resolving.reset(token)

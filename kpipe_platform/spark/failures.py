@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from kpipe_platform.errors import (
     BrokerUnavailableError,
@@ -86,6 +88,23 @@ _OWN_TASK = re.compile(r"kpipe_platform/(spark/sink/task/|spark/source/dead_lett
 def is_classified(error: BaseException) -> bool:
     """Whether an error is a classified kpipe error. A ``StageFailedError`` that a stage raises itself is not."""
     return isinstance(error, KpipeError) and (not isinstance(error, StageFailedError) or "isolable" in error.attributes)
+
+
+@contextmanager
+def classified(where: str) -> Iterator[None]:
+    """Raise Spark's exceptions of a block as kpipe errors. Other exceptions are raised unchanged.
+
+    Args:
+        where: The slice, for the message.
+    """
+    try:
+        yield
+    except KpipeError:
+        raise
+    except Exception as error:
+        if is_sparks(error):
+            raise classify(error, where) from error
+        raise
 
 
 def classify(error: BaseException, where: str) -> KpipeError:
@@ -190,4 +209,4 @@ def root_cause(error: BaseException) -> str:
     return str(cause_of(error))
 
 
-__all__ = ["classify", "is_away", "is_sparks", "java_lost", "may_be_timestamp", "root_cause"]
+__all__ = ["classified", "classify", "is_away", "is_sparks", "java_lost", "may_be_timestamp", "root_cause"]

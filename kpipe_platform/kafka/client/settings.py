@@ -133,6 +133,8 @@ class ConnectionSettings:
         """The secret values, for redaction."""
         values = [getattr(self, name) for name in _SECRET_FIELDS]
         values += [v for props in (self.librdkafka, self.java) for k, v in props.items() if is_secret(k)]
+        if self.schema_registry is not None:
+            values += self.schema_registry.secrets
         return tuple(value for value in values if value)
 
     def redact(self, text: str) -> str:
@@ -206,6 +208,8 @@ class ConnectionSettings:
     def describe(self) -> dict[str, Any]:
         """Return the settings for display, with secrets replaced."""
         shown = dataclasses.asdict(self)
+        if self.schema_registry is not None:
+            shown["schema_registry"] = self.schema_registry.describe()
         for name in _SECRET_FIELDS:
             if shown[name] is not None:
                 shown[name] = _REDACTED

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.kafka.model.commit_metadata import SliceCounts
@@ -38,11 +39,13 @@ class Delivery(ABC):
         target: The topics for outputs and dead letters.
         writers: Maximum number of parts of a slice that are written at the same time, each in its own transaction; see
             ``kpipe_platform.slices.write.lanes``. Default 1.
+        can_undo: Whether nothing of a slice remains if its write fails.
     """
 
     settings: SliceSettings
     target: SliceTarget
     writers: int = 1
+    can_undo: ClassVar[bool] = False
 
     @abstractmethod
     def write(self, staged: StagedSlice) -> SliceReport:
@@ -73,6 +76,7 @@ class ExactlyOnce(Delivery):
     target: SliceTarget
     topic: KafkaTopic
     writers: int = 1
+    can_undo: ClassVar[bool] = True
 
     def write(self, staged: StagedSlice) -> SliceReport:
         """Write in one transaction in the writer's task."""
