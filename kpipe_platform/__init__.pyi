@@ -3,6 +3,7 @@
 from .assets import (
     dead_letter_asset as dead_letter_asset,
     kafka_asset as kafka_asset,
+    kafka_multi_asset as kafka_multi_asset,
     kafka_topic_asset as kafka_topic_asset,
     table_input as table_input,
 )
@@ -18,10 +19,12 @@ from .codecs import (
     DecodeFault as DecodeFault,
     EncodeFault as EncodeFault,
     JsonCodec as JsonCodec,
+    ProtobufCodec as ProtobufCodec,
     RawCodec as RawCodec,
     TextCodec as TextCodec,
 )
 from .codecs.topic import KafkaTopic as KafkaTopic
+from .codecs.topics import KafkaTopics as KafkaTopics
 from .errors import KpipeError as KpipeError
 from .io_managers import (
     KafkaIOManager as KafkaIOManager,

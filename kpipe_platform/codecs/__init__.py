@@ -27,6 +27,7 @@ from kpipe_platform.codecs.text import TextCodec
 if TYPE_CHECKING:
     from kpipe_platform.codecs.config import codec_from_config, codec_to_config
     from kpipe_platform.codecs.json.codec import JsonCodec
+    from kpipe_platform.codecs.protobuf.codec import ProtobufCodec
 
 __all__ = [
     "EMPTY",
@@ -42,6 +43,7 @@ __all__ = [
     "DecodeFault",
     "EncodeFault",
     "JsonCodec",
+    "ProtobufCodec",
     "RawCodec",
     "TextCodec",
     "codec_from_config",

@@ -28,7 +28,7 @@ _SECOND_US = 1_000_000
 
 
 @lru_cache(maxsize=64)
-def arrow_converter(descriptors: bytes, message: str) -> ArrowConverter | None:
+def arrow_converter(descriptors: str, message: str) -> ArrowConverter | None:
     """Return the converter of a message type; None if ptars does not convert it as the Protobuf runtime does."""
     found = message_type(descriptors, message)
     return ArrowConverter(found) if all(_is_supported(each) for each in _within(found)) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -12,7 +11,7 @@ from kpipe_platform.codecs.framed import FramedCodec, WriterSchemas
 from kpipe_platform.codecs.protobuf.changes import unreadable
 from kpipe_platform.codecs.protobuf.compiler import compiled
 from kpipe_platform.codecs.protobuf.descriptors import descriptors_of, indexes_of, message_type
-from kpipe_platform.codecs.protobuf.messages import MessageCodec, Writer, descriptor_of, fields_of
+from kpipe_platform.codecs.protobuf.messages import MessageCodec, Writer, fields_of
 from kpipe_platform.codecs.protobuf.registered import as_schema, registered
 from kpipe_platform.codecs.types import stage_type
 from kpipe_platform.errors import ConfigError
@@ -57,10 +56,9 @@ class ProtobufCodec(FramedCodec):
 
     def __post_init__(self) -> None:
         if self.schema is not None:
-            found, name = descriptors_of(self.schema)
-            descriptors = base64.b64encode(found).decode("ascii")
+            descriptors, name = descriptors_of(self.schema)
             object.__setattr__(self, "schema", descriptors)
-            message = descriptor_of(descriptors, self.message or name).full_name
+            message = message_type(descriptors, self.message or name).full_name
             object.__setattr__(self, "message", message)
             fields_of(descriptors, message)
         super().__post_init__()
@@ -117,7 +115,7 @@ class ProtobufCodec(FramedCodec):
         """The descriptors as the registry stores them; None if none were given."""
         if self.schema is None or self.message is None:
             return None
-        return as_schema(base64.b64decode(self.schema), self.message)
+        return as_schema(self.schema, self.message)
 
     def schema_for(self, kind: T.DataType) -> Schema:
         """Refuse to make a schema: the fields of a message type have numbers, which columns do not have."""
@@ -130,8 +128,8 @@ class ProtobufCodec(FramedCodec):
 
     def reading(self, schema: Schema, writers: WriterSchemas) -> Codec:
         """Return the codec that reads the records of the writers' schemas into the fields of the message type."""
-        descriptors = self.schema or base64.b64encode(compiled(schema)).decode("ascii")
-        message = descriptor_of(descriptors, self.message).full_name
+        descriptors = self.schema or compiled(schema)
+        message = message_type(descriptors, self.message).full_name
         fields_of(descriptors, message)
         known = tuple(_writer(own, found, descriptors, message) for own, found in writers.known)
         return MessageCodec(descriptors, message, known)
@@ -146,15 +144,14 @@ class ProtobufCodec(FramedCodec):
         if self.schema is None or self.message is None:
             return self.writing(self._latest(registry, topic, part))
         subject = self._subject(topic, part, Schema("", "PROTOBUF"))
-        descriptors = base64.b64decode(self.schema)
-        return self.writing(registered(registry, subject, descriptors, self.message, self.register))
+        return self.writing(registered(registry, subject, self.schema, self.message, self.register))
 
     def writing(self, schema: RegisteredSchema) -> Codec:
         """Return the codec that writes messages with the id of the schema in front."""
         own = compiled(schema)
         message = message_type(own, self.message)
         prefix = frame(schema.id, frame_indexes(indexes_of(message)))
-        descriptors = self.schema or base64.b64encode(own).decode("ascii")
+        descriptors = self.schema or own
         fields_of(descriptors, message.full_name)
         return MessageCodec(descriptors, message.full_name, (), prefix)
 
@@ -169,4 +166,4 @@ def _writer(own: bytes, schema: Schema | None, descriptors: str, message: str) -
         written = message_type(compiled(schema), message)
     except ConfigError as error:
         return Writer(own, problem=f"does not have the message type {message}: {error.message}")
-    return Writer(own, indexes_of(written), unreadable(written, descriptor_of(descriptors, message)))
+    return Writer(own, indexes_of(written), unreadable(written, message_type(descriptors, message)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import importlib
 import re
 import subprocess
 import tempfile
@@ -12,7 +13,6 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from kpipe_platform.codecs.protobuf import _compat
-from kpipe_platform.codecs.protobuf.own_files import imports_of, own_files
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.registry.model import Schema
 
@@ -25,9 +25,14 @@ MAIN = "kpipe-schema.proto"
 _TIMEOUT_S = 60
 _MAX_QUOTED = 500
 
+# Files that schemas import and that no registry has: Protobuf's, Google's common types and Confluent's.
+_PACKAGES = {"google/": "google.", "confluent/": "confluent_kafka.schema_registry.confluent."}
+_NAME = re.compile(r"(google/(?:protobuf|type)/|confluent/(?:types?/)?)(\w+)\.proto")
+_IMPORT = re.compile(r'\bimport\s+(?:public\s+|weak\s+)?"([^"]+)"')
+
 
 @lru_cache(maxsize=1024)
-def compiled(schema: Schema) -> bytes:
+def compiled(schema: Schema) -> str:
     """Compile a schema, and those that it refers to.
 
     Args:
@@ -35,7 +40,7 @@ def compiled(schema: Schema) -> bytes:
             serializer registers it.
 
     Returns:
-        A serialized ``FileDescriptorSet``. Its last file is that of the schema.
+        A serialized ``FileDescriptorSet`` in base64. Its last file is that of the schema.
 
     Raises:
         ConfigError: The compiler refuses the schema.
@@ -55,14 +60,14 @@ def compiled(schema: Schema) -> bytes:
             descriptor = _descriptor(text)
             if descriptor is None:
                 _write(Path(folder, "src"), name, text)
-                imports += imports_of(text)
+                imports += _IMPORT.findall(text)
             else:
                 descriptor.name = name
                 descriptors.append(descriptor)
                 imports += descriptor.dependency
-        own = own_files([name for name in imports if name not in files])
+        own = _own_files([name for name in imports if name not in files])
         known.write_bytes(FileDescriptorSet(file=[*own, *descriptors]).SerializeToString())
-        return _run(Path(folder), main)
+        return base64.b64encode(_run(Path(folder), main)).decode("ascii")
 
 
 def _run(folder: Path, main: str) -> bytes:
@@ -109,3 +114,34 @@ def _write(folder: Path, name: str, text: str) -> None:
     file = folder / path
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text, encoding="utf-8")
+
+
+def own_file(name: str) -> FileDescriptorProto | None:
+    """Return a file that no registry has, such as ``google/protobuf/timestamp.proto``; None for any other name."""
+    from google.protobuf import descriptor_pool
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    if not _NAME.fullmatch(name):
+        return None
+    root, _, path = name.removesuffix(".proto").partition("/")
+    try:
+        importlib.import_module(f"{_PACKAGES[f'{root}/']}{path.replace('/', '.')}_pb2")
+        return FileDescriptorProto.FromString(descriptor_pool.Default().FindFileByName(name).serialized_pb)
+    except (ImportError, KeyError):
+        return None
+
+
+def _own_files(names: list[str]) -> list[FileDescriptorProto]:
+    """Return these of the names that are such files, each after those that it imports."""
+    found: dict[str, FileDescriptorProto] = {}
+
+    def add(name: str) -> None:
+        file = None if name in found else own_file(name)
+        if file is not None:
+            for each in file.dependency:
+                add(each)
+            found[name] = file
+
+    for each in names:
+        add(each)
+    return list(found.values())

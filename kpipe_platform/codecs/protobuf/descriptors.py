@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kpipe_platform.codecs.protobuf import _compat
-from kpipe_platform.codecs.protobuf.compiler import compiled
-from kpipe_platform.codecs.protobuf.own_files import own_file
+from kpipe_platform.codecs.protobuf.compiler import compiled, own_file
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.registry.model import Schema
 
@@ -30,15 +29,15 @@ _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 _PROTO_TEXT = re.compile(r"\b(message|syntax|edition)\b[^;{]*[;{=]")
 
 
-def descriptors_of(schema: object) -> tuple[bytes, str | None]:
+def descriptors_of(schema: object) -> tuple[str, str | None]:
     """Find the descriptors of a message type.
 
     Args:
         schema: In one of the forms that ``ProtobufCodec`` takes.
 
     Returns:
-        A serialized ``FileDescriptorSet``, in which each file comes after those that it imports, and the message
-        type's full name if the schema is a class.
+        A serialized ``FileDescriptorSet`` in base64, in which each file comes after those that it imports, and the
+        message type's full name if the schema is a class.
 
     Raises:
         ConfigError: There are no descriptors, or they are incomplete.
@@ -58,16 +57,17 @@ def descriptors_of(schema: object) -> tuple[bytes, str | None]:
     return _of_class(schema)
 
 
-def message_type(descriptors: bytes, message: str | None) -> Descriptor:
+def message_type(descriptors: str, message: str | None) -> Descriptor:
     """Return the descriptor of a message type.
 
     Args:
-        descriptors: A serialized ``FileDescriptorSet``.
+        descriptors: A serialized ``FileDescriptorSet`` in base64.
         message: The type's full name. None: the only message type at the top level of the last file.
 
     Raises:
         ConfigError: There is no such type, or there are several, or a descriptor is invalid.
     """
+    _compat.require()
     pool, last = _pool(descriptors)
     if message is not None:
         try:
@@ -96,18 +96,18 @@ def indexes_of(message: Descriptor) -> tuple[int, ...]:
     return tuple(reversed(path))
 
 
-def serialized(files: Iterable[FileDescriptorProto]) -> bytes:
-    """Return a serialized ``FileDescriptorSet``."""
+def _encoded(files: Iterable[FileDescriptorProto]) -> str:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
-    return bytes(FileDescriptorSet(file=files).SerializeToString(deterministic=True))
+    data = FileDescriptorSet(file=files).SerializeToString(deterministic=True)
+    return base64.b64encode(data).decode("ascii")
 
 
 @lru_cache(maxsize=256)
-def _pool(descriptors: bytes) -> tuple[DescriptorPool, str]:
+def _pool(descriptors: str) -> tuple[DescriptorPool, str]:
     from google.protobuf.descriptor_pool import DescriptorPool
 
-    pool, files = DescriptorPool(), _set(descriptors).file
+    pool, files = DescriptorPool(), _set(base64.b64decode(descriptors)).file
     for each in files:
         try:
             pool.AddSerializedFile(each.SerializeToString())
@@ -136,7 +136,7 @@ def _set(data: bytes) -> FileDescriptorSet:
     return found
 
 
-def _parsed(data: bytes) -> bytes:
+def _parsed(data: bytes) -> str:
     """Sort the files, and add those of Protobuf itself."""
     found = _set(data)
     known, sorted_files = {each.name: each for each in found.file}, dict[str, Any]()
@@ -158,10 +158,10 @@ def _parsed(data: bytes) -> bytes:
         add(each.name, "")
     # The last file of the set is the one that protoc was called for.
     sorted_files[found.file[-1].name] = sorted_files.pop(found.file[-1].name)
-    return serialized(sorted_files.values())
+    return _encoded(sorted_files.values())
 
 
-def _of_class(schema: object) -> tuple[bytes, str]:
+def _of_class(schema: object) -> tuple[str, str]:
     from google.protobuf.descriptor import Descriptor
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
@@ -178,7 +178,7 @@ def _of_class(schema: object) -> tuple[bytes, str]:
             files[file.name] = FileDescriptorProto.FromString(file.serialized_pb)
 
     add(message.file)
-    return serialized(files.values()), message.full_name
+    return _encoded(files.values()), message.full_name
 
 
 def _imported(path: str) -> object:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from kpipe_platform.codecs.protobuf.compiler import compiled
+from kpipe_platform.codecs.protobuf.compiler import compiled, own_file
 from kpipe_platform.codecs.protobuf.descriptors import message_type
-from kpipe_platform.codecs.protobuf.own_files import own_file
 from kpipe_platform.codecs.protobuf.text import proto_text
 from kpipe_platform.errors import ConfigError, SchemaNotFoundError
 from kpipe_platform.registry.client import RegistryClient
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
 
 @lru_cache(maxsize=256)
 def registered(
-    registry: RegistryClient, subject: str, descriptors: bytes, message: str, register: bool
+    registry: RegistryClient, subject: str, descriptors: str, message: str, register: bool
 ) -> RegisteredSchema:
     """Return the registered schema of a message type.
 
@@ -30,7 +29,7 @@ def registered(
     Args:
         registry: The registry.
         subject: The subject.
-        descriptors: Serialized ``FileDescriptorSet`` of the type.
+        descriptors: Serialized ``FileDescriptorSet`` of the type, in base64.
         message: Full name of the type.
         register: Whether to register it.
 
@@ -54,7 +53,7 @@ def registered(
     return registry.register(subject, schema)
 
 
-def as_schema(descriptors: bytes, message: str) -> Schema:
+def as_schema(descriptors: str, message: str) -> Schema:
     """Return the schema of a message type without the versions of its imports."""
     return Schema(proto_text(_file(message_type(descriptors, message))), "PROTOBUF")
 

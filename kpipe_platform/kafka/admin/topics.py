@@ -203,7 +203,7 @@ def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
             # Another run may have created it a moment ago.
             await_visible(clients, name)
             return False
-        raise translate(exception, settings, f"create topic {name}", topic=name) from exception
+        raise translate(exception, settings, f"create topic {name}", needs="Create", topic=name) from exception
     await_visible(clients, name)
     return True
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-
 from kpipe_platform.codecs.protobuf.compiler import compiled
 from kpipe_platform.codecs.protobuf.messages import MessageCodec
 from kpipe_platform.registry.model import Schema
@@ -72,4 +70,4 @@ message J {
 
 def codec_of(text: str, message: str) -> MessageCodec:
     """Return the codec of plain messages."""
-    return MessageCodec(base64.b64encode(compiled(Schema(text, "PROTOBUF"))).decode(), message)
+    return MessageCodec(compiled(Schema(text, "PROTOBUF")), message)

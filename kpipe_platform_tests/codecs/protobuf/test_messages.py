@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from kpipe_platform.codecs.faults import DecodeFault, EncodeFault
 from kpipe_platform.codecs.protobuf import types as P
 from kpipe_platform.codecs.protobuf.arrow import arrow_converter
-from kpipe_platform.codecs.protobuf.messages import MessageCodec, _decoded, descriptor_of
+from kpipe_platform.codecs.protobuf.descriptors import message_type
+from kpipe_platform.codecs.protobuf.messages import MessageCodec
 from kpipe_platform.spark._compat import to_arrow_type
 from kpipe_platform_tests.codecs.protobuf.schemas import BROAD, JSONS, PROTO2, codec_of
 
@@ -36,7 +37,7 @@ def kind_of(codec: MessageCodec) -> pa.DataType:
 
 
 def class_of(codec: MessageCodec) -> Any:
-    return GetMessageClass(descriptor_of(codec.descriptors, codec.message))
+    return GetMessageClass(message_type(codec.descriptors, codec.message))
 
 
 def one_by_one(codec: MessageCodec, records: list[bytes | None]) -> pa.Array:
@@ -157,7 +158,7 @@ def test_random_messages_decode_alike_and_round_trip(seed: int) -> None:
 
 def test_usual_messages_are_converted_as_a_batch() -> None:
     codec = broad()
-    converter = arrow_converter(_decoded(codec.descriptors), codec.message)
+    converter = arrow_converter(codec.descriptors, codec.message)
     records = [each.SerializeToString() for each in random_messages(codec, Random(1), 20)]
     found = converter.decode(pa.array(records, pa.binary()), kind_of(codec))
     assert values_of(found) == values_of(one_by_one(codec, records))
@@ -165,7 +166,7 @@ def test_usual_messages_are_converted_as_a_batch() -> None:
 
 def test_a_part_of_a_batch_is_encoded() -> None:
     codec = broad()
-    converter = arrow_converter(_decoded(codec.descriptors), codec.message)
+    converter = arrow_converter(codec.descriptors, codec.message)
     made = [class_of(codec)(i32=i, ri=range(i), msi={f"{i}": i}, rm=[{"xs": [i]}], m={"n": i}) for i in range(9)]
     found = in_batch(codec, [each.SerializeToString() for each in made])
     assert converter.encode(found.slice(3, 5)).to_pylist() == converter.encode(found).to_pylist()[3:8]
