@@ -103,6 +103,11 @@ def _encoded(files: Iterable[FileDescriptorProto]) -> str:
     return base64.b64encode(data).decode("ascii")
 
 
+def last_file(descriptors: str) -> FileDescriptorProto:
+    """Return the last file, which is the one that others were imported for."""
+    return _set(base64.b64decode(descriptors)).file[-1]
+
+
 @lru_cache(maxsize=256)
 def _pool(descriptors: str) -> tuple[DescriptorPool, str]:
     from google.protobuf.descriptor_pool import DescriptorPool

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kpipe_platform.codecs.protobuf.compiler import compiled, own_file
-from kpipe_platform.codecs.protobuf.descriptors import message_type
+from kpipe_platform.codecs.protobuf.descriptors import last_file, message_type
 from kpipe_platform.codecs.protobuf.text import proto_text
 from kpipe_platform.errors import ConfigError, SchemaNotFoundError
 from kpipe_platform.registry.client import RegistryClient
@@ -14,7 +14,7 @@ from kpipe_platform.registry.model import RegisteredSchema, Schema, SchemaRefere
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
 
 @lru_cache(maxsize=256)
@@ -66,9 +66,11 @@ def _with_imports(registry: RegistryClient, message: Descriptor) -> Schema:
         return tuple(known.get(name) or add(name, files) for name in names)
 
     def add(name: str, files: dict[str, FileDescriptorProto]) -> SchemaReference:
-        schema = Schema(proto_text(files[name]), "PROTOBUF", referenced(files[name], files))
-        found = registry.register(name, schema)
-        if found.version is None:
+        found = _registered_file(registry, name, files[name])
+        if found is None:
+            schema = Schema(proto_text(files[name]), "PROTOBUF", referenced(files[name], files))
+            registry.register(name, schema)
+            # Confluent's registry responds to a registration with the id only.
             found = registry.lookup(name, schema)
         if found.version is None:
             msg = f"the schema registry does not say which version of the subject {name!r} the schema has"
@@ -78,6 +80,32 @@ def _with_imports(registry: RegistryClient, message: Descriptor) -> Schema:
 
     files = {each.name: each for each in _files(message)}
     return Schema(proto_text(files[message.file.name]), "PROTOBUF", referenced(files[message.file.name], files))
+
+
+def _registered_file(registry: RegistryClient, name: str, file: FileDescriptorProto) -> RegisteredSchema | None:
+    """Return the latest version of a file if it is the same, whatever its text is."""
+    try:
+        found = registry.latest(name)
+        other = last_file(compiled(found))
+    except (SchemaNotFoundError, ConfigError):
+        return None
+    return found if _normalized(other) == _normalized(file) else None
+
+
+def _normalized(file: FileDescriptorProto) -> FileDescriptorProto:
+    def clear(message: DescriptorProto) -> None:
+        for field in message.field:
+            field.ClearField("json_name")
+        for each in message.nested_type:
+            clear(each)
+
+    normalized = type(file)()
+    normalized.CopyFrom(file)
+    normalized.ClearField("name")
+    normalized.ClearField("options")
+    for message in normalized.message_type:
+        clear(message)
+    return normalized
 
 
 def _files(message: Descriptor) -> list[FileDescriptorProto]:
