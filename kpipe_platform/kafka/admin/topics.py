@@ -156,6 +156,7 @@ def _config(clients: Clients, resource: ConfigResource) -> dict[str, str | None]
         partial(_describe_config, clients, resource),
         clients,
         f"read the settings of topic {resource.name}",
+        needs="DescribeConfigs",
         topic=resource.name,
     )
     return {name: entry.value for name, entry in entries.items()}

@@ -70,6 +70,10 @@ class ConnectionSettings(SaslSettings):
         check_client("librdkafka=", "librdkafka", self.librdkafka)
         check_client("java=", "java", self.java)
 
+    def for_executors(self) -> ConnectionSettings:
+        """The settings that Spark's tasks get: without the registry, which only the driver uses."""
+        return dataclasses.replace(self, schema_registry=None)
+
     def registry(self) -> RegistryClient | None:
         """The client of the cluster's schema registry, shared by this process; None if there is no registry.
 

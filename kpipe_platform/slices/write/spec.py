@@ -35,8 +35,8 @@ def writer_spec(
         topic = topics.get(planned.range.topic)
         codecs.append((topic.key_codec, topic.value_codec) if topic else (RawCodec(), RawCodec()))
     spec = WriterSpec(
-        settings=where.connection if where else settings.source,
-        source_settings=settings.source,
+        settings=(where.connection if where else settings.source).for_executors(),
+        source_settings=settings.source.for_executors(),
         slice=staged.slice,
         mode=mode,
         outputs=tuple(OutputTopic(name, limits) for name, limits in target.limits.items()),

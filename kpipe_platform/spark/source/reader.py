@@ -228,7 +228,7 @@ def read_by_client(
     """
     places = [(r.topic, r.partition, r.start, r.end) for r in ranges if not r.is_empty]
     wanted = session.createDataFrame(places, "topic string, partition int, start bigint, end bigint")
-    return wanted.mapInArrow(reading(settings, group, isolation), _SOURCE_COLUMNS)
+    return wanted.mapInArrow(reading(settings.for_executors(), group, isolation), _SOURCE_COLUMNS)
 
 
 def empty_rows(session: SparkSession) -> DataFrame:
