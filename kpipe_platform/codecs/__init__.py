@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from kpipe_platform.codecs.avro.codec import AvroCodec
     from kpipe_platform.codecs.config import codec_from_config, codec_to_config
     from kpipe_platform.codecs.json.codec import JsonCodec
+    from kpipe_platform.codecs.protobuf.codec import ProtobufCodec
 
 __all__ = [
     "EMPTY",
@@ -44,6 +45,7 @@ __all__ = [
     "DecodeFault",
     "EncodeFault",
     "JsonCodec",
+    "ProtobufCodec",
     "RawCodec",
     "TextCodec",
     "codec_from_config",
