@@ -15,12 +15,15 @@ from .checks import (
 )
 from .codecs import (
     Codec as Codec,
+    ConnectJsonCodec as ConnectJsonCodec,
+    DebeziumCodec as DebeziumCodec,
     DecodeFault as DecodeFault,
     EncodeFault as EncodeFault,
     JsonCodec as JsonCodec,
     RawCodec as RawCodec,
     TextCodec as TextCodec,
 )
+from .codecs.connect.rows import current_rows as current_rows
 from .codecs.topic import KafkaTopic as KafkaTopic
 from .errors import KpipeError as KpipeError
 from .io_managers import (

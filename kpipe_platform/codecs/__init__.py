@@ -26,6 +26,8 @@ from kpipe_platform.codecs.text import TextCodec
 
 if TYPE_CHECKING:
     from kpipe_platform.codecs.config import codec_from_config, codec_to_config
+    from kpipe_platform.codecs.connect.codec import ConnectJsonCodec
+    from kpipe_platform.codecs.connect.debezium import DebeziumCodec
     from kpipe_platform.codecs.json.codec import JsonCodec
 
 __all__ = [
@@ -39,6 +41,8 @@ __all__ = [
     "UNREADABLE",
     "WRONG_TYPE",
     "Codec",
+    "ConnectJsonCodec",
+    "DebeziumCodec",
     "DecodeFault",
     "EncodeFault",
     "JsonCodec",

@@ -8,12 +8,16 @@ import json
 from typing import Any
 
 from kpipe_platform.codecs.base import Codec
+from kpipe_platform.codecs.connect.codec import ConnectJsonCodec
+from kpipe_platform.codecs.connect.debezium import DebeziumCodec
 from kpipe_platform.codecs.json.codec import JsonCodec
 from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError
 
-CODECS: dict[str, type[Codec]] = {cls.name: cls for cls in (RawCodec, TextCodec, JsonCodec)}
+CODECS: dict[str, type[Codec]] = {
+    cls.name: cls for cls in (RawCodec, TextCodec, JsonCodec, ConnectJsonCodec, DebeziumCodec)
+}
 """kpipe's codecs by name. A codec's settings are the fields of its dataclass."""
 
 
