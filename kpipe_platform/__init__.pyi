@@ -20,6 +20,7 @@ from .codecs import (
     DecodeFault as DecodeFault,
     EncodeFault as EncodeFault,
     JsonCodec as JsonCodec,
+    JsonSchemaCodec as JsonSchemaCodec,
     RawCodec as RawCodec,
     TextCodec as TextCodec,
 )

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kpipe_platform.codecs.connect.codec import ConnectJsonCodec
     from kpipe_platform.codecs.connect.debezium import DebeziumCodec
     from kpipe_platform.codecs.json.codec import JsonCodec
+    from kpipe_platform.codecs.json_schema.codec import JsonSchemaCodec
 
 __all__ = [
     "EMPTY",
@@ -46,6 +47,7 @@ __all__ = [
     "DecodeFault",
     "EncodeFault",
     "JsonCodec",
+    "JsonSchemaCodec",
     "RawCodec",
     "TextCodec",
     "codec_from_config",
