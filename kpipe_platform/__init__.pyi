@@ -3,6 +3,7 @@
 from .assets import (
     dead_letter_asset as dead_letter_asset,
     kafka_asset as kafka_asset,
+    kafka_multi_asset as kafka_multi_asset,
     kafka_topic_asset as kafka_topic_asset,
     table_input as table_input,
 )
@@ -26,6 +27,7 @@ from .codecs import (
 )
 from .codecs.connect.rows import current_rows as current_rows
 from .codecs.topic import KafkaTopic as KafkaTopic
+from .codecs.topics import KafkaTopics as KafkaTopics
 from .errors import KpipeError as KpipeError
 from .io_managers import (
     KafkaIOManager as KafkaIOManager,

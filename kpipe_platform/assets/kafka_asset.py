@@ -7,14 +7,17 @@ import keyword
 import typing
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
 
 from kpipe_platform.assets.source import Source, declared_metadata, sources_of
 from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.codecs.topics import KafkaTopics
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
 from kpipe_platform.io_managers.kafka import StoresOffsets
+from kpipe_platform.io_managers.results import outputs_by_name
 from kpipe_platform.io_managers.step import (
     ASSET_METADATA,
     READ_FEED,
@@ -24,7 +27,7 @@ from kpipe_platform.io_managers.step import (
 )
 from kpipe_platform.kafka.admin.groups import group_name
 from kpipe_platform.kafka.admin.topics import unequal_partitions
-from kpipe_platform.metadata_keys import FORM, LIMIT, ON_FAULT, READ, SCALING, TOPIC
+from kpipe_platform.metadata_keys import FORM, LIMIT, ON_FAULT, READ, SCALING, TOPIC, TOPICS
 from kpipe_platform.partitions.definition import kafka_partitions
 from kpipe_platform.partitions.pools import kafka_pool
 from kpipe_platform.policies.actions import FaultPolicies
@@ -33,7 +36,7 @@ from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.policies.limits import DeadLetterLimit
 from kpipe_platform.resources.scaling import PartitionScaling
 from kpipe_platform.slices.settings import RunLimits
-from kpipe_platform.slices.values import DeferredStage, TopicInput
+from kpipe_platform.slices.values import DeferredStage, TopicInput, WrittenOutput
 from kpipe_platform.spark.stage.convert import requested_form
 
 _CONTEXTS = ("context", "_context", "_", "__")
@@ -42,7 +45,7 @@ _CONTEXTS = ("context", "_context", "_", "__")
 def kafka_asset(
     *,
     source: Source | Sequence[Source],
-    topic: KafkaTopic | None = None,
+    topic: KafkaTopic | KafkaTopics | None = None,
     on_fault: FaultAction | str | FaultPolicies | None = None,
     isolate: bool | None = None,
     max_dead_letter_ratio: float | None = None,
@@ -72,7 +75,8 @@ def kafka_asset(
             the input type (Spark, pandas, pyarrow, polars, list[KafkaRecord]). The asset has the partitions of the
             first source's topic. Several sources must have the same number of partitions; their offsets are committed
             together.
-        topic: Destination topic. None: ``io_manager_key`` or ``io_manager_def`` stores the output.
+        topic: Destination topic, or ``KafkaTopics`` to choose one of several topics for each row by a column. None:
+            ``io_manager_key`` or ``io_manager_def`` stores the output.
         on_fault: Fault action for failed records, or ``FaultPolicies`` with an action and retries per component. None:
             the setting of the IO manager, STOP by default.
         isolate: Whether the stage may be called again on parts of a slice that it fails on, to find the failing
@@ -108,19 +112,115 @@ def kafka_asset(
     """
     sources = sources_of(source, "@kafka_asset(source=...)")
     _check(sources, topic, io_manager_key, io_manager_def)
-    feeds = _parameters(sources)
-    _check_ins(ins or {}, feeds)
     refuse_unknown(metadata, ASSET_METADATA, "@kafka_asset")
-    partitions = _partitions(sources) if partitioned else None
-    limits = _limits(max_slices, max_duration_s, linger_s)
+    own: dict[str, Any] = topic.as_metadata() if topic is not None else {}
+
+    def make(declared: DeclaredStage) -> dg.AssetsDefinition:
+        arguments = declared.arguments
+        if io_manager_def is not None:
+            arguments["io_manager_def"] = io_manager_def
+        else:
+            arguments["io_manager_key"] = io_manager_key or "kafka_io_manager"
+        own_name = name or declared.name
+        prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
+        # Validate when the asset is defined, not in the first run.
+        group_name("", [*prefix, own_name])
+        made: dg.AssetsDefinition = dg.asset(
+            name=own_name,
+            key_prefix=key_prefix,
+            pool=pool or kafka_pool(dg.AssetKey([*prefix, own_name])),
+            ins=declared.inputs,
+            metadata={**own, **declared.metadata, **(metadata or {})},
+            description=arguments.pop("description", None) or declared.doc,
+            kinds=arguments.pop("kinds", {"kafka", "spark"}),
+            **arguments,
+        )(declared.compute)
+        return made
+
+    return stage_decorator(
+        "@kafka_asset",
+        sources,
+        make,
+        on_fault=on_fault,
+        isolate=isolate,
+        max_dead_letter_ratio=max_dead_letter_ratio,
+        min_dead_letters=min_dead_letters,
+        partitioned=partitioned,
+        scaling=scaling,
+        limits=run_limits("@kafka_asset", max_slices, max_duration_s, linger_s),
+        ins=ins or {},
+        asset_kwargs=asset_kwargs,
+    )
+
+
+@dataclass(frozen=True)
+class DeclaredStage:
+    """A stage with everything that its asset declares.
+
+    Args:
+        name: Name of the function.
+        doc: Its docstring.
+        compute: The function that Dagster calls.
+        inputs: Its inputs.
+        metadata: Metadata of the asset.
+        arguments: Further arguments for Dagster.
+    """
+
+    name: str
+    doc: str | None
+    compute: Callable[..., Any]
+    inputs: dict[str, dg.AssetIn]
+    metadata: dict[str, Any]
+    arguments: dict[str, Any]
+
+
+def stage_decorator(
+    where: str,
+    sources: Sequence[Source],
+    make: Callable[[DeclaredStage], dg.AssetsDefinition],
+    *,
+    on_fault: FaultAction | str | FaultPolicies | None,
+    isolate: bool | None,
+    max_dead_letter_ratio: float | None,
+    min_dead_letters: int | None,
+    partitioned: bool,
+    scaling: PartitionScaling | None,
+    limits: RunLimits,
+    ins: Mapping[str, dg.AssetIn],
+    asset_kwargs: Mapping[str, Any],
+    outputs: Sequence[str] = (),
+) -> Callable[[Callable[..., Any]], dg.AssetsDefinition]:
+    """Create the decorator of a stage.
+
+    Args:
+        where: Name of the decorator, for messages.
+        sources: The topic assets to read.
+        make: Makes the asset.
+        on_fault: As for ``kafka_asset``, like all further arguments.
+        isolate: See above.
+        max_dead_letter_ratio: See above.
+        min_dead_letters: See above.
+        partitioned: See above.
+        scaling: See above.
+        limits: How many slices a run takes.
+        ins: Other inputs.
+        asset_kwargs: Further arguments for Dagster.
+        outputs: Names of the outputs of a multi-asset; empty for a single asset.
+
+    Raises:
+        ConfigError: An argument is invalid.
+    """
+    feeds = _parameters(where, sources)
+    _check_ins(where, ins, feeds)
+    partitions = _partitions(where, sources) if partitioned else None
     if asset_kwargs.get("check_specs"):
-        msg = "@kafka_asset(check_specs=...): a stage returns rows and cannot return check results"
+        msg = f"{where}(check_specs=...): a stage returns rows and cannot return check results"
         raise ConfigError(msg, fix="use rule_checks, or define a separate @dagster.asset_check")
     if not partitioned and asset_kwargs.get("partitions_def") is not None:
-        msg = "@kafka_asset has both partitioned=False and partitions_def="
+        msg = f"{where} has both partitioned=False and partitions_def="
         raise ConfigError(msg, fix="remove one of them")
     if isolate and len(sources) > 1:
-        msg = "@kafka_asset(isolate=True) has several sources, whose slices cannot be split into matching parts"
+        msg = f"{where}(isolate=True) has several sources, whose slices cannot be split into matching parts"
         raise ConfigError(msg, fix="remove isolate=, or read one source")
     isolates = len(sources) == 1 if isolate is None else isolate
     bounds = {"ratio": max_dead_letter_ratio, "minimum": min_dead_letters}
@@ -132,7 +232,7 @@ def kafka_asset(
         hints = _hints(stage)
         parameters = list(inspect.signature(stage).parameters.values())
         _check_parameters(stage, feeds, parameters)
-        inputs = dict(ins or {})
+        inputs = dict(ins)
         # Copy for each stage, because one decorator may be applied to several stages.
         arguments = dict(asset_kwargs)
         if partitioned:
@@ -144,32 +244,16 @@ def kafka_asset(
                 dagster_type=dg.Any,
                 partition_mapping=_mapping(asset, arguments.get("partitions_def")),
             )
-        extra: dict[str, Any] = topic.as_metadata() if topic is not None else {}
+        extra: dict[str, Any] = {}
         if on_fault is not None:
             extra[ON_FAULT] = FaultPolicies.of(on_fault).to_config()
         if bounds:
             extra[LIMIT] = bounds
         if scaling is not None:
             extra[SCALING] = scaling.model_dump(mode="json")
-        if io_manager_def is not None:
-            arguments["io_manager_def"] = io_manager_def
-        else:
-            arguments["io_manager_key"] = io_manager_key or "kafka_io_manager"
-        own_name = name or str(getattr(stage, "__name__", "stage"))
-        prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix or ())
-        # Validate when the asset is defined, not in the first run.
-        group_name("", [*prefix, own_name])
-        made: dg.AssetsDefinition = dg.asset(
-            name=own_name,
-            key_prefix=key_prefix,
-            pool=pool or kafka_pool(dg.AssetKey([*prefix, own_name])),
-            ins=inputs,
-            metadata={**extra, **(metadata or {})},
-            description=arguments.pop("description", None) or inspect.getdoc(stage),
-            kinds=arguments.pop("kinds", {"kafka", "spark"}),
-            **arguments,
-        )(_compute(stage, set(feeds), parameters, hints, limits, isolates))
-        return made
+        name = str(getattr(stage, "__name__", "stage"))
+        compute = _compute(stage, set(feeds), parameters, hints, limits, isolates, outputs)
+        return make(DeclaredStage(name, inspect.getdoc(stage), compute, inputs, extra, arguments))
 
     return decorate
 
@@ -197,6 +281,7 @@ def _compute(
     hints: dict[str, Any],
     limits: RunLimits,
     isolates: bool,
+    outputs: Sequence[str],
 ) -> Callable[..., Any]:
     """Create the function that Dagster calls. It has the stage's parameters and returns the deferred stage."""
 
@@ -205,9 +290,11 @@ def _compute(
         topics = {name: bound[name] for name in feeds}
         if not any(isinstance(each, TopicInput) for each in topics.values()):
             # Called directly, for example in a unit test: call the stage with the given DataFrames.
-            return stage(**bound)
+            result = stage(**bound)
+            return tuple(outputs_by_name(result, outputs, compute.__name__).values()) if outputs else result
         others = {name: value for name, value in bound.items() if name not in feeds}
-        return DeferredStage(topics, lambda frames: stage(**others, **frames), limits, isolates)
+        deferred = DeferredStage(topics, lambda frames: stage(**others, **frames), limits, isolates)
+        return deferred if len(outputs) < 2 else (deferred, *[WrittenOutput()] * (len(outputs) - 1))
 
     compute.__name__ = getattr(stage, "__name__", "stage")
     compute.__doc__ = stage.__doc__
@@ -220,21 +307,11 @@ def _compute(
 
 def _check(
     sources: list[Source],
-    topic: KafkaTopic | None,
+    topic: KafkaTopic | KafkaTopics | None,
     io_manager_key: str | None,
     io_manager_def: object | None,
 ) -> None:
-    if not sources:
-        msg = "@kafka_asset has no source"
-        raise ConfigError(msg, fix="set source=kafka_topic_asset(...)")
-    for source in sources:
-        metadata = declared_metadata(source)
-        if TOPIC not in metadata:
-            msg = f"@kafka_asset(source=...): asset {source.key.to_user_string()} does not declare a topic"
-            raise ConfigError(
-                msg, fix="use kafka_topic_asset(...), or add metadata=KafkaTopic(...).as_metadata() to the asset"
-            )
-        topic_of(metadata, source.key).require_readable()
+    check_sources("@kafka_asset", sources)
     if topic is None and io_manager_key is None and io_manager_def is None:
         msg = "@kafka_asset has neither a topic nor an IO manager: nothing would store its output and its offsets"
         raise OffsetsNotStoredError(
@@ -244,10 +321,30 @@ def _check(
         msg = f"@kafka_asset's io_manager_def is {type(io_manager_def).__name__}, which does not store offsets"
         raise OffsetsNotStoredError(msg, fix="wrap it: OffsetCommittingIOManager(inner=...)")
     if isinstance(io_manager_def, StoresOffsets) and topic is not None:
-        io_manager_def.check_asset(f"of @kafka_asset(topic={topic.name!r})", topic.as_metadata())
+        shown = topic.name if isinstance(topic, KafkaTopic) else ", ".join(topic.by_value)
+        io_manager_def.check_asset(f"of @kafka_asset(topic={shown!r})", topic.as_metadata())
 
 
-def _partitions(sources: Sequence[Source]) -> dg.PartitionsDefinition[str] | None:
+def check_sources(where: str, sources: Sequence[Source]) -> None:
+    """Check that sources declare topics that can be read.
+
+    Raises:
+        ConfigError: There is no source, or one has no readable topic.
+    """
+    if not sources:
+        msg = f"{where} has no source"
+        raise ConfigError(msg, fix="set source=kafka_topic_asset(...)")
+    for source in sources:
+        metadata = declared_metadata(source)
+        if TOPIC not in metadata and TOPICS not in metadata:
+            msg = f"{where}(source=...): asset {source.key.to_user_string()} does not declare a topic"
+            raise ConfigError(
+                msg, fix="use kafka_topic_asset(...), or add metadata=KafkaTopic(...).as_metadata() to the asset"
+            )
+        topic_of(metadata, source.key).require_readable()
+
+
+def _partitions(where: str, sources: Sequence[Source]) -> dg.PartitionsDefinition[str] | None:
     """Return the partitions of the first source's topic.
 
     Raises:
@@ -260,7 +357,7 @@ def _partitions(sources: Sequence[Source]) -> dg.PartitionsDefinition[str] | Non
         if isinstance(each, dg.StaticPartitionsDefinition)
     }
     if len(set(counts.values())) > 1:
-        raise unequal_partitions("@kafka_asset(source=...)", counts)
+        raise unequal_partitions(f"{where}(source=...)", counts)
     return found[0]
 
 
@@ -284,18 +381,23 @@ def _mapping(source: Source, own: dg.PartitionsDefinition[str] | None) -> dg.Par
     return dg.AllPartitionMapping()
 
 
-def _limits(max_slices: int | None, max_duration_s: float | None, linger_s: float | None) -> RunLimits:
+def run_limits(where: str, max_slices: int | None, max_duration_s: float | None, linger_s: float | None) -> RunLimits:
+    """Return how many slices a run takes.
+
+    Raises:
+        ConfigError: A limit is out of range.
+    """
     if max_slices is not None and not is_count(max_slices, 1):
-        msg = f"@kafka_asset(max_slices={max_slices!r}) is out of range"
+        msg = f"{where}(max_slices={max_slices!r}) is out of range"
         raise ConfigError(msg, fix="set it to 1 or more, or to None to process slices until the run has caught up")
     if max_duration_s is not None and not is_positive(max_duration_s):
-        msg = f"@kafka_asset(max_duration_s={max_duration_s}) is out of range"
+        msg = f"{where}(max_duration_s={max_duration_s}) is out of range"
         raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
     if linger_s is not None and not is_positive(linger_s):
-        msg = f"@kafka_asset(linger_s={linger_s}) is out of range"
+        msg = f"{where}(linger_s={linger_s}) is out of range"
         raise ConfigError(msg, fix="set it to more than 0 seconds, or leave it out")
     if linger_s is not None and max_slices == 1:
-        msg = f"@kafka_asset(linger_s={linger_s}) waits for further slices, but max_slices=1 allows only one"
+        msg = f"{where}(linger_s={linger_s}) waits for further slices, but max_slices=1 allows only one"
         raise ConfigError(msg, fix="set max_slices=None, or max_slices to 2 or more")
     return RunLimits(max_slices, max_duration_s, linger_s)
 
@@ -315,7 +417,7 @@ def _check_parameters(
             raise ConfigError(msg, fix="replace it with named parameters")
 
 
-def _parameters(sources: Sequence[Source]) -> dict[str, Source]:
+def _parameters(where: str, sources: Sequence[Source]) -> dict[str, Source]:
     """Return the sources by their parameter names in the stage.
 
     Raises:
@@ -329,11 +431,11 @@ def _parameters(sources: Sequence[Source]) -> dict[str, Source]:
         shown = source.key.to_user_string()
         if name in feeds:
             other = feeds[name].key.to_user_string()
-            msg = f"@kafka_asset(source=...): sources {other} and {shown} have the same parameter name, {name!r}"
+            msg = f"{where}(source=...): sources {other} and {shown} have the same parameter name, {name!r}"
             raise ConfigError(msg, fix="list each source once, or rename one of them: kafka_topic_asset(name=...)")
         if not name.isidentifier() or keyword.iskeyword(name) or name in (*_CONTEXTS, "config"):
             msg = (
-                f"@kafka_asset(source=...): the parameter of source {shown} would be named {name!r}, which is reserved "
+                f"{where}(source=...): the parameter of source {shown} would be named {name!r}, which is reserved "
                 "or not a Python identifier"
             )
             raise ConfigError(msg, fix="rename the source: kafka_topic_asset(name=...)")
@@ -341,20 +443,20 @@ def _parameters(sources: Sequence[Source]) -> dict[str, Source]:
     return feeds
 
 
-def _check_ins(ins: Mapping[str, dg.AssetIn], feeds: Mapping[str, Source]) -> None:
+def _check_ins(where: str, ins: Mapping[str, dg.AssetIn], feeds: Mapping[str, Source]) -> None:
     """Reject an input with the name or the asset key of a source: Dagster allows one input per asset."""
     keys = {source.key for source in feeds.values()}
     for name, given in ins.items():
-        read_of(given.metadata, f"@kafka_asset(ins=...): input {name!r}")
+        read_of(given.metadata, f"{where}(ins=...): input {name!r}")
         key = given.key or dg.AssetKey([*(given.key_prefix or []), name])
         if name in feeds:
             msg = (
-                f"@kafka_asset(ins=...): input {name!r} has the same name as the parameter of source "
+                f"{where}(ins=...): input {name!r} has the same name as the parameter of source "
                 f"{feeds[name].key.to_user_string()}"
             )
             raise ConfigError(msg, fix="rename the input and its parameter")
         if key in keys:
-            msg = f"@kafka_asset(ins=...): input {name!r} is asset {key.to_user_string()}, which is already a source"
+            msg = f"{where}(ins=...): input {name!r} is asset {key.to_user_string()}, which is already a source"
             raise ConfigError(
                 msg, fix="remove the input; to read the topic as a table too, declare a second topic asset for it"
             )

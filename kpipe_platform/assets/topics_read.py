@@ -10,7 +10,7 @@ import dagster as dg
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.step import READ_FEED, READ_SLICE, read_of, topic_of
 from kpipe_platform.metadata_keys import DEAD_LETTER_TABLE, TOPIC
-from kpipe_platform.partitions.groups import unknown_asset
+from kpipe_platform.partitions.groups import leading_key, unknown_asset
 from kpipe_platform.resources._compat import repository_of_module
 
 
@@ -24,7 +24,7 @@ def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition 
     Raises:
         ConfigError: The asset does not read slices of a topic, or an upstream asset is not among the definitions.
     """
-    name = asset.key.to_user_string()
+    name = leading_key(asset).to_user_string()
     if repository is None:
         msg = f"cannot find the topics of asset {name}: the context has no definitions"
         raise ConfigError(msg, fix="in a test, pass build_sensor_context(definitions=Definitions(...), ...)")
@@ -45,12 +45,15 @@ def topics_read(asset: dg.AssetsDefinition, repository: dg.RepositoryDefinition 
     return tuple(topics)
 
 
-def topics_in_module(module: str, asset_key: dg.AssetKey) -> tuple[str, ...]:
-    """Return the topics that an asset of a Python module reads, for commands that run outside of Dagster.
+def reads_in_module(module: str, asset_key: dg.AssetKey) -> tuple[dg.AssetKey, tuple[str, ...]]:
+    """Return what an asset of a Python module reads, for commands that run outside of Dagster.
 
     Args:
         module: The module with the definitions, as for ``dagster dev -m``.
         asset_key: The asset.
+
+    Returns:
+        The asset, or the first one of its ``@kafka_multi_asset``, and the topics.
 
     Raises:
         ConfigError: The module cannot be imported, or its definitions have no such asset, or the asset does not read
@@ -67,7 +70,7 @@ def topics_in_module(module: str, asset_key: dg.AssetKey) -> tuple[str, ...]:
     found = definitions.get(asset_key)
     if found is None:
         raise unknown_asset(asset_key, definitions, fix=f"or add the asset to module {module}")
-    return topics_read(found, repository)
+    return leading_key(found), topics_read(found, repository)
 
 
 def read_modes(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, str]:
@@ -82,7 +85,7 @@ def read_modes(asset: dg.AssetsDefinition) -> dict[dg.AssetKey, str]:
     for name, key in asset.keys_by_input_name.items():
         declared = asset.node_def.input_def_named(name)
         if not declared.dagster_type.is_nothing:
-            modes[key] = read_of(declared.metadata, f"input {name!r} of {asset.key.to_user_string()}")
+            modes[key] = read_of(declared.metadata, f"input {name!r} of {leading_key(asset).to_user_string()}")
     return modes
 
 

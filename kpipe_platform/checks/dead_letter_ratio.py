@@ -8,6 +8,7 @@ from kpipe_platform import metadata_keys as keys
 from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.partitions.groups import leading_key
 
 
 def dead_letter_ratio_check(
@@ -45,8 +46,9 @@ def dead_letter_ratio_check(
         raise ConfigError(msg, fix="set max_dead_letter_ratio to a number from 0 to 1")
 
     def evaluate(scope: Scope) -> list[Finding]:
+        whole = leading_key(asset).to_user_string()
         return [
-            _finding(asset.key.to_user_string() if key is None else f"partition {key}", found, max_dead_letter_ratio)
+            _finding(whole if key is None else f"partition {key}", found, max_dead_letter_ratio)
             for key, found in scope.materialized()
         ]
 

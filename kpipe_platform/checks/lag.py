@@ -13,6 +13,7 @@ from kpipe_platform.checks.findings import Finding
 from kpipe_platform.checks.partitions import CheckOptions, Scope, make_check
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.read.samples import OldestRecord, oldest_records
+from kpipe_platform.partitions.groups import leading_key
 from kpipe_platform.policies.bounds import is_count, is_positive
 from kpipe_platform.slices.plan.lag import Waiting
 
@@ -56,7 +57,7 @@ def lag_check(
         ConfigError: Neither limit is given, or a limit is invalid.
     """
     if max_lag is None and max_age_s is None:
-        msg = f"lag_check({asset.key.to_user_string()}) has no limit"
+        msg = f"lag_check({leading_key(asset).to_user_string()}) has no limit"
         raise ConfigError(msg, fix="set max_lag, max_age_s or both")
     if not (max_lag is None or is_count(max_lag, 0)) or not (max_age_s is None or is_positive(max_age_s)):
         msg = f"lag_check: max_lag is {max_lag} and max_age_s is {max_age_s}; a limit is out of range"

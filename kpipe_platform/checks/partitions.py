@@ -15,6 +15,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.step import READ_TABLE, topic_of
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.partitions.definition import partition_number
+from kpipe_platform.partitions.groups import leading_key
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations, topics_of
 from kpipe_platform.resources.lookup import source_of
 from kpipe_platform.resources.source import KafkaSource
@@ -125,10 +126,10 @@ def make_check(
         ConfigError: The source of the options is not the definition of an asset.
     """
     modes = read_modes(asset)
-    given = _given_topics(options.source, f"{name} check of {asset.key.to_user_string()}: source")
+    given = _given_topics(options.source, f"{name} check of {leading_key(asset).to_user_string()}: source")
 
     @dg.asset_check(
-        asset=asset.key,
+        asset=leading_key(asset),
         name=options.name or name,
         description=description,
         blocking=options.blocking,
@@ -137,10 +138,10 @@ def make_check(
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         def topics() -> tuple[str, ...]:
-            return given or _topics(context, asset.key, modes)
+            return given or _topics(context, leading_key(asset), modes)
 
         scope = Scope(
-            asset_key=asset.key,
+            asset_key=leading_key(asset),
             keys=_keys(context.op_execution_context, asset.partitions_def),
             partitioned=asset.partitions_def is not None,
             instance=context.instance,

@@ -17,6 +17,7 @@ from kpipe_platform.metadata_keys import (
     RULES,
     stored_metadata,
 )
+from kpipe_platform.partitions.groups import leading_key
 from kpipe_platform.partitions.materializations import last_materialization, own_materializations
 
 # Maximum number of materializations, over all partitions, that are searched for the names of a stage's rules.
@@ -48,7 +49,7 @@ def rule_checks(
     """
     names = [rules] if isinstance(rules, str) else list(rules)
     if not names:
-        msg = f"rule_checks({asset.key.to_user_string()}) has no rules"
+        msg = f"rule_checks({leading_key(asset).to_user_string()}) has no rules"
         raise ConfigError(msg, fix='pass the names of rules, for example rule_checks(asset, ["positive amount"])')
     if not 0 <= max_failed_ratio <= 1:
         msg = f"rule_checks: max_failed_ratio is {max_failed_ratio}, not between 0 and 1"
@@ -60,7 +61,7 @@ def _rule_check(
     asset: dg.AssetsDefinition, rule: str, max_failed_ratio: float, blocking: bool
 ) -> dg.AssetChecksDefinition:
     @dg.asset_check(
-        asset=asset.key,
+        asset=leading_key(asset),
         name="".join(c if c.isalnum() and c.isascii() else "_" for c in rule),
         description=f"Rule {rule!r} of the stage holds.",
         blocking=blocking,
@@ -68,9 +69,9 @@ def _rule_check(
     )
     def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
         keys = context.op_execution_context.partition_keys if context.op_execution_context.has_partition_key else None
-        found = list(_counts(context.instance, asset.key, rule, keys))
+        found = list(_counts(context.instance, leading_key(asset), rule, keys))
         if all(row is None for _, row in found):
-            names = _names_of_rules(context.instance, asset.key)
+            names = _names_of_rules(context.instance, leading_key(asset))
             if names is not None and rule not in names:
                 return _unknown(rule, names)
         return _result(rule, found, max_failed_ratio)

@@ -37,11 +37,26 @@ _VARIABLES = {
     "sasl_mechanism": "KAFKA_SASL_MECHANISM",
     "sasl_username": "KAFKA_SASL_USERNAME",
     "sasl_password": "KAFKA_SASL_PASSWORD",
+    "oauth_token_url": "KAFKA_OAUTH_TOKEN_URL",
+    "oauth_client_id": "KAFKA_OAUTH_CLIENT_ID",
+    "oauth_client_secret": "KAFKA_OAUTH_CLIENT_SECRET",
+    "oauth_scope": "KAFKA_OAUTH_SCOPE",
+    "oauth_ca_pem": "KAFKA_OAUTH_CA_PEM",
+    "oauth_token_callback": "KAFKA_OAUTH_TOKEN_CALLBACK",
+    "aws_region": "KAFKA_AWS_REGION",
+    "aws_role_arn": "KAFKA_AWS_ROLE_ARN",
+    "aws_profile": "KAFKA_AWS_PROFILE",
+    "kerberos_keytab": "KAFKA_KERBEROS_KEYTAB",
+    "kerberos_principal": "KAFKA_KERBEROS_PRINCIPAL",
+    "kerberos_service_name": "KAFKA_KERBEROS_SERVICE_NAME",
     "ssl_ca_pem": "KAFKA_SSL_CA_PEM",
     "ssl_certificate_pem": "KAFKA_SSL_CERTIFICATE_PEM",
     "ssl_key_pem": "KAFKA_SSL_KEY_PEM",
     "ssl_key_password": "KAFKA_SSL_KEY_PASSWORD",
 }
+
+# name=value, several separated by commas.
+_EXTENSIONS = "KAFKA_OAUTH_EXTENSIONS"
 
 
 def connection_settings(bootstrap_servers: str, environment: Mapping[str, str] | None = None) -> ConnectionSettings:
@@ -59,6 +74,8 @@ def connection_settings(bootstrap_servers: str, environment: Mapping[str, str] |
 
     variables = os.environ if environment is None else environment
     values: dict[str, Any] = {name: variables[v] for name, v in _VARIABLES.items() if variables.get(v)}
+    if extensions := variables.get(_EXTENSIONS):
+        values["oauth_extensions"] = dict(_extension(each) for each in extensions.split(","))
     try:
         return ConnectionSettings(bootstrap_servers, client_id="kpipe-cli", **values)
     except ConfigError as error:
@@ -71,6 +88,14 @@ def connection_settings(bootstrap_servers: str, environment: Mapping[str, str] |
         else:
             raise
         raise ConfigError(error.message, fix=fix, setting=setting) from error
+
+
+def _extension(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        msg = f"{_EXTENSIONS} contains {text!r}, which is not name=value"
+        raise ConfigError(msg, fix="use name=value, several separated by commas", setting="oauth_extensions")
+    return name.strip(), value
 
 
 def open_clients(bootstrap_servers: str) -> Clients:

@@ -56,8 +56,8 @@ def list_(as_json: AsJson = False) -> None:
     found = []
     with own_instance() as instance:
         for key, reads in all_reads(instance):
-            pauses.take_over(instance, key, reads.group, reads.topics)
-            stopped = pauses.paused(instance, key)
+            pauses.take_over(instance, reads.first or key, reads.group, reads.topics)
+            stopped = pauses.paused(instance, reads.first or key)
             found.append((key.to_user_string(), reads, {number: _shown(each) for number, each in stopped.items()}))
     if as_json:
         print_json(
@@ -99,7 +99,8 @@ def show(
         topics = reads.topics if topic is None else (topic,)
         with open_clients(bootstrap_servers) as clients:
             policy = PlanPolicy(reads.group)
-            states = [state for name in topics for state in read_states(instance, clients, policy, name, key)]
+            owner = reads.first or key
+            states = [state for name in topics for state in read_states(instance, clients, policy, name, owner)]
         lost = lost_runs(instance, dict.fromkeys(run for state in states for run in state.in_flight))
     if as_json:
         print_json(
@@ -224,7 +225,7 @@ def pause(
     bootstrap_servers: BootstrapServers = DEFAULT_SERVERS,
 ) -> None:
     """Stop sensors from requesting runs of partitions, until `kpipe partitions resume`. Runs in flight finish."""
-    from kpipe_platform.assets.topics_read import topics_in_module
+    from kpipe_platform.assets.topics_read import reads_in_module
     from kpipe_platform.partitions import pauses
     from kpipe_platform.partitions.groups import known_reads, parse_asset
     from kpipe_platform.partitions.instance import own_instance
@@ -232,10 +233,10 @@ def pause(
     key = parse_asset(asset)
     with own_instance() as instance:
         if module is not None:
-            topics = topics_in_module(module, key)
+            key, topics = reads_in_module(module, key)
         else:
             reads = known_reads(instance, key, fix="for an asset that has not run yet: -m MODULE")
-            topics = reads.topics
+            key, topics = reads.first or key, reads.topics
             pauses.take_over(instance, key, reads.group, topics)
         numbers = _numbers(bootstrap_servers, topics, partition)
         for number in numbers:
@@ -255,6 +256,7 @@ def resume(asset: AssetArgument, partition: PartitionOption = None) -> None:
     with own_instance() as instance:
         reads = reads_of(instance, key)
         if reads is not None:
+            key = reads.first or key
             pauses.take_over(instance, key, reads.group, reads.topics)
         stopped = pauses.paused(instance, key)
         if not stopped and reads is None:

@@ -22,7 +22,7 @@ from rich.table import Table
 from kpipe_platform.cli.output import progress_lines
 from kpipe_platform.errors import EnvironmentSetupError, KpipeError
 from kpipe_platform.jvm.folders import CACHE_DIR_VARIABLE, cache_dir
-from kpipe_platform.jvm.jars import kafka_broker_jars, spark_connector_jars
+from kpipe_platform.jvm.jars import kafka_broker_jars, schema_registry_jars, spark_connector_jars
 from kpipe_platform.jvm.java import find_java
 
 __all__ = ["Finding", "Level", "doctor", "examine"]
@@ -65,11 +65,14 @@ class Finding:
     fix: str = ""
 
 
-def examine(*, jars: bool = True, progress: Callable[[str], None] | None = None) -> Iterator[Finding]:
+def examine(
+    *, jars: bool = True, registry: bool = False, progress: Callable[[str], None] | None = None
+) -> Iterator[Finding]:
     """Check Python, Java, disk, memory and network, and download missing jars.
 
     Args:
         jars: Whether to download the jars of the broker and of Spark's Kafka connector that the cache lacks.
+        registry: Whether to download those of the schema registry too.
         progress: Called with a line of text while jars are downloaded.
 
     Yields:
@@ -88,7 +91,7 @@ def examine(*, jars: bool = True, progress: Callable[[str], None] | None = None)
         yield memory
     yield _loopback_finding()
     if jars and java.level is not Level.PROBLEM:
-        yield _jars_finding(progress)
+        yield _jars_finding(registry, progress)
 
 
 def python_finding(version: tuple[int, int]) -> Finding:
@@ -126,6 +129,7 @@ def memory_finding(available_bytes: int | None) -> Finding | None:
 def doctor(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show only problems and warnings.")] = False,
     jars: Annotated[bool, typer.Option(help="Download the jars that the cache lacks.")] = True,
+    registry: Annotated[bool, typer.Option("--registry", help="Also download the schema registry (140 MB).")] = False,
 ) -> None:
     """Check Python, Java, disk, memory and network, and download missing jars.
 
@@ -133,7 +137,7 @@ def doctor(
     """
     console = Console(highlight=False)
     with progress_lines() as show:
-        findings = list(examine(jars=jars, progress=show))
+        findings = list(examine(jars=jars, registry=registry, progress=show))
     shown = [finding for finding in findings if not quiet or finding.level is not Level.OK]
     if not quiet:
         console.print(_table(findings))
@@ -169,18 +173,24 @@ def _java_finding() -> Finding:
     return Finding("Java", Level.OK, detail)
 
 
-def _jars_finding(progress: Callable[[str], None] | None) -> Finding:
+def _jars_finding(registry: bool, progress: Callable[[str], None] | None) -> Finding:
     spark_version = importlib.metadata.version("pyspark")
-    # Ivy requests one file at a time and mostly waits for responses, so two concurrent downloads take no longer than
-    # the slower one.
-    with ThreadPoolExecutor(max_workers=2) as downloads:
-        broker = downloads.submit(kafka_broker_jars, progress=progress)
-        connector = downloads.submit(spark_connector_jars, spark_version, progress=progress)
+    programs = "Kafka and of Spark's Kafka connector"
+    # Ivy requests one file at a time and mostly waits for responses, so concurrent downloads take no longer than the
+    # slowest one.
+    with ThreadPoolExecutor() as downloads:
+        sets = [
+            downloads.submit(kafka_broker_jars, progress=progress),
+            downloads.submit(spark_connector_jars, spark_version, progress=progress),
+        ]
+        if registry:
+            programs = "Kafka, of Spark's Kafka connector and of the schema registry"
+            sets.append(downloads.submit(schema_registry_jars, progress=progress))
     try:
-        count = len(broker.result()) + len(connector.result())
+        count = sum(len(each.result()) for each in sets)
     except KpipeError as error:
         return _as_finding("Jars", error)
-    return Finding("Jars", Level.OK, f"{count} jars of Kafka and of Spark's Kafka connector in {cache_dir() / 'jars'}")
+    return Finding("Jars", Level.OK, f"{count} jars of {programs} in {cache_dir() / 'jars'}")
 
 
 def _loopback_finding() -> Finding:

@@ -145,6 +145,7 @@ def _describe(clients: Clients, name: str) -> dict[str, Any]:
         lambda: admin.describe_configs([resource], request_timeout=timeout_s)[resource],
         clients,
         f"read the settings of topic {name}",
+        needs="DescribeConfigs",
         topic=name,
     )
     wanted = [(name, partition.id) for partition in topic.partitions]

@@ -18,6 +18,8 @@ from kpipe_platform.registry.client import RegistryClient
 if TYPE_CHECKING:
     from pyspark.sql import types as T
 
+_COLUMNS = ("key_column", "timestamp_column", "headers_column", "partition_column")
+
 
 @dataclass(frozen=True)
 class KafkaTopic:
@@ -30,15 +32,31 @@ class KafkaTopic:
             no columns, keeps its record's key.
         value_codec: Codec of the values.
         key_codec: Codec of the keys, RawCodec by default. Read: ``_kafka.key`` is the decoded key; if the codec is not
-            RawCodec or TextCodec, ``_kafka.key_bytes`` has its bytes. Written: encodes ``key_column``. RawCodec and
-            TextCodec write binary as it is, a nested type as JSON, and other types as text.
+            RawCodec or TextCodec, ``_kafka.key_bytes`` has its bytes. Written: encodes ``key_column`` or
+            ``key_expression``. RawCodec and TextCodec write binary as it is, a nested type as JSON, and other types as
+            text.
         timestamp_column: Column of the stage's output that becomes the record timestamp: a timestamp, a date, or a
-            bigint of milliseconds since 1970; a field as ``_kafka.timestamp`` too. None: the time of the write.
+            bigint of milliseconds since 1970; a field as ``_kafka.timestamp`` too. None: the column ``timestamp`` of a
+            raw or text output, else the time of the write.
         create: How to create the topic if it does not exist. None: a missing topic is an error.
+        key_expression: Instead of ``key_column``: a Spark SQL expression over the columns of the stage's output, such
+            as ``"upper(country)"``, whose value becomes the record key.
+        headers_column: Column of the stage's output that becomes the record headers: an array of structs with the
+            fields ``key`` (string) and ``value`` (binary or string), or a map from string to binary or string. They
+            replace the headers of the source record. None: the column ``headers`` of a raw or text output, else the
+            source record's headers if the stage keeps ``_kafka``, else none.
+        partition_column: Column of the stage's output, an integer, with the partition to write to; a field as
+            ``_kafka.partition`` too. A null leaves the choice to the partitioner. None: the column ``partition`` of a
+            raw or text output, else the partitioner chooses by the key, as Java's default partitioner does.
+
+    The value does not contain the columns for timestamp, headers and partition, unless the schema of ``value_codec``
+    declares a field of that name. It contains the key column, unless ``value_codec`` has a schema that does not declare
+    it. A ``list[KafkaRecord]`` does not use these columns, because each record has its own key, timestamp, headers and
+    partition.
 
     Raises:
-        ConfigError: The topic name is invalid, a codec is invalid for its purpose, ``key_column`` or
-            ``timestamp_column`` is not a column name, or the schema has a field ``_kafka``.
+        ConfigError: The topic name is invalid, a codec is invalid for its purpose, a column is not a column name, both
+            ``key_column`` and ``key_expression`` are given, or the schema has a field ``_kafka``.
     """
 
     name: str
@@ -47,6 +65,9 @@ class KafkaTopic:
     key_codec: Codec = field(default_factory=RawCodec)
     timestamp_column: str | None = None
     create: TopicSpec | None = None
+    key_expression: str | None = None
+    headers_column: str | None = None
+    partition_column: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not is_topic_name(self.name):
@@ -56,10 +77,18 @@ class KafkaTopic:
             if not isinstance(codec, Codec):
                 msg = f"topic {self.name!r}: {what} is {codec!r}, which is not a codec"
                 raise ConfigError(msg, fix="use RawCodec(), TextCodec(), JsonCodec(...) or a codec of your own")
-        for what, column in (("key_column", self.key_column), ("timestamp_column", self.timestamp_column)):
+        for what in _COLUMNS:
+            column = getattr(self, what)
             if column is not None and (not isinstance(column, str) or not column):
                 msg = f"topic {self.name!r}: {what} is {column!r}, which is not the name of a column"
                 raise ConfigError(msg, fix=f'set {what}="COLUMN", or leave it out')
+        expression = self.key_expression
+        if expression is not None and (not isinstance(expression, str) or not expression.strip()):
+            msg = f"topic {self.name!r}: key_expression is {expression!r}, which is not a SQL expression"
+            raise ConfigError(msg, fix='set key_expression="upper(country)", or leave it out')
+        if expression is not None and self.key_column is not None:
+            msg = f"topic {self.name!r} has both key_column={self.key_column!r} and key_expression={expression!r}"
+            raise ConfigError(msg, fix="remove one of them: a record has one key")
         if any(field.name.lower() == "_kafka" for field in self.value_codec.fields):
             msg = f"topic {self.name!r}: the schema has a field _kafka, which is reserved for the record's coordinates"
             raise ConfigError(msg, fix="read the topic with RawCodec() and decode it in the stage")
@@ -73,6 +102,9 @@ class KafkaTopic:
             "key_codec": codec_to_config(self.key_codec),
             "timestamp_column": self.timestamp_column,
             "create": None if self.create is None else asdict(self.create),
+            "key_expression": self.key_expression,
+            "headers_column": self.headers_column,
+            "partition_column": self.partition_column,
         }
 
     @classmethod
@@ -91,6 +123,10 @@ class KafkaTopic:
                 key_codec=codec_from_config(config["key_codec"]),
                 timestamp_column=config["timestamp_column"],
                 create=None if create is None else TopicSpec(**create),
+                # Absent in the metadata of releases before 0.2.
+                key_expression=config.get("key_expression"),
+                headers_column=config.get("headers_column"),
+                partition_column=config.get("partition_column"),
             )
         except (KeyError, TypeError) as error:
             msg = f"{dict(config)!r} does not declare a topic"
@@ -118,7 +154,7 @@ class KafkaTopic:
     ) -> KafkaTopic:
         """Return the topic with the codecs to write it with. See `Codec.resolved_to_write`."""
         topic = replace(self, value_codec=self.value_codec.resolved_to_write(registry, self.name, "value", value))
-        if self.key_column is None:
+        if self.key_column is None and self.key_expression is None:
             return topic  # the keys are those of the source records, as they are
         return replace(topic, key_codec=self.key_codec.resolved_to_write(registry, self.name, "key", key))
 

@@ -14,7 +14,7 @@ from kpipe_platform.io_managers.kafka import StoresOffsets
 from kpipe_platform.io_managers.open_reads import steps_of
 from kpipe_platform.io_managers.plain import emit_plain
 from kpipe_platform.io_managers.step import step_id
-from kpipe_platform.metadata_keys import TOPIC
+from kpipe_platform.metadata_keys import TOPIC, TOPICS
 from kpipe_platform.resources._compat import DbIOManager
 from kpipe_platform.resources.known_names import KnownNames
 from kpipe_platform.slices.values import DeferredStage
@@ -46,7 +46,7 @@ class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffs
         if isinstance(self.inner, StoresOffsets):
             msg = f"asset {asset}: the inner IO manager is {type(self.inner).__name__}, which stores offsets itself"
             raise ConfigError(msg, fix="use it directly, without OffsetCommittingIOManager")
-        if TOPIC in metadata:
+        if TOPIC in metadata or TOPICS in metadata:
             msg = f"asset {asset} declares a destination topic, but {type(self).__name__} does not write to Kafka"
             raise ConfigError(msg, fix="remove topic=, or use a KafkaIOManager")
 
@@ -78,13 +78,13 @@ class OffsetCommittingIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffs
                 name,
             )
         if isinstance(obj, DeferredStage):
-            yield from emit_deferred(context, obj, topic=None, store=store)
+            yield from emit_deferred(context, obj, destination=None, store=store)
             return
         steps = steps_of(step_id(context.step_context))
         if not steps:
             msg = f"asset {context.asset_key.to_user_string()} read no Kafka topic, so there are no offsets to store"
             raise ConfigError(msg, fix="use the inner IO manager directly for this asset")
-        yield from emit_plain(context, obj, steps[0], topic=None, store=store)
+        yield from emit_plain(context, obj, steps[0], destination=None, store=store)
 
 
 def _replaces(inner: dg.IOManager) -> bool:

@@ -8,12 +8,19 @@ from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.codecs.topics import Destination
 from kpipe_platform.dead_letters import Distribution
 from kpipe_platform.io_managers.current import Store, store_slice_by
 from kpipe_platform.io_managers.metadata import materialization_metadata
 from kpipe_platform.io_managers.partition_events import StepEvents, Watch
-from kpipe_platform.io_managers.results import check_rows, log_summary, materialization, warn_left_out
+from kpipe_platform.io_managers.results import (
+    check_rows,
+    log_summary,
+    materializations,
+    metadata_by_asset,
+    outputs_by_name,
+    warn_left_out,
+)
 from kpipe_platform.io_managers.step import KafkaStep, StepInput, kafka_partitions_of
 from kpipe_platform.observability.events import reason_of
 from kpipe_platform.slices.report import PartitionResult, partitions_failed
@@ -26,7 +33,7 @@ _INTERRUPTIONS = (dg.DagsterExecutionInterruptedError, KeyboardInterrupt)
 
 
 def emit_deferred(
-    context: dg.OutputContext, stage: DeferredStage, *, topic: KafkaTopic | None, store: Store | None
+    context: dg.OutputContext, stage: DeferredStage, *, destination: Destination | None, store: Store | None
 ) -> Iterator[Any]:
     """Run a ``@kafka_asset``'s slices and report them.
 
@@ -40,10 +47,14 @@ def emit_deferred(
     asset = kafka_step.settings.run.asset
 
     def call(inputs: Mapping[str, Any]) -> Any:
-        return check_rows(asset, stage.call(inputs))
+        result = stage.call(inputs)
+        if destination is not None and destination.has_outputs:
+            outputs = outputs_by_name(result, destination.names, asset)
+            return {name: check_rows(f"{asset}, output {name!r}", output) for name, output in outputs.items()}
+        return check_rows(asset, result)
 
     by_slice = None if store is None else store_slice_by(store)
-    runner = SliceRunner(replace(stage, call=call), kafka_step.settings, topic, by_slice)
+    runner = SliceRunner(replace(stage, call=call), kafka_step.settings, destination, by_slice)
     _note_metadata(dg.AssetExecutionContext.get().op_execution_context)
     listener = _Listener(context, stage, kafka_step)
     try:
@@ -135,13 +146,14 @@ def _emit(context: dg.OutputContext, kafka_step: KafkaStep, runner: SliceRunner,
         yield from _materializations(context, results, provenance)
         raise failed[0] if step.partition_keys is None else partitions_failed(results)
     for result in results:
-        metadata = materialization_metadata(result.summary, provenance)
-        if len(units) == 1:
-            context.add_output_metadata(metadata)
-        else:
-            context.step_context.add_asset_metadata(
-                metadata, asset_key=step.asset_key, partition_key=str(result.unit.partition)
-            )
+        if len(units) == 1 and not step.outputs:
+            context.add_output_metadata(materialization_metadata(result.summary, provenance))
+            continue
+        for key, metadata in metadata_by_asset(context, result.summary, provenance).items():
+            # Dagster adds it to the materializations that it makes of each output after its handle_output.
+            number = result.unit.partition
+            partition_key = None if len(units) == 1 else str(number)
+            context.step_context.add_asset_metadata(metadata, asset_key=key, partition_key=partition_key)
 
 
 def _run(runner: SliceRunner, units: list[Unit], listener: _Listener) -> list[PartitionResult]:
@@ -159,4 +171,4 @@ def _materializations(
     for result in results:
         if result.summary.slices:
             number = result.unit.partition
-            yield materialization(context, None if number is None else str(number), result.summary, provenance)
+            yield from materializations(context, None if number is None else str(number), result.summary, provenance)

@@ -11,6 +11,7 @@ from dagster_pyspark import LazyPySparkResource, PySparkResource
 from pydantic import Field, PrivateAttr
 
 from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.codecs.topics import Destination
 from kpipe_platform.errors import ConfigError, OffsetsNotStoredError
 from kpipe_platform.io_managers.dead_letters import DeadLetterTable, TableReader, load_dead_letters
 from kpipe_platform.io_managers.deferred import emit_deferred
@@ -24,6 +25,7 @@ from kpipe_platform.io_managers.step import (
     KafkaStep,
     Step,
     StepInput,
+    destination_of,
     kafka_partitions_of,
     limit_of,
     policies_of,
@@ -35,6 +37,7 @@ from kpipe_platform.io_managers.step import (
 )
 from kpipe_platform.metadata_keys import FORM, READ
 from kpipe_platform.observability.events import reason_of
+from kpipe_platform.partitions.groups import outputs_of
 from kpipe_platform.partitions.owners import distribution_of
 from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.limits import NO_LIMIT
@@ -48,7 +51,7 @@ from kpipe_platform.resources.spark import engine_of
 from kpipe_platform.slices.plan.planner import partitions_of, plan_next
 from kpipe_platform.slices.read import read_sources
 from kpipe_platform.slices.settings import Engine, Parallelism, RunInfo, SliceSettings
-from kpipe_platform.slices.values import DeferredStage
+from kpipe_platform.slices.values import DeferredStage, WrittenOutput
 from kpipe_platform.spark.source.client_reader import is_beyond_spark
 from kpipe_platform.spark.source.latest_by_key import latest_by_key
 from kpipe_platform.spark.source.reader import empty_slice
@@ -250,11 +253,23 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
         Raises:
             KpipeError: A slice failed; the offsets of slices that were not committed are unchanged.
         """
-        topic = topic_of(context.definition_metadata, context.asset_key)
+        if isinstance(obj, WrittenOutput):
+            # Written with the first output of its @kafka_multi_asset.
+            return
+        destination = self._destination(context)
         if isinstance(obj, DeferredStage):
-            yield from emit_deferred(context, obj, topic=topic, store=None)
+            yield from emit_deferred(context, obj, destination=destination, store=None)
         else:
-            yield from emit_plain(context, obj, self.kafka_step(context.step_context), topic=topic, store=None)
+            kafka_step = self.kafka_step(context.step_context)
+            yield from emit_plain(context, obj, kafka_step, destination=destination, store=None)
+
+    def _destination(self, context: dg.OutputContext) -> Destination:
+        assets = context.step_context.assets_def
+        outputs = {} if assets is None else outputs_of(assets)
+        if assets is None or not outputs:
+            return destination_of(context.definition_metadata, context.asset_key)
+        topics = {name: topic_of(assets.metadata_by_key[key], key) for name, key in outputs.items()}
+        return Destination.of_outputs(topics)
 
     def table_reader(self) -> TableReader:
         """Return the resources that read dead-letter topics as tables."""

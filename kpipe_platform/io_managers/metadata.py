@@ -29,12 +29,16 @@ class _Markdown(str):
     __slots__ = ()
 
 
-def materialization_metadata(summary: RunSummary, who: Distribution | None = None) -> dict[str, Any]:
+def materialization_metadata(
+    summary: RunSummary, who: Distribution | None = None, topic: str | None = None
+) -> dict[str, Any]:
     """Return the metadata of one materialization.
 
     Args:
         summary: The slices.
         who: The deployment and the process that processed the slices.
+        topic: The topic of one output of a ``@kafka_multi_asset``, whose records are counted and shown. None: those of
+            all topics.
 
     Returns:
         By key, in this order: what the run did, metadata that the stage added under other keys, how the run spent its
@@ -49,17 +53,30 @@ def materialization_metadata(summary: RunSummary, who: Distribution | None = Non
         settings |= {key: dg.MetadataValue.text(value) for key, value in named.items() if value is not None}
     # Last, because the next plan reads it, not people.
     settings[keys.RANGES] = dg.MetadataValue.json(_ranges(summary))
-    facts, rest = _facts(summary, last), _work(summary) | settings
+    facts, rest = _facts(summary, last, topic), _work(summary, topic) | settings
     added = {key: value for key, value in summary.metadata.items() if key not in facts and key not in rest}
     return facts | added | rest
 
 
-def _facts(summary: RunSummary, last: SliceReport) -> dict[str, Any]:
+def _written(summary: RunSummary, topic: str | None) -> int | None:
+    """Return the number of written records, of one topic or of all; None if it is unknown."""
+    if not summary.counted_output:
+        return None
+    if topic is None:
+        return summary.total.written
+    return None if summary.written is None else summary.written.get(topic, 0)
+
+
+def _facts(summary: RunSummary, last: SliceReport, topic: str | None) -> dict[str, Any]:
     """Return what the run did: counts, lag, times, offsets, lost ranges and failures."""
     total, duration_s = summary.total, summary.duration_s
     facts: dict[str, Any] = {keys.RECORDS_READ: dg.MetadataValue.int(total.read)}
-    if summary.counted_output:
-        facts[keys.RECORDS_WRITTEN] = dg.MetadataValue.int(total.written)
+    if (written := _written(summary, topic)) is not None:
+        facts[keys.RECORDS_WRITTEN] = dg.MetadataValue.int(written)
+    if topic is None and summary.written is not None and len(summary.written) > 1:
+        facts[keys.RECORDS_BY_TOPIC] = dg.MetadataValue.table(
+            [dg.TableRecord({"topic": name, "written": count}) for name, count in summary.written.items()]
+        )
     facts |= {
         keys.DEAD_LETTERS: dg.MetadataValue.int(total.dead_lettered),
         keys.RECORDS_SKIPPED: dg.MetadataValue.int(total.skipped),
@@ -84,23 +101,24 @@ def _facts(summary: RunSummary, last: SliceReport) -> dict[str, Any]:
         facts[keys.DEAD_LETTER_REASONS] = dg.MetadataValue.md(markdown_table(("records", "reason"), reasons))
     if summary.rules:
         facts[keys.RULES] = dg.MetadataValue.table(_rules(summary.rules))
-    if summary.preview:
-        facts[keys.PREVIEW] = dg.MetadataValue.md(preview(summary.preview))
+    if shown := [row for row in summary.preview if topic in (None, row.topic)]:
+        facts[keys.PREVIEW] = dg.MetadataValue.md(preview(shown))
     return facts
 
 
-def _work(summary: RunSummary) -> dict[str, Any]:
+def _work(summary: RunSummary, topic: str | None) -> dict[str, Any]:
     """Return how the run spent its time, and Dagster's own keys."""
     work: dict[str, Any] = {keys.STEPS: _steps(summary)}
     if (cost := summary.isolation) is not None:
         work[keys.ISOLATION] = dg.MetadataValue.table([_isolation(cost)])
     if summary.lanes > 1:
         work[keys.TRANSACTIONS_PER_SLICE] = dg.MetadataValue.int(summary.lanes)
-    if summary.counted_output:
-        work["dagster/row_count"] = dg.MetadataValue.int(summary.total.written)
-    if summary.columns:
+    if (written := _written(summary, topic)) is not None:
+        work["dagster/row_count"] = dg.MetadataValue.int(written)
+    columns = {name: kind for of in summary.columns if topic in (None, of) for name, kind in summary.columns[of]}
+    if columns:
         work["dagster/column_schema"] = dg.TableSchema(
-            columns=[dg.TableColumn(name, kind) for name, kind in summary.columns]
+            columns=[dg.TableColumn(name, kind) for name, kind in columns.items()]
         )
     return work
 
@@ -187,6 +205,8 @@ def preview(rows: Sequence[PreviewRow]) -> str:
         return markdown_table(("key", "value"), [(row.key, row.value) for row in rows])
     names = list(dict.fromkeys(name for value in objects for name in value))
     lines: list[list[str | None]] = [[_Markdown("*key*"), *(row.key for row in rows)]]
+    if len({row.topic for row in rows}) > 1:
+        lines.insert(0, [_Markdown("*topic*"), *(row.topic for row in rows)])
     lines += [[name, *(_text(value.get(name)) for value in objects)] for name in names]
     return markdown_table(("field", *(f"record {n}" for n in range(1, len(rows) + 1))), lines)
 

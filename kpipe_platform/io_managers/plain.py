@@ -8,12 +8,12 @@ from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.codecs.topic import KafkaTopic
-from kpipe_platform.errors import ConfigError, KpipeError
+from kpipe_platform.codecs.topics import Destination
+from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.current import Store, store_slice_by
 from kpipe_platform.io_managers.metadata import materialization_metadata
 from kpipe_platform.io_managers.open_reads import OpenRead, take_reads
-from kpipe_platform.io_managers.results import check_rows, log_summary, materialization, warn_left_out
+from kpipe_platform.io_managers.results import check_rows, log_summary, materializations, warn_left_out
 from kpipe_platform.io_managers.step import KafkaStep
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.slices import Slice, transactional_id
@@ -26,12 +26,17 @@ from kpipe_platform.slices.target import SliceTarget, prepare_target
 from kpipe_platform.slices.values import StagedSlice
 from kpipe_platform.slices.write.commit import commit_empty
 from kpipe_platform.slices.write.delivery import open_delivery
-from kpipe_platform.spark.failures import classify, is_sparks
+from kpipe_platform.spark.failures import classified
 from kpipe_platform.spark.stage.notes import StageNotes
 
 
 def emit_plain(
-    context: dg.OutputContext, output: Any, kafka_step: KafkaStep, *, topic: KafkaTopic | None, store: Store | None
+    context: dg.OutputContext,
+    output: Any,
+    kafka_step: KafkaStep,
+    *,
+    destination: Destination | None,
+    store: Store | None,
 ) -> Iterator[Any]:
     """Store the output of a plain asset, and commit the slices that its inputs loaded."""
     settings, step = kafka_step.settings, kafka_step.step
@@ -44,21 +49,13 @@ def emit_plain(
             slice_ = _joined(kafka_step, reads)
             with workers.at_work(slice_):
                 warn = partial(warn_left_out, context, settings.run.asset)
-                reports.append(_deliver(output, settings, slice_, reads, topic, store, warn))
+                reports.append(_deliver(output, settings, slice_, reads, destination, store, warn))
 
-        workers.run(work)
-    except KpipeError as error:
+        with classified(", ".join(str(read.slice) for read in reads) or step.step_key):
+            workers.run(work)
+    except Exception as error:
         _end(reads, error)
         raise
-    except Exception as error:
-        failure: Exception = error
-        if is_sparks(error):
-            where = ", ".join(str(read.slice) for read in reads) or step.step_key
-            failure = classify(error, where)
-        _end(reads, failure)
-        if failure is error:
-            raise
-        raise failure from error
     except BaseException as interruption:
         _end(reads, interruption)
         if reports:
@@ -66,7 +63,7 @@ def emit_plain(
             summary = RunSummary.of(reports)
             log_summary(context, summary)
             for key in step.partition_keys or (None,):
-                yield materialization(context, key, summary, settings.run.provenance)
+                yield from materializations(context, key, summary, settings.run.provenance)
         raise
     finally:
         for read in reads:
@@ -90,12 +87,12 @@ def _deliver(
     settings: SliceSettings,
     slice_: Slice,
     reads: Sequence[OpenRead],
-    topic: KafkaTopic | None,
+    destination: Destination | None,
     store: Store | None,
     prepared: Callable[[SliceTarget], None],
 ) -> SliceReport:
     with Clients(settings.source) as clients:
-        target = prepare_target(settings, clients, [read.topic for read in reads], topic, plain=True)
+        target = prepare_target(settings, clients, [read.topic for read in reads], destination, plain=True)
     prepared(target)
     if reads and slice_.is_empty:
         return commit_empty(slice_, settings)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -9,6 +10,9 @@ import dagster as dg
 from kpipe_platform.dead_letters import Distribution
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.metadata import describe, materialization_metadata
+from kpipe_platform.io_managers.step import topic_of
+from kpipe_platform.metadata_keys import MULTI_ASSET
+from kpipe_platform.partitions.groups import outputs_of
 from kpipe_platform.resources._compat import NoValueSentinel
 from kpipe_platform.slices.plan.ranges import resumption_of
 from kpipe_platform.slices.report import RunSummary
@@ -35,13 +39,55 @@ def check_rows(asset: str, output: Any) -> Any:
     return output
 
 
-def materialization(
+def outputs_by_name(result: Any, names: Sequence[str], asset: str) -> dict[str, Any]:
+    """Return the outputs of a ``@kafka_multi_asset``'s function by name.
+
+    Args:
+        result: What the function returned: a mapping by output name, a named tuple, or a tuple in the outputs' order.
+        names: Names of the outputs.
+        asset: The asset, for messages.
+
+    Raises:
+        ConfigError: It is none of these, or an output is missing or unknown.
+    """
+    if isinstance(result, tuple) and hasattr(result, "_asdict"):
+        result = result._asdict()
+    elif isinstance(result, tuple) and len(result) == len(names):
+        result = dict(zip(names, result, strict=True))
+    fix = f"return a dict with the keys {', '.join(map(repr, names))}, or a tuple in this order"
+    if not isinstance(result, Mapping):
+        shown = f"a tuple of {len(result)}" if isinstance(result, tuple) else type(result).__name__
+        msg = f"asset {asset} returned {shown} instead of the rows of its {len(names)} outputs"
+        raise ConfigError(msg, fix=fix)
+    unknown = [str(name) for name in result if name not in names]
+    missing = [name for name in names if name not in result]
+    if unknown or missing:
+        problems = [f"has no output {name!r}" for name in missing] + [f"has an unknown output {u!r}" for u in unknown]
+        msg = f"the result of asset {asset} {', '.join(problems)}"
+        raise ConfigError(msg, fix=f"{fix}; if an output has no rows, return an empty DataFrame")
+    return {name: result[name] for name in names}
+
+
+def metadata_by_asset(
+    context: dg.OutputContext, summary: RunSummary, provenance: Distribution
+) -> dict[dg.AssetKey, dict[str, Any]]:
+    """Return the metadata of each asset that the step materializes. Those of a multi-asset differ in their topics."""
+    assets = context.step_context.assets_def
+    outputs = {} if assets is None else outputs_of(assets)
+    if assets is None or not outputs:
+        return {context.asset_key: materialization_metadata(summary, provenance)}
+    topics = {key: topic_of(assets.metadata_by_key[key], key).name for key in outputs.values()}
+    first = {MULTI_ASSET: dg.MetadataValue.text(next(iter(topics)).to_user_string())}
+    return {key: materialization_metadata(summary, provenance, topic) | first for key, topic in topics.items()}
+
+
+def materializations(
     context: dg.OutputContext, partition: str | None, summary: RunSummary, provenance: Distribution
-) -> dg.DagsterEvent:
-    """Create a materialization event that handle_output yields itself, for some partitions or for a failed run."""
-    metadata = materialization_metadata(summary, provenance)
-    event = dg.AssetMaterialization(asset_key=context.asset_key, partition=partition, metadata=metadata)
-    return dg.DagsterEvent.asset_materialization(context.step_context, event)
+) -> Iterator[dg.DagsterEvent]:
+    """Create materialization events that handle_output yields itself, for some partitions or for a failed run."""
+    for key, metadata in metadata_by_asset(context, summary, provenance).items():
+        event = dg.AssetMaterialization(asset_key=key, partition=partition, metadata=metadata)
+        yield dg.DagsterEvent.asset_materialization(context.step_context, event)
 
 
 def warn_left_out(context: dg.OutputContext, asset: str, target: SliceTarget) -> None:

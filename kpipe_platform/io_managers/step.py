@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 
 from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.codecs.topics import Destination, KafkaTopics
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.metadata_keys import (
@@ -16,15 +17,18 @@ from kpipe_platform.metadata_keys import (
     DEAD_LETTER_TABLE,
     FORM,
     LIMIT,
+    MULTI_ASSET,
     ON_FAULT,
     PREFIX,
     READ,
     SCALING,
     TOPIC,
     TOPIC_SETTINGS,
+    TOPICS,
     stored_metadata,
 )
 from kpipe_platform.partitions.definition import partition_number
+from kpipe_platform.partitions.groups import outputs_of
 from kpipe_platform.partitions.materializations import last_materialization, ranges_of
 from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.limits import DeadLetterLimit
@@ -35,7 +39,7 @@ from kpipe_platform.slices.values import TopicInput
 
 READ_SLICE, READ_FEED, READ_TABLE = "slice", "feed", "table"
 
-ASSET_METADATA = (TOPIC, TOPIC_SETTINGS, ON_FAULT, LIMIT, SCALING, DEAD_LETTER_TABLE)
+ASSET_METADATA = (TOPIC, TOPIC_SETTINGS, TOPICS, MULTI_ASSET, ON_FAULT, LIMIT, SCALING, DEAD_LETTER_TABLE)
 INPUT_METADATA = (READ, FORM)
 
 
@@ -48,7 +52,7 @@ class Step:
     """A step that materializes one Kafka-reading asset.
 
     Args:
-        asset_key: The asset.
+        asset_key: The asset; of a ``@kafka_multi_asset``, the first one.
         group: Its consumer group.
         run_id: Dagster run.
         step_key: Step of the run.
@@ -57,6 +61,7 @@ class Step:
         instance: Dagster instance, to look up the last materialization.
         tags: The run's tags, which name the deployment that requested it.
         known_keys: All of the asset's Dagster partitions; None for an unpartitioned asset.
+        outputs: The assets of a ``@kafka_multi_asset`` by output name; empty for a single asset.
     """
 
     asset_key: dg.AssetKey
@@ -68,6 +73,7 @@ class Step:
     instance: dg.DagsterInstance
     tags: Mapping[str, str] = field(default_factory=dict, hash=False)
     known_keys: frozenset[str] | None = None
+    outputs: Mapping[str, dg.AssetKey] = field(default_factory=dict, hash=False)
 
     @property
     def id(self) -> StepId:
@@ -124,15 +130,17 @@ def step_of(step_context: dg.StepExecutionContext, group_of: Callable[[dg.AssetK
         ConfigError: The step does not materialize exactly one asset.
     """
     assets = step_context.assets_def
-    keys = list(assets.keys) if assets is not None else []
-    if len(keys) != 1:
+    outputs = {} if assets is None else outputs_of(assets)
+    keys = list(outputs.values()) or list(assets.keys if assets is not None else ())
+    if len(keys) != 1 and not outputs:
         shown = ", ".join(key.to_user_string() for key in keys) or "no asset"
         msg = (
             f"{io_manager}: step {step_context.step.key!r} must materialize exactly one asset, but materializes {shown}"
         )
         raise ConfigError(
             msg,
-            fix="read the Kafka topic in a separate asset: its offsets are committed with that asset's output",
+            fix="read the Kafka topic in a separate asset: its offsets are committed with that asset's output; to "
+            "write several topics, use @kafka_multi_asset",
             step=step_context.step.key,
         )
     taken, known = _partition_keys(step_context)
@@ -146,6 +154,7 @@ def step_of(step_context: dg.StepExecutionContext, group_of: Callable[[dg.AssetK
         instance=step_context.instance,
         tags=step_context.run_tags,
         known_keys=known,
+        outputs=outputs,
     )
 
 
@@ -170,7 +179,14 @@ def kafka_partitions_of(step: Step, numbers: Callable[[], list[int]]) -> list[in
 
 
 def topic_of(metadata: Mapping[str, Any] | None, asset_key: dg.AssetKey) -> KafkaTopic:
-    """Return the topic that an asset declares; by default a JSON topic named after the asset."""
+    """Return the topic that an asset declares; by default a JSON topic named after the asset.
+
+    Raises:
+        ConfigError: The declaration is incomplete, or the asset writes several topics.
+    """
+    if _plain(metadata, TOPICS) is not None:
+        msg = f"asset {asset_key.to_user_string()} writes several topics, so it cannot be read as one"
+        raise ConfigError(msg, fix="declare a kafka_topic_asset for the topic to read")
     name, settings = _plain(metadata, TOPIC), _plain(metadata, TOPIC_SETTINGS)
     if name is None and settings is None:
         return KafkaTopic(".".join(asset_key.path))
@@ -181,6 +197,17 @@ def topic_of(metadata: Mapping[str, Any] | None, asset_key: dg.AssetKey) -> Kafk
         )
         raise ConfigError(msg, fix='set metadata=KafkaTopic("name", value_codec=JsonCodec(...)).as_metadata()')
     return KafkaTopic.from_config({**settings, "name": name})
+
+
+def destination_of(metadata: Mapping[str, Any] | None, asset_key: dg.AssetKey) -> Destination:
+    """Return the topic or the topics that an asset declares; by default a JSON topic named after the asset."""
+    several = _plain(metadata, TOPICS)
+    if several is None:
+        return Destination.of(topic_of(metadata, asset_key))
+    if _plain(metadata, TOPIC) is not None:
+        msg = f"asset {asset_key.to_user_string()} declares both {TOPIC} and {TOPICS}"
+        raise ConfigError(msg, fix="use the metadata of one KafkaTopic or of one KafkaTopics")
+    return Destination.of(KafkaTopics.from_config(several))
 
 
 def scaling_of(metadata: Mapping[str, Any] | None, default: PartitionScaling) -> PartitionScaling:

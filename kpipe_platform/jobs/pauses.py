@@ -10,7 +10,7 @@ from pydantic import Field
 from kpipe_platform.assets.topics_read import topics_read
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.partitions import pauses
-from kpipe_platform.partitions.groups import known_reads, parse_asset, reads_of
+from kpipe_platform.partitions.groups import known_reads, leading_key, parse_asset, reads_of
 from kpipe_platform.resources._compat import repository_of_op
 from kpipe_platform.resources.known_names import KnownNames
 
@@ -43,7 +43,7 @@ def pause_job(*, name: str = "pause_partitions", **job_options: Any) -> dg.JobDe
     @dg.op(name="pause")
     def pause_op(context: dg.OpExecutionContext, config: PauseConfig) -> None:
         key = parse_asset(config.asset)
-        _check(context, key, config)
+        key = _checked(context, key, config)
         for number in config.partitions:
             if config.action == "pause":
                 changed = pauses.pause(context.instance, key, number, config.reason)
@@ -59,8 +59,11 @@ def pause_job(*, name: str = "pause_partitions", **job_options: Any) -> dg.JobDe
     return pausing
 
 
-def _check(context: dg.OpExecutionContext, key: dg.AssetKey, config: PauseConfig) -> None:
+def _checked(context: dg.OpExecutionContext, key: dg.AssetKey, config: PauseConfig) -> dg.AssetKey:
     """Reject an unknown asset and unknown partitions, before any partition is paused.
+
+    Returns:
+        The asset that has the pauses: of a ``@kafka_multi_asset``, the first one.
 
     Raises:
         ConfigError: The asset is unknown, does not read a topic, or does not have the partitions.
@@ -70,15 +73,19 @@ def _check(context: dg.OpExecutionContext, key: dg.AssetKey, config: PauseConfig
         msg = f"PauseConfig(asset={shown!r}) has no partitions"
         raise ConfigError(msg, fix="list the Kafka partitions, for example partitions: [0, 1]", asset=shown)
     instance = context.instance
+    repository = repository_of_op(context)
+    definitions = {} if repository is None else repository.assets_defs_by_key
+    definition = definitions.get(key)
     reads = reads_of(instance, key)
+    if definition is not None:
+        key = leading_key(definition)
+    elif reads is not None:
+        key = reads.first or key
     if reads is not None:
         pauses.take_over(instance, key, reads.group, reads.topics)
     # A paused partition can always be resumed, even if the asset or the partition no longer exists.
     if config.action == "resume" and pauses.paused(instance, key).keys() >= set(config.partitions):
-        return
-    repository = repository_of_op(context)
-    definitions = {} if repository is None else repository.assets_defs_by_key
-    definition = definitions.get(key)
+        return key
     if definition is not None:
         topics_read(definition, repository)
     elif reads is None:
@@ -87,6 +94,7 @@ def _check(context: dg.OpExecutionContext, key: dg.AssetKey, config: PauseConfig
             instance, key, also=definitions, fix="if the asset has not run yet, run the job in its code location"
         )
     _check_partitions(shown, config.partitions, _partitions(definition, instance))
+    return key
 
 
 def _partitions(definition: dg.AssetsDefinition | None, instance: dg.DagsterInstance) -> Sequence[str] | None:

@@ -9,7 +9,7 @@ from difflib import get_close_matches
 import dagster as dg
 
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.metadata_keys import CONSUMER_GROUP, stored_metadata
+from kpipe_platform.metadata_keys import CONSUMER_GROUP, MULTI_ASSET, stored_metadata
 from kpipe_platform.partitions.materializations import last_materialization, topics_of
 from kpipe_platform.partitions.runs import GROUP, requested_ranges
 
@@ -23,10 +23,24 @@ class Reads:
     Args:
         group: Its consumer group.
         topics: The topics that it reads slices of.
+        first: For an asset of a ``@kafka_multi_asset``: the first one, which names the group and has the pauses.
     """
 
     group: str
     topics: tuple[str, ...]
+    first: dg.AssetKey | None = None
+
+
+def outputs_of(assets: dg.AssetsDefinition) -> dict[str, dg.AssetKey]:
+    """Return the assets of a ``@kafka_multi_asset`` by output name, in their order; empty for any other asset."""
+    outputs = dict(assets.keys_by_output_name)
+    is_multi = all(assets.metadata_by_key.get(key, {}).get(MULTI_ASSET) for key in outputs.values())
+    return outputs if is_multi else {}
+
+
+def leading_key(assets: dg.AssetsDefinition) -> dg.AssetKey:
+    """Return the key of an asset; of a ``@kafka_multi_asset``, that of the first output, which names its group."""
+    return next(iter(outputs_of(assets).values()), None) or assets.key
 
 
 def parse_asset(text: str) -> dg.AssetKey:
@@ -62,7 +76,10 @@ def reads_of(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> Reads | No
     last = last_materialization(instance, asset_key)
     group = _group_of(last)
     topics = () if last is None else topics_of(last)
-    return Reads(group, topics) if group is not None and topics else None
+    if last is None or group is None or not topics:
+        return None
+    first = stored_metadata(last.metadata).get(MULTI_ASSET)
+    return Reads(group, topics, None if first is None else dg.AssetKey.from_user_string(str(first.value)))
 
 
 def all_reads(instance: dg.DagsterInstance) -> Iterator[tuple[dg.AssetKey, Reads]]:

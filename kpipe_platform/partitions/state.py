@@ -15,6 +15,7 @@ from kpipe_platform.kafka.ownership.group_owners import Owners, owners_of
 from kpipe_platform.kafka.ownership.status import OwnershipState
 from kpipe_platform.kafka.read.samples import OldestRecord, oldest_records
 from kpipe_platform.partitions.definition import dynamic_name
+from kpipe_platform.partitions.groups import leading_key
 from kpipe_platform.partitions.pauses import Pause, paused, take_over
 from kpipe_platform.partitions.runs import requested_runs, runs_in_flight
 from kpipe_platform.resources.source import KafkaSource
@@ -110,7 +111,7 @@ def partition_states(
         BrokerUnavailableError: No response within the connection's deadline.
         KpipeError: The brokers reject a request.
     """
-    key = asset.key if isinstance(asset, dg.AssetsDefinition) else dg.AssetKey.from_coercible(asset)
+    key = leading_key(asset) if isinstance(asset, dg.AssetsDefinition) else dg.AssetKey.from_coercible(asset)
     keys = _keys(instance, asset) if isinstance(asset, dg.AssetsDefinition) else None
     with source.clients() as clients:
         return read_states(

@@ -95,10 +95,11 @@ class RegistryClient:
 
         def read() -> RegisteredSchema:
             # The response has no id.
-            parse = lambda found: parse_schema({"id": 0, **found})  # noqa: E731
-            return self._resolved(self._get(f"schemas/guids/{guid}", f"read schema {guid}", parse))
+            return self._get(
+                f"schemas/guids/{guid}", f"read schema {guid}", lambda found: parse_schema({"id": 0, **found})
+            )
 
-        found = self._cached(guid, read)
+        found = self._cached(guid, lambda: self._resolved(read()))
         return Schema(found.text, found.type, found.references)
 
     def latest(self, subject: str) -> RegisteredSchema:

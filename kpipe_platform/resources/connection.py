@@ -17,7 +17,7 @@ from kpipe_platform.resources.known_names import require_kind
 from kpipe_platform.resources.schema_registry import SchemaRegistry
 from kpipe_platform.resources.secrets import HasSecrets, is_plain, read_value
 
-_SECRETS = ("sasl_password", "ssl_key_password")
+_SECRETS = ("sasl_password", "ssl_key_password", "oauth_client_secret")
 
 
 class KafkaConnection(HasSecrets):
@@ -35,9 +35,36 @@ class KafkaConnection(HasSecrets):
 
     bootstrap_servers: str = Field(description="host:port of one or more brokers, separated by commas")
     security_protocol: str = Field(default="PLAINTEXT", description="PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL")
-    sasl_mechanism: str | None = Field(default=None, description="PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512")
-    sasl_username: str | None = Field(default=None, description="SASL user")
-    sasl_password: str | None = Field(default=None, description="SASL password; pass it as EnvVar", repr=False)
+    sasl_mechanism: str | None = Field(
+        default=None, description="PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, AWS_MSK_IAM or GSSAPI"
+    )
+    sasl_username: str | None = Field(default=None, description="user of PLAIN and SCRAM")
+    sasl_password: str | None = Field(
+        default=None, description="password of PLAIN and SCRAM; pass it as EnvVar", repr=False
+    )
+    oauth_token_url: str | None = Field(
+        default=None, description="token endpoint of OAUTHBEARER with OIDC client credentials"
+    )
+    oauth_client_id: str | None = Field(default=None, description="client id at the token endpoint")
+    oauth_client_secret: str | None = Field(
+        default=None, description="client secret at the token endpoint; pass it as EnvVar", repr=False
+    )
+    oauth_scope: str | None = Field(default=None, description="scope of the token")
+    oauth_extensions: dict[str, str] = Field(default={}, description="SASL extensions, sent with the token")
+    oauth_ca_pem: str | None = Field(
+        default=None, description="path of the CA certificates of the token endpoint, a PEM file; None: the system's"
+    )
+    oauth_token_callback: str | None = Field(
+        default=None, description="package.module:function that returns the token, instead of a token endpoint"
+    )
+    aws_region: str | None = Field(default=None, description="AWS region of the cluster, for AWS_MSK_IAM")
+    aws_role_arn: str | None = Field(default=None, description="role to assume; None: the process's credentials")
+    aws_profile: str | None = Field(default=None, description="AWS profile; None: the process's credentials")
+    kerberos_keytab: str | None = Field(default=None, description="path of the keytab, for GSSAPI")
+    kerberos_principal: str | None = Field(default=None, description="principal of the client, for GSSAPI")
+    kerberos_service_name: str | None = Field(
+        default=None, description="Kerberos service name of the brokers; None: kafka"
+    )
     ssl_ca_pem: str | None = Field(default=None, description="path of the CA certificates, a PEM file")
     ssl_certificate_pem: str | None = Field(default=None, description="path of the client certificate, a PEM file")
     ssl_key_pem: str | None = Field(default=None, description="path of the client's private key, a PEM file")

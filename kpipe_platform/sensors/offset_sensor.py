@@ -11,6 +11,7 @@ import dagster as dg
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.client.deadline import Deadline
 from kpipe_platform.kafka.model.offsets import Partition
+from kpipe_platform.partitions.groups import leading_key
 from kpipe_platform.policies.bounds import is_positive
 from kpipe_platform.sensors.ownership import PartitionShare
 from kpipe_platform.sensors.tick.backpressure import Backpressure
@@ -91,7 +92,7 @@ def kafka_offset_sensor(
     _check_range_runs(target, partitions_per_run)
     if isinstance(backpressure, tuple):
         backpressure = Backpressure.of(*backpressure)
-    shown = target.key.to_user_string()
+    shown = leading_key(target).to_user_string()
     tick = OffsetTick(
         asset=target,
         rules=rules,
@@ -108,9 +109,9 @@ def kafka_offset_sensor(
         return tick.evaluate(context)
 
     return dg.SensorDefinition(
-        name=name or "__".join(target.key.path) + "_offsets",
+        name=name or "__".join(leading_key(target).path) + "_offsets",
         evaluation_fn=evaluate,
-        asset_selection=dg.AssetSelection.assets(target.key),
+        asset_selection=dg.AssetSelection.assets(*target.keys),
         minimum_interval_seconds=minimum_interval_seconds,
         default_status=default_status,
         required_resource_keys={resource_key},
@@ -144,9 +145,10 @@ def _rules(
 def _check_range_runs(target: dg.AssetsDefinition, partitions_per_run: int) -> None:
     if partitions_per_run == 1:
         return
+    shown = leading_key(target).to_user_string()
     if target.partitions_def is None or target.backfill_policy != dg.BackfillPolicy.single_run():
         msg = (
-            f"kafka_offset_sensor(partitions_per_run={partitions_per_run}): asset {target.key.to_user_string()} "
+            f"kafka_offset_sensor(partitions_per_run={partitions_per_run}): asset {shown} "
             "cannot process several partitions in one run"
         )
         raise ConfigError(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from kpipe_platform.errors import KpipeError, StageFailedError, UnknownSchemaIdError
+from kpipe_platform.errors import StageFailedError, UnknownSchemaIdError
 from kpipe_platform.slices.isolate import Interruption, Isolation, add_faults, find_failing, shown, without_failing
 from kpipe_platform.slices.read import read_sources
 from kpipe_platform.slices.report import SliceReport
@@ -17,7 +17,7 @@ from kpipe_platform.slices.values import DeferredStage, PlannedSlice, Sources, S
 from kpipe_platform.slices.write.commit import commit_empty
 from kpipe_platform.slices.write.deliveries import Delivery
 from kpipe_platform.slices.write.lanes import process_in_lanes
-from kpipe_platform.spark.failures import classify, is_sparks, may_be_timestamp
+from kpipe_platform.spark.failures import classified, may_be_timestamp
 
 logger = logging.getLogger(__name__)
 
@@ -88,13 +88,8 @@ def deliver(staged: StagedSlice, delivery: Delivery) -> SliceReport:
         KpipeError: The write failed. Offsets are unchanged.
     """
     try:
-        return delivery.write(staged)
-    except KpipeError:
-        raise
-    except Exception as error:
-        if is_sparks(error):
-            raise classify(error, str(staged.slice)) from error
-        raise
+        with classified(str(staged.slice)):
+            return delivery.write(staged)
     finally:
         staged.notes.release()
 

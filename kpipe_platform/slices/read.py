@@ -8,7 +8,7 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.values import Sources
-from kpipe_platform.spark.failures import classify, is_sparks
+from kpipe_platform.spark.failures import classified
 from kpipe_platform.spark.source.reader import SliceReader
 from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs
 
@@ -46,7 +46,7 @@ def _read_topic(
     if settings.destination is not None and settings.destination.delivery == "at_least_once":
         # Several writers for one partition would not keep its order.
         tasks = min(tasks, len(slice_.ranges) * settings.parallelism.writers_per_partition)
-    try:
+    with classified(str(slice_)):
         rows = SliceReader(
             settings.engine.spark_session,
             settings.source,
@@ -59,7 +59,3 @@ def _read_topic(
         ids = rows.schema_ids(TopicCodecs(topic.key_codec, topic.value_codec)) if find_ids and topic.is_framed else None
         topic = topic.resolved(settings.source.registry(), ids)
         return topic, rows.decoded(TopicCodecs(topic.key_codec, topic.value_codec))
-    except Exception as error:
-        if is_sparks(error):
-            raise classify(error, str(slice_)) from error
-        raise

@@ -15,7 +15,7 @@ from kpipe_platform.kafka.model.offsets import OffsetRange, Partition
 from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.slices.run.latency import Latencies
 from kpipe_platform.slices.values import Unit
-from kpipe_platform.spark.sink.spec import FaultSample, PreviewRow
+from kpipe_platform.spark.sink.spec import FaultSample, PreviewRow, first_of_topics, sum_by_topic
 from kpipe_platform.spark.stage.notes import RuleCount
 
 logger = logging.getLogger(__name__)
@@ -59,8 +59,9 @@ class SliceReport:
         reasons: Number of dead letters and skipped records by reason.
         samples: The first dead letters and skipped records.
         rules: Results of each rule, by name.
-        preview: The first written records.
-        columns: Name and type of each column of the stage's output.
+        preview: The first written records of each topic.
+        written: Number of written records by topic; None if it is unknown, because an earlier attempt wrote them.
+        columns: Name and type of each column of the stage's output, by topic.
         steps_s: Seconds by step.
         duration_s: Seconds of the whole slice.
         isolation: Cost of finding the records that the stage fails on; None if it did not fail.
@@ -75,7 +76,8 @@ class SliceReport:
     samples: Sequence[FaultSample] = ()
     rules: Mapping[str, RuleCount] = field(default_factory=dict)
     preview: Sequence[PreviewRow] = ()
-    columns: Sequence[tuple[str, str]] = ()
+    written: Mapping[str, int] | None = field(default_factory=dict)
+    columns: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     steps_s: Mapping[str, float] = field(default_factory=dict)
     duration_s: float = 0.0
     isolation: IsolationCost | None = None
@@ -133,8 +135,9 @@ class RunSummary:
         reasons: Number of dead letters and skipped records by reason.
         rules: Results of each rule, by name.
         lanes: Largest number of lanes of a slice.
-        preview: The first written records.
-        columns: Name and type of each column of the stage's output.
+        preview: The first written records of each topic.
+        written: Number of written records by topic; None if it is unknown for one of the slices.
+        columns: Name and type of each column of the stage's output, by topic.
         lost: The first ranges that retention deleted before they were read, as text.
         resumed: The first ranges that start where Dagster's last materialization ended.
         latencies: Produce-to-commit latencies of slices that followed the stream.
@@ -155,7 +158,8 @@ class RunSummary:
     rules: dict[str, RuleCount] = field(default_factory=dict)
     lanes: int = 1
     preview: list[PreviewRow] = field(default_factory=list)
-    columns: Sequence[tuple[str, str]] = ()
+    written: dict[str, int] | None = field(default_factory=dict)
+    columns: Mapping[str, Sequence[tuple[str, str]]] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     resumed: list[OffsetRange] = field(default_factory=list)
     latencies: Latencies = field(default_factory=Latencies)
@@ -197,7 +201,8 @@ class RunSummary:
         for step, seconds in report.steps_s.items():
             self.steps_s[step] = self.steps_s.get(step, 0.0) + seconds
         self.lanes = max(self.lanes, report.lanes)
-        self.preview += report.preview[: PREVIEW_ROWS - len(self.preview)]
+        self.preview = first_of_topics([*self.preview, *report.preview], PREVIEW_ROWS)
+        self.written = sum_by_topic(self.written, report.written)
         self.columns = report.columns or self.columns
         self.metadata |= report.metadata
         for name, count in report.rules.items():

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.codecs.topics import Destination
 from kpipe_platform.dead_letters.write.redaction import load_redaction
 from kpipe_platform.errors import ConfigError, DeadLetterError, TopicNotFoundError
 from kpipe_platform.kafka.admin.topics import (
@@ -28,16 +29,16 @@ class SliceTarget:
     """The topics for the outputs and dead letters of a step.
 
     Args:
-        topic: Destination topic; None if another IO manager stores the output.
-        limits: Limits of the destination topic.
+        destination: Where the output is written; None if another IO manager stores it.
+        limits: Limits of each destination topic, by name.
         dead_letter_topics: Dead-letter topic and its limits, by source topic. Missing topics are omitted if no policy
             needs them.
         left_out: Partitions of each source topic without a Dagster partition of the asset. Contains only topics with
             such partitions.
     """
 
-    topic: KafkaTopic | None
-    limits: TopicLimits
+    destination: Destination | None
+    limits: Mapping[str, TopicLimits]
     dead_letter_topics: Mapping[str, tuple[str, TopicLimits]]
     left_out: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
@@ -46,20 +47,20 @@ def prepare_target(
     settings: SliceSettings,
     clients: Clients,
     sources: Iterable[KafkaTopic],
-    topic: KafkaTopic | None,
+    destination: Destination | None,
     *,
     plain: bool = False,
 ) -> SliceTarget:
     """Check the topics that the step writes, and create missing ones if that is declared.
 
     Outputs and dead letters must not go to a source topic, because the asset would read its own output. Dead letters
-    must not go to the destination topic.
+    must not go to a destination topic.
 
     Args:
         settings: The run's settings.
         clients: Clients of the source's cluster.
         sources: The source topics.
-        topic: Destination topic; None if another IO manager stores the output.
+        destination: Where the output is written; None if another IO manager stores it.
         plain: Whether the asset is a plain ``@asset``, not a ``@kafka_asset``: its function already ran, once.
 
     Raises:
@@ -70,29 +71,31 @@ def prepare_target(
         IncompatibleSchemaError: The schema registry refuses the schema of the destination topic.
         DeadLetterError: A required dead-letter topic does not exist.
     """
-    _check_resources(settings, topic)
-    if topic is not None and settings.destination is not None:
-        topic.resolved_to_write(settings.destination.connection.registry())
+    topics = () if destination is None else destination.topics
+    _check_resources(settings, topics)
+    if settings.destination is not None:
+        for topic in topics:
+            topic.resolved_to_write(settings.destination.connection.registry())
     names = [source.name for source in sources]
-    _check_parts(settings, topic, names, plain=plain)
+    _check_parts(settings, topics, names, plain=plain)
     # Check the sources first, so that a mistyped source name does not create a destination topic.
     described = describe_topics(clients, names) if names else {}
     left_out = _left_out(settings, described)
     writing = _writing_clients(settings, clients)
     try:
-        if topic is not None:
+        for topic in topics:
             described_topic = _ensure(writing, topic.name, topic.create)
             _refuse_source(settings, "destination topic", described_topic, described)
             if described_topic is not None and topic.create is not None:
                 require_spec(writing, described_topic, topic.create)
-        dead_letter_topics = _dead_letter_topics(settings, writing, described, topic)
-        limits = topic_limits(writing, [*([topic.name] if topic else []), *dead_letter_topics.values()])
+        dead_letter_topics = _dead_letter_topics(settings, writing, described, topics)
+        limits = topic_limits(writing, [*(topic.name for topic in topics), *dead_letter_topics.values()])
     finally:
         if writing is not clients:
             writing.close()
     return SliceTarget(
-        topic,
-        limits[topic.name] if topic else TopicLimits(),
+        destination,
+        {topic.name: limits[topic.name] for topic in topics},
         {source: (name, limits[name]) for source, name in dead_letter_topics.items()},
         left_out,
     )
@@ -114,11 +117,12 @@ def _left_out(settings: SliceSettings, sources: Mapping[str, TopicDescription]) 
     return {name: numbers for name, numbers in absent.items() if numbers}
 
 
-def _check_resources(settings: SliceSettings, topic: KafkaTopic | None) -> None:
+def _check_resources(settings: SliceSettings, topics: Sequence[KafkaTopic]) -> None:
     asset = settings.run.asset
     destination, dead_letter = settings.destination, settings.dead_letter
-    if topic is not None and destination is None:
-        msg = f"asset {asset} writes topic {topic.name!r}, but its KafkaIOManager has no destination"
+    if topics and destination is None:
+        shown = ", ".join(repr(topic.name) for topic in topics)
+        msg = f"asset {asset} writes topic {shown}, but its KafkaIOManager has no destination"
         raise ConfigError(msg, fix="set it: KafkaIOManager(destination=KafkaDestination(...), ...)")
     if settings.policies.may(FaultAction.DEAD_LETTER) and dead_letter is None:
         msg = f"asset {asset} dead-letters failed records, but its IO manager has no dead-letter destination"
@@ -126,7 +130,7 @@ def _check_resources(settings: SliceSettings, topic: KafkaTopic | None) -> None:
     if dead_letter is not None and dead_letter.redact is not None:
         # Fail now, not at the first dead letter.
         load_redaction(dead_letter.redact)
-    if topic is None or destination is None:
+    if not topics or destination is None:
         return
     writes = destination.connection
     if destination.delivery == "exactly_once" and writes != settings.source:
@@ -139,11 +143,11 @@ def _check_resources(settings: SliceSettings, topic: KafkaTopic | None) -> None:
         raise ConfigError(msg, fix="give KafkaDeadLetterDestination the KafkaConnection of the destination")
 
 
-def _check_parts(settings: SliceSettings, topic: KafkaTopic | None, sources: list[str], *, plain: bool) -> None:
+def _check_parts(settings: SliceSettings, topics: Sequence[KafkaTopic], sources: list[str], *, plain: bool) -> None:
     """Reject parallel writers if the stage cannot process parts of a slice."""
     destination = settings.destination
     parts = settings.parallelism.writers_per_partition
-    if parts == 1 or topic is None or destination is None or destination.delivery != "exactly_once" or not sources:
+    if parts == 1 or not topics or destination is None or destination.delivery != "exactly_once" or not sources:
         return
     why = "its stage reads several topics together" if len(sources) > 1 else ""
     if plain:
@@ -163,7 +167,7 @@ def _writing_clients(settings: SliceSettings, clients: Clients) -> Clients:
 
 
 def _dead_letter_topics(
-    settings: SliceSettings, writing: Clients, sources: Mapping[str, TopicDescription], topic: KafkaTopic | None
+    settings: SliceSettings, writing: Clients, sources: Mapping[str, TopicDescription], written: Sequence[KafkaTopic]
 ) -> dict[str, str]:
     if settings.dead_letter is None:
         return {}
@@ -171,7 +175,7 @@ def _dead_letter_topics(
     topics = {source: settings.dead_letter.topic.replace("{source_topic}", source) for source in sources}
     for source, name in list(topics.items()):
         spec = TopicSpec(sources[source].partitions) if settings.dead_letter.create_topic else None
-        if topic is not None and name == topic.name:
+        if name in {topic.name for topic in written}:
             asset = settings.run.asset
             msg = f"asset {asset} writes its dead letters to its destination topic {name!r}"
             raise ConfigError(msg, fix='use a separate topic: KafkaDeadLetterDestination(topic="...")')

@@ -45,6 +45,11 @@ class DeferredStage:
 
 
 @dataclass(frozen=True)
+class WrittenOutput:
+    """Stands for an output of a ``@kafka_multi_asset`` other than the first: the first one's slices write it."""
+
+
+@dataclass(frozen=True)
 class Unit:
     """Kafka partitions that are processed together. The slices of a unit are processed one after another.
 
@@ -84,7 +89,7 @@ class StagedSlice:
     Args:
         slice: Its offset ranges.
         sources: Its rows by input name.
-        output: What the stage returned.
+        output: What the stage returned. Of a ``@kafka_multi_asset``: a mapping of the outputs by name.
         notes: Records that its rules and row functions set aside.
         segments: Completed steps.
         retries: Earlier failed attempts.

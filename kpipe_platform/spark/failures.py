@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
+from kpipe_platform import errors
 from kpipe_platform.errors import (
+    AuthenticationFailedError,
+    AuthorizationFailedError,
     BrokerUnavailableError,
     EngineUnavailableError,
     EnvironmentSetupError,
@@ -13,6 +18,7 @@ from kpipe_platform.errors import (
     StageFailedError,
     TransientError,
 )
+from kpipe_platform.kafka.client.sasl import MSK_COORDINATE
 from kpipe_platform.policies.faults import qualified_name
 from kpipe_platform.spark.causes import Cause, cause_of, is_of_lost_java, is_sparks, text_of
 
@@ -24,6 +30,27 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         EnvironmentSetupError,
         "the Spark session has no Kafka connector",
         "let SparkEngine start the session, or add org.apache.spark:spark-sql-kafka-0-10_2.13 in your Spark version",
+    ),
+    (
+        r"for configuration sasl\.\S+: Class \S+ could not be found|No LoginModule found for \S+",
+        EnvironmentSetupError,
+        "Spark's Kafka client lacks a class that the connection needs",
+        "add the jar of the class to spark.jars.packages, where the Spark session is started first; for AWS_MSK_IAM it "
+        f"is {MSK_COORDINATE}",
+    ),
+    (
+        r"org\.apache\.kafka\.common\.errors\.(Topic|Group)AuthorizationException",
+        AuthorizationFailedError,
+        "an ACL denies a call of Spark's Kafka source",
+        "grant Read on the topic or on the group that the message names",
+    ),
+    (
+        r"org\.apache\.kafka\.common\.errors\.(Sasl|Ssl)?AuthenticationException|LoginException|"
+        r"javax\.net\.ssl\.SSL\w+Exception|InvalidKeySpecException|InvalidConfigurationException: .*PEM",
+        AuthenticationFailedError,
+        "the brokers or the token endpoint refuse Spark's Kafka source",
+        "check the security_protocol, sasl_*, oauth_* and ssl_* settings of KafkaConnection; Spark's executors need "
+        "the same files",
     ),
     (
         r"OutOfMemoryError|Java heap space|No space left on device|MemoryError|UNABLE_TO_ACQUIRE_MEMORY",
@@ -88,6 +115,23 @@ def is_classified(error: BaseException) -> bool:
     return isinstance(error, KpipeError) and (not isinstance(error, StageFailedError) or "isolable" in error.attributes)
 
 
+@contextmanager
+def classified(where: str) -> Iterator[None]:
+    """Raise Spark's exceptions of a block as kpipe errors. Other exceptions are raised unchanged.
+
+    Args:
+        where: The slice, for the message.
+    """
+    try:
+        yield
+    except KpipeError:
+        raise
+    except Exception as error:
+        if is_sparks(error):
+            raise classify(error, where) from error
+        raise
+
+
 def classify(error: BaseException, where: str) -> KpipeError:
     """Convert the exception of a Spark job, or of a stage on the driver, to a kpipe error.
 
@@ -113,6 +157,8 @@ def classify(error: BaseException, where: str) -> KpipeError:
             "cluster: kpipe spark pack, then kpipe spark start --archive",
         )
     if cause.language == "python":
+        if (own := _own_error(cause, where)) is not None:
+            return own
         if _EXHAUSTED.search(cause.exception_type) or _EXHAUSTED.search(cause.message):
             return EngineUnavailableError(
                 f"a Python function ran out of memory, disk space or open files while processing {where}: {cause}",
@@ -134,6 +180,15 @@ def classify(error: BaseException, where: str) -> KpipeError:
                 typed.part = "source" if kind is BrokerUnavailableError else None
                 return typed
     return _stage_failed(cause, where)
+
+
+def _own_error(cause: Cause, where: str) -> KpipeError | None:
+    """Rebuild an error that kpipe's own code raised in a Python worker, for example its Kafka client."""
+    kind = getattr(errors, cause.exception_type.rpartition("kpipe_platform.errors.")[2], None)
+    if not (isinstance(kind, type) and issubclass(kind, KpipeError) and _OWN_TASK.search(cause.file or "")):
+        return None
+    message, _, fix = cause.message.partition("\n  How to fix: ")
+    return kind(f"{message} while processing {where}", fix=fix.strip() or None)
 
 
 def java_lost(when: str) -> EngineUnavailableError:
@@ -190,4 +245,4 @@ def root_cause(error: BaseException) -> str:
     return str(cause_of(error))
 
 
-__all__ = ["classify", "is_away", "is_sparks", "java_lost", "may_be_timestamp", "root_cause"]
+__all__ = ["classified", "classify", "is_away", "is_sparks", "java_lost", "may_be_timestamp", "root_cause"]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 
 import pytest
 
+from kpipe_platform.registry.client import RegistryClient
+from kpipe_platform.registry.model import Schema
+from kpipe_platform.registry.settings import RegistrySettings
+from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
 from kpipe_platform_tests.cli.dev_process import RUN_DEADLINE_S, STOP_DEADLINE_S, Dev, running_dev
 
 pytestmark = [
@@ -69,6 +74,21 @@ def test_nothing_outlives_it_when_it_is_killed(tmp_path: Path) -> None:
         dev.process.wait()
 
         dev.check_nothing_is_left()
+
+
+def test_the_registry_is_stopped_and_keeps_its_schemas(tmp_path: Path) -> None:
+    options, schema = ("--no-warm-engine", "--registry"), Schema('"int"')
+    with running_dev(tmp_path, *options, definitions=DEFINITIONS) as dev:
+        dev.until_ready()
+        url = re.search(r"Registry +(http://\S+)\n", dev.log)
+        assert url is not None, dev.log
+        assert f"export SCHEMA_REGISTRY_URL={url[1]}\n" in dev.log
+        registered = RegistryClient(RegistrySettings(url[1])).register("orders-value", schema)
+        dev.ctrl_c()
+        assert dev.process.wait(STOP_DEADLINE_S) == 0, dev.log
+        dev.check_nothing_is_left()
+    with EmbeddedRegistry(dev.data / "registry") as registry:
+        assert RegistryClient(RegistrySettings(registry.url)).latest("orders-value") == registered
 
 
 def test_says_why_when_dagster_does_not_start(tmp_path: Path) -> None:

@@ -165,10 +165,7 @@ def test_every_error_is_explained() -> None:
     }
     sections = re.split(r"^### `(\w+)`$", prose(ROOT / "docs/troubleshooting.md"), flags=re.MULTILINE)
     explained = dict(zip(sections[1::2], sections[2::2], strict=True))
-    assert set(explained) == classes - {"KpipeError", "TerminalError", "TransientError"} | {
-        "DecodeFault",
-        "EncodeFault",
-    }
+    assert set(explained) == classes - {"KpipeError", "TerminalError", "TransientError", "_CodecFault"}
     assert [each for each, text in explained.items() if "**Meaning:**" not in text or "**Fix:**" not in text] == []
 
 
@@ -218,30 +215,48 @@ def test_the_envelope_fits_its_schema_and_reads_back() -> None:
     assert json.loads(encode_envelope(envelope)) == json.loads(block.text)
 
 
-def test_both_dialects_of_the_connection_are_as_the_table_says(tmp_path: Path) -> None:
+def test_both_dialects_of_the_connection_are_as_the_table_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pem = tmp_path / "file.pem"
     pem.write_text("-----BEGIN-----", encoding="ascii")
-    settings = ConnectionSettings(
-        "broker:9093",
-        security_protocol="SASL_SSL",
-        sasl_mechanism="PLAIN",
-        sasl_username="user",
-        sasl_password="hush",
-        ssl_ca_pem=str(pem),
-        ssl_certificate_pem=str(pem),
-        ssl_key_pem=str(pem),
-        ssl_key_password="hush",
-        ssl_verify_hostname=False,
-    )
+    monkeypatch.setattr("kpipe_platform.kafka.client.sasl.has_feature", lambda feature: True)
+    mechanisms = [
+        ("PLAIN", {"sasl_username": "user", "sasl_password": "hush"}),
+        (
+            "OAUTHBEARER",
+            {
+                **{"oauth_token_url": "https://login/token", "oauth_client_id": "me", "oauth_client_secret": "hush"},
+                **{"oauth_scope": "kafka", "oauth_extensions": {"pool": "p"}, "oauth_ca_pem": str(pem)},
+            },
+        ),
+        ("AWS_MSK_IAM", {"aws_region": "eu-west-1"}),
+        ("GSSAPI", {"kerberos_keytab": str(pem), "kerberos_principal": "me"}),
+    ]
+    connections = [
+        ConnectionSettings(
+            "broker:9093",
+            security_protocol="SASL_SSL",
+            sasl_mechanism=mechanism,
+            ssl_ca_pem=str(pem),
+            ssl_certificate_pem=str(pem),
+            ssl_key_pem=str(pem),
+            ssl_key_password="hush",
+            ssl_verify_hostname=False,
+            **given,
+        )
+        for mechanism, given in mechanisms
+    ]
     text = prose(GUIDES / "connection.md")
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| `")]
     table = {re.sub(r"\W.*", "", row[0][1:]): row[1:3] for row in rows if len(row) == 4}
     assert set(table) == set(ConnectionSettings.__dataclass_fields__)
     documented: list[set[str]] = []
-    for dialect, rendered in enumerate((settings.for_librdkafka(), settings.for_java())):
+    librdkafka = {name for settings in connections for name in settings.for_librdkafka()}
+    java = {name for settings in connections for name in settings.for_java()}
+    for dialect, rendered in enumerate((librdkafka, java)):
         documented.append({each for cells in table.values() for each in re.findall(r"`([\w.]+)`", cells[dialect])})
-        assert documented[dialect] <= set(rendered)
-    assert documented[1] >= set(settings.for_java()) - {"ssl.truststore.type", "ssl.keystore.type"}
+        assert documented[dialect] <= rendered
+    handlers = {"sasl.login.callback.handler.class", "sasl.client.callback.handler.class"}
+    assert documented[1] >= java - handlers - {"ssl.truststore.type", "ssl.keystore.type"}
 
 
 def test_the_commands_variables_are_listed() -> None:

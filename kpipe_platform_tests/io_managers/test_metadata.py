@@ -28,7 +28,7 @@ def report_of(number: int, *, partition: int = 0, slice_id: str = "", **changes:
         reasons={f"not JSON at {number}": 1},
         rules={"r": RuleCount("r", "skip", checked=10, failed=1)},
         preview=[PreviewRow("k", json.dumps({"id": number}))],
-        columns=(("id", "bigint"),),
+        columns={"enriched": (("id", "bigint"),)},
         steps_s={"plan": 0.001, "write": 0.1},
         duration_s=0.25,
     )

@@ -19,7 +19,7 @@ from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.spark.sink.job import write_rows
 from kpipe_platform.spark.sink.rows import WriterRows
-from kpipe_platform.spark.sink.spec import WriterSpec
+from kpipe_platform.spark.sink.spec import OutputTopic, WriterSpec
 from kpipe_platform.testing.plugin import Consume
 
 from .conftest import BAD, CACHED, ENDS, Orders, incompressible, order
@@ -220,8 +220,7 @@ def test_rows_in_another_order_than_theirs_are_sorted(
         source_settings=settings,
         slice=Slice(orders.group, "run", "abc", (planned,)),
         mode="transactional",
-        topic=orders.target,
-        limits=TopicLimits(),
+        outputs=(OutputTopic(orders.target, TopicLimits()),),
         dead_letters=(None,),
         policies=FaultPolicies(FaultAction.STOP),
         codecs=((RawCodec(), RawCodec()),),

@@ -1,4 +1,5 @@
 import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -93,6 +94,23 @@ def test_a_download_that_breaks_off_leaves_nothing_that_looks_complete(
     assert not list(empty_cache.rglob("*.jar"))
     monkeypatch.setattr(jars, "run_ivy", FakeIvy())
     assert len(fetch_jars("g:a:1.0")) == 2
+
+
+def test_an_archive_is_unpacked(empty_cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "app/lib").mkdir(parents=True)
+    for name in ("a-1.0-runner.jar", "lib/b-2.0.jar"):
+        (tmp_path / "app" / name).write_bytes(b"jar")
+
+    def run_ivy(coordinates: object, *, into: Path, **_: Any) -> None:
+        shutil.make_archive(str(into / "a-1.0"), "gztar", tmp_path / "app")
+
+    monkeypatch.setattr(jars, "run_ivy", run_ivy)
+    found = fetch_jars("g:a:1.0:all@tar.gz")
+    folder = found[0].parent
+    assert [str(path.relative_to(folder)) for path in found] == ["a-1.0-runner.jar", "lib/b-2.0.jar"]
+    assert not list(folder.glob("*.tar.gz"))
+    monkeypatch.setattr(jars, "run_ivy", lambda *_, **__: pytest.fail("downloaded again"))
+    assert fetch_jars("g:a:1.0:all@tar.gz") == found
 
 
 @pytest.mark.parametrize("damage", ["missing", "short", "marker"])
@@ -201,6 +219,13 @@ def test_cache_folder_that_cannot_be_made(tmp_path: Path, monkeypatch: pytest.Mo
 def test_bad_coordinate(text: str) -> None:
     with pytest.raises(ConfigError, match="group:artifact:version"):
         fetch_jars(text)
+
+
+def test_ivy_file_names_the_file_of_a_classifier() -> None:
+    coordinate = Coordinate.parse("g:a:1:all@tar.gz")
+    assert str(coordinate) == "g:a:1:all@tar.gz"
+    text = ivy._ivy_xml([coordinate], [], dependencies=False)
+    assert '<artifact name="a" type="tar.gz" ext="tar.gz" m:classifier="all"/></dependency>' in text
 
 
 def test_ivy_file_asks_for_all_together() -> None:

@@ -61,7 +61,7 @@ def test_a_plain_secret_is_refused_because_dagster_would_show_it() -> None:
     [
         ("librdkafka", "ssl.keystore.password"),
         ("librdkafka", "ssl.key.pem"),
-        ("librdkafka", "sasl.oauthbearer.client.secret"),
+        ("librdkafka", "sasl.oauthbearer.config"),
         ("librdkafka", "sasl.oauthbearer.assertion.private.key.passphrase"),
         ("java", "ssl.truststore.password"),
         ("java", "ssl.keystore.key"),

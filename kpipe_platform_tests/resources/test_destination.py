@@ -30,7 +30,7 @@ CONNECTION = KafkaConnection(bootstrap_servers="localhost:1")
         pytest.param({"request.required.acks": "1"}, "'request.required.acks' is set by kpipe", id="acks' alias"),
         pytest.param({"transactional.id": "mine"}, "'transactional.id' is set by kpipe", id="transactional id"),
         pytest.param({"delivery.report.only.error": "false"}, "set by kpipe", id="reports"),
-        pytest.param({"sasl.oauthbearer.client.secret": "pw"}, "move it to KafkaConnection(librdkafka=", id="secret"),
+        pytest.param({"ssl.keystore.password": "pw"}, "move it to KafkaConnection(librdkafka=", id="secret"),
         pytest.param({"ssl.ca.location": "/ca"}, "move it to KafkaConnection(librdkafka=", id="security"),
         pytest.param({"linger.mss": "5"}, 'No such configuration property: "linger.mss"', id="mistyped"),
         pytest.param({"linger.mss": dg.EnvVar("NOT_SET")}, 'No such configuration property: "linger.mss"', id="late"),

@@ -23,7 +23,7 @@ from kpipe_platform.kafka.transactions.slice import SliceTransaction
 from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.spark.sink.outcome_json import outcome_of_json
-from kpipe_platform.spark.sink.spec import KIND_COUNT, KIND_END, Outcome, WriterSpec
+from kpipe_platform.spark.sink.spec import KIND_COUNT, KIND_END, Outcome, OutputTopic, WriterSpec
 from kpipe_platform.spark.sink.task.lane import run_lane
 from kpipe_platform.spark.sink.task.writer import run_writer
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
@@ -59,8 +59,7 @@ def spec(kafka_broker: EmbeddedBroker, kafka_topic: TopicFactory, produce: Produ
         source_settings=settings,
         slice=Slice(f"{GROUP}.{source}", "run", "abc", (planned,)),
         mode="transactional",
-        topic=target,
-        limits=TopicLimits(),
+        outputs=(OutputTopic(target, TopicLimits()),),
         dead_letters=(None,),
         policies=FaultPolicies(FaultAction.STOP),
         codecs=((RawCodec(), RawCodec()),),
@@ -98,7 +97,7 @@ def test_all_rows_and_the_end_are_committed(writer: Writer, spec: WriterSpec, co
     found = written(writer, spec, [COUNT, b"a"], [b"b", END])
     assert (found.status, found.total) == ("committed", SliceCounts(read=3, written=2))
     assert committed(spec) == 3
-    assert [record.value for record in consume(spec.output_topic)] == [b"a", b"b"]
+    assert [record.value for record in consume(spec.output(0).name)] == [b"a", b"b"]
 
 
 @both
@@ -110,7 +109,7 @@ def test_without_the_end_nothing_is_committed(
     assert (found.status, type(found.error)) == ("error", EngineUnavailableError)
     assert "ended early" in str(found.error)
     assert committed(spec) is None
-    assert consume(spec.output_topic) == []
+    assert consume(spec.output(0).name) == []
 
 
 @both
@@ -118,7 +117,7 @@ def test_rows_after_the_end_are_not_committed(writer: Writer, spec: WriterSpec, 
     found = written(writer, spec, [COUNT, b"a", END], [b"b"])
     assert (found.status, type(found.error)) == ("error", EngineUnavailableError)
     assert committed(spec) is None
-    assert consume(spec.output_topic) == []
+    assert consume(spec.output(0).name) == []
 
 
 @pytest.mark.parametrize("after_input", [True, False])
@@ -135,7 +134,7 @@ def test_a_writer_whose_stage_fails_fences_nobody(spec: WriterSpec, after_input:
         with pytest.raises(ValueError, match="the stage failed"):
             list(run_writer(replace(spec, after_input=after_input), fails()))
         before.begin_transaction()
-        before.produce(spec.output_topic, b"of the other")
+        before.produce(spec.output(0).name, b"of the other")
         if after_input:
             before.commit_transaction(30)
         else:

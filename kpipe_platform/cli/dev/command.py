@@ -1,4 +1,4 @@
-"""`kpipe dev`: run a broker, a warm Spark and the Dagster UI together."""
+"""`kpipe dev`: run a broker, a warm Spark, the Dagster UI and, if wanted, a schema registry together."""
 
 from __future__ import annotations
 
@@ -26,10 +26,13 @@ from kpipe_platform.cli.output import progress_lines
 from kpipe_platform.errors import EnvironmentSetupError
 from kpipe_platform.jvm.ports import LOOPBACK, is_free
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
+from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
 
 __all__ = ["dagster_yaml", "dev", "service_environment"]
 
 _POLL_S = 0.2
+# Schema registries usually have this port.
+_REGISTRY_PORT = 8081
 _KILL_DEADLINE_S = 5.0
 _PR_SET_PDEATHSIG = 1
 # The slot tag prevents concurrent runs of one Kafka partition. A run that waits for a pool stays in the queue, where it
@@ -74,15 +77,16 @@ def dev(
         typer.Option(metavar="COMMAND", help="Command that fills topics before Dagster starts."),
     ] = "",
     drain_s: Annotated[float, typer.Option(min=0.0, help="Seconds that Ctrl-C waits for active runs.")] = 30.0,
+    registry: Annotated[bool, typer.Option("--registry", help="Also start a schema registry.")] = False,
     warm: Annotated[
         bool, typer.Option("--warm-engine/--no-warm-engine", help="Start one Spark for all runs, or one in each run.")
     ] = True,
 ) -> None:
-    """Start Kafka, a warm Spark and the Dagster UI.
+    """Start Kafka, a warm Spark, the Dagster UI and, with --registry, a schema registry.
 
     Dagster loads workspace.yaml from the current folder, or the flights platform if there is none. The --seed command
-    gets the broker's address in KAFKA_BOOTSTRAP_SERVERS, Spark's in KPIPE_SPARK_REMOTE and Dagster's folder in
-    DAGSTER_HOME. Spark may still be starting.
+    gets the broker's address in KAFKA_BOOTSTRAP_SERVERS, the registry's in SCHEMA_REGISTRY_URL, Spark's in
+    KPIPE_SPARK_REMOTE and Dagster's folder in DAGSTER_HOME. Spark may still be starting.
 
     Press Ctrl-C to finish active runs and shut down. Press it again to cancel these runs: they commit nothing. Queued
     runs start the next time. Data is kept; delete the data folder to start from scratch.
@@ -98,24 +102,28 @@ def dev(
     command = _seed_command(seed)
     try:
         with stop_signals() as signals, _only_user_of(folder):
-            _serve(port, brokers, folder, seed=command, warm=warm, drain_s=drain_s, signals=signals)
+            _serve(port, brokers, folder, seed=command, registry=registry, warm=warm, drain_s=drain_s, signals=signals)
     except KeyboardInterrupt:
         _say("Stopped.")
 
 
-def service_environment(environment: Mapping[str, str], *, bootstrap_servers: str, folder: Path) -> dict[str, str]:
+def service_environment(
+    environment: Mapping[str, str], *, bootstrap_servers: str, folder: Path, registry_url: str | None = None
+) -> dict[str, str]:
     """Return the environment of Dagster and of the seed command.
 
     Args:
         environment: Environment of this process. Its DAGSTER_HOME and KPIPE_DATA_DIR override the defaults.
         bootstrap_servers: Address of the broker; overrides the environment.
         folder: The data folder.
+        registry_url: Address of the schema registry; overrides the environment. None if none was started.
     """
     defaults = {"DAGSTER_HOME": str(folder / "dagster"), "KPIPE_DATA_DIR": str(folder / "tables")}
     return {
         **defaults,
         **environment,
         "KAFKA_BOOTSTRAP_SERVERS": bootstrap_servers,
+        **({} if registry_url is None else {"SCHEMA_REGISTRY_URL": registry_url}),
         "PYTHONUNBUFFERED": "1",
     }
 
@@ -131,7 +139,15 @@ def dagster_yaml(cpus: int) -> str:
 
 
 def _serve(
-    port: int, brokers: int, folder: Path, *, seed: Sequence[str], warm: bool, drain_s: float, signals: StopSignals
+    port: int,
+    brokers: int,
+    folder: Path,
+    *,
+    seed: Sequence[str],
+    registry: bool,
+    warm: bool,
+    drain_s: float,
+    signals: StopSignals,
 ) -> None:
     with ExitStack() as stack:
         _say(f"Starting Kafka ({brokers} broker{'s' if brokers > 1 else ''}), data in {folder}")
@@ -143,8 +159,15 @@ def _serve(
                 warm_engine(folder / "spark", os.environ, wanted=warm, say=_say, progress=show)
             )
             broker.start()
-        environment = service_environment(os.environ, bootstrap_servers=broker.bootstrap_servers, folder=folder)
+            registry_url = stack.enter_context(_registry(folder / "registry", show)) if registry else None
+        environment = service_environment(
+            os.environ, bootstrap_servers=broker.bootstrap_servers, folder=folder, registry_url=registry_url
+        )
         addresses = {"Kafka": broker.bootstrap_servers}
+        if registry_url is not None:
+            addresses["Registry"] = registry_url
+            # For producers in other terminals.
+            _say(f"export SCHEMA_REGISTRY_URL={registry_url}")
         if engine is not None:
             environment.update(engine.environment)
             addresses["Spark"] = engine.remote
@@ -154,6 +177,14 @@ def _serve(
         if engine is not None:
             engine.wait()
         _serve_dagster(port, addresses, folder, environment, engine, drain_s=drain_s, signals=signals)
+
+
+@contextmanager
+def _registry(folder: Path, show: Callable[[str], None]) -> Iterator[str]:
+    _say("Starting a schema registry")
+    port = _REGISTRY_PORT if is_free(_REGISTRY_PORT) else None
+    with EmbeddedRegistry(folder, port=port, progress=show) as registry:
+        yield registry.url
 
 
 def _seed_command(text: str) -> list[str]:

@@ -82,6 +82,7 @@ class RedriveTopics:
             lambda: self._clients.admin().describe_configs([resource], request_timeout=timeout_s)[resource],
             self._clients,
             f"read the settings of topic {name}",
+            needs="DescribeConfigs",
             topic=name,
         )
         config = {entry.name: entry.value for entry in entries.values()}

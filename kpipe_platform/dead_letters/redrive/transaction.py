@@ -202,16 +202,16 @@ class RedriveTransaction(OffsetTransaction):
                     producer.send_all(record.topic or "", [_message(record)])
                 left = producer.flush(_DELIVERY_S)
             except GiveUpError:
-                raise self._failure(producer.failures) from None
+                raise self._failure(producer, producer.failures) from None
             except KafkaException as exception:
-                raise self._failure([*producer.failures, kafka_error(exception)]) from exception
+                raise self._failure(producer, [*producer.failures, kafka_error(exception)]) from exception
             if left:
                 raise not_delivered(self._settings, f"the redrive of {self._where}", left)
             self._commit_offsets([TopicPartition(self._topic, self._partition, offset, metadata=text)])
         finally:
             self.abort()
 
-    def _failure(self, failures: Sequence[KafkaError]) -> Exception:
+    def _failure(self, producer: AckedProducer, failures: Sequence[KafkaError]) -> Exception:
         # If one batch fails, the queued ones fail too. A rejection, if there is one, is the cause.
         error = next((e for e in failures if e.code() in REFUSED_CODES), None)
         if error is not None:
@@ -220,7 +220,7 @@ class RedriveTransaction(OffsetTransaction):
         error = next((e for e in failures if e.code() in FENCED_CODES), failures[0])
         if error.code() in PURGED_CODES:
             return _PurgedError()
-        return self.error(error, "write records")
+        return self.error(error, "write records", needs="Write", topic=producer.first_failed_topic)
 
 
 def _message(record: KafkaRecord) -> Message:

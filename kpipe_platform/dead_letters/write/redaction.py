@@ -7,15 +7,15 @@ imports it separately.
 
 from __future__ import annotations
 
-import importlib
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import PurePath
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from kpipe_platform.errors import ConfigError, DeadLetterError
+from kpipe_platform.errors import DeadLetterError
+from kpipe_platform.kafka.client.functions import load_function
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Fault
 
@@ -40,24 +40,9 @@ def load_redaction(path: str) -> Redact:
     Raises:
         ConfigError: The function does not exist, its module cannot be imported, or it is not callable.
     """
-    module_name, colon, function_name = path.partition(":")
-    if not (module_name and colon and function_name):
-        msg = f"the redaction hook {path!r} does not name a function"
-        raise ConfigError(msg, fix='use the form "package.module:function"', redact=path)
-    try:
-        target: Any = importlib.import_module(module_name)
-    except Exception as error:  # importing runs the user's code
-        msg = f"the module of the redaction hook {path!r} cannot be imported: {type(error).__name__}: {error}"
-        fix = "install the module where Dagster runs and where Spark's workers run, or correct the path"
-        raise ConfigError(msg, fix=fix, redact=path) from error
-    for name in function_name.split("."):
-        target = getattr(target, name, None)
-    if not callable(target):
-        what = "its module has no such name" if target is None else f"it is an object of type {type(target).__name__}"
-        msg = f"the redaction hook {path!r} cannot be called: {what}"
-        fix = "name a function that takes (record: KafkaRecord, fault: Fault)"
-        raise ConfigError(msg, fix=fix, redact=path)
-    hook: Redact = target
+    hook: Redact = load_function(
+        path, what="redaction hook", takes="(record: KafkaRecord, fault: Fault)", setting="redact"
+    )
     return hook
 
 

@@ -90,6 +90,7 @@ def topic_retention(clients: Clients, topic: str) -> TopicRetention:
         lambda: clients.admin().describe_configs([resource], request_timeout=timeout_s)[resource],
         clients,
         f"read the settings of topic {topic}",
+        needs="DescribeConfigs",
         topic=topic,
     )
     return retention_from_config({name: entry.value for name, entry in entries.items()})

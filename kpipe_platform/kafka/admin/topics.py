@@ -156,6 +156,7 @@ def _config(clients: Clients, resource: ConfigResource) -> dict[str, str | None]
         partial(_describe_config, clients, resource),
         clients,
         f"read the settings of topic {resource.name}",
+        needs="DescribeConfigs",
         topic=resource.name,
     )
     return {name: entry.value for name, entry in entries.items()}
@@ -203,7 +204,7 @@ def create_topic(clients: Clients, name: str, spec: TopicSpec) -> bool:
             # Another run may have created it a moment ago.
             await_visible(clients, name)
             return False
-        raise translate(exception, settings, f"create topic {name}", topic=name) from exception
+        raise translate(exception, settings, f"create topic {name}", needs="Create", topic=name) from exception
     await_visible(clients, name)
     return True
 

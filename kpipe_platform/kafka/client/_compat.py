@@ -7,6 +7,7 @@ real broker and names the librdkafka version. It fails first when librdkafka is 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -15,7 +16,10 @@ __all__ = [
     "MAX_PURGED",
     "PURGED_CODES",
     "fatal_cause",
+    "has_feature",
     "ignored_by_producer",
+    "is_refused",
+    "is_token_endpoint_away",
     "is_unknown_property",
     "producer_fatal_cause",
     "serve_reports",
@@ -32,6 +36,13 @@ _FATAL_CAUSES = (
     KafkaError.UNRELEASED_INSTANCE_ID,
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.UNSUPPORTED_VERSION,
+)
+_REFUSED_CODES = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
+# Texts of libcurl, with which librdkafka calls the token endpoint.
+_ENDPOINT_AWAY = re.compile(
+    r"Failed to acquire SASL OAUTHBEARER token.*(Failed to connect|Could not (connect|resolve)|timed out|"
+    r"Timeout was reached|Connection reset|Empty reply|Recv failure|HTTP error 5\d\d)",
+    re.DOTALL,
 )
 # Timeout of the call that returns a fatal error's cause, seconds. A client with a fatal error sends no request for it.
 _ANSWERED_S = 1.0
@@ -78,6 +89,35 @@ def serve_reports(call: Callable[[], int]) -> int:
         if isinstance(error.__cause__, KafkaException):
             raise error.__cause__ from None
         raise
+
+
+def has_feature(feature: str) -> bool:
+    """Whether librdkafka was built with a feature, for example ``gssapi``. It has no call that lists the features.
+
+    Args:
+        feature: Name of the feature, a value of ``builtin.features``.
+    """
+    try:
+        Producer({"builtin.features": feature})
+    except KafkaException:
+        return False
+    return True
+
+
+def is_refused(error: KafkaError) -> bool:
+    """Whether the brokers or the token endpoint refuse the client; a retry does not fix it.
+
+    With TLS 1.3, a broker that refuses the client's certificate closes the connection after the handshake. librdkafka
+    reports that as a lost connection.
+    """
+    if error.code() == KafkaError._TRANSPORT:
+        return "SSL alert number" in error.str()
+    return error.code() in _REFUSED_CODES
+
+
+def is_token_endpoint_away(error: KafkaError) -> bool:
+    """Whether the token endpoint does not respond. The code is that of a token that the endpoint refuses."""
+    return error.code() == KafkaError._AUTHENTICATION and _ENDPOINT_AWAY.search(error.str()) is not None
 
 
 def is_unknown_property(refusal: str) -> bool:

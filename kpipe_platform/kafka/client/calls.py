@@ -25,7 +25,8 @@ from kpipe_platform.errors import (
     TopicNotFoundError,
     TransientError,
 )
-from kpipe_platform.kafka.client.clients import REFUSALS, Clients
+from kpipe_platform.kafka.client._compat import is_refused, is_token_endpoint_away
+from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 
 Key = TypeVar("Key")
@@ -35,11 +36,13 @@ Result = TypeVar("Result")
 # against a client that never answers.
 _GRACE_S = 2.0
 
-_AUTHORIZATION = {
-    KafkaError.TOPIC_AUTHORIZATION_FAILED,
-    KafkaError.GROUP_AUTHORIZATION_FAILED,
-    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
-    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+# The kind of resource that an ACL is for, with the attribute that has its name, and the operation.
+_AUTHORIZATION: Mapping[int, tuple[str, str, str]] = {
+    KafkaError.TOPIC_AUTHORIZATION_FAILED: ("topic", "topic", "Describe"),
+    # Reading a group's offsets needs only Describe, which Read includes; committing them needs Read.
+    KafkaError.GROUP_AUTHORIZATION_FAILED: ("group", "group", "Read"),
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ("transactional id", "transactional_id", "Write"),
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED: ("the cluster", "", "IdempotentWrite"),
 }
 NO_LEADER = frozenset(
     {
@@ -105,13 +108,21 @@ def kafka_error(exception: KafkaException) -> KafkaError:
     return error if isinstance(error, KafkaError) else KafkaError(KafkaError._FAIL, str(exception))
 
 
-def translate(error: KafkaError | KafkaException, settings: ConnectionSettings, what: str, **where: Any) -> KpipeError:
+def translate(
+    error: KafkaError | KafkaException,
+    settings: ConnectionSettings,
+    what: str,
+    *,
+    needs: str | None = None,
+    **where: Any,
+) -> KpipeError:
     """Convert a Kafka error to a kpipe error, terminal or transient by type, with what failed, where and a fix.
 
     Args:
         error: The error that a client raised or reported.
         settings: The connection, for its servers and for redaction.
         what: The action that failed, as a phrase: ``"describe topic flights"``.
+        needs: The operation on topics that the action needs, ``Describe`` by default.
         **where: Attributes of the new error, for example topic and partition.
     """
     if isinstance(error, KafkaException):
@@ -120,12 +131,21 @@ def translate(error: KafkaError | KafkaException, settings: ConnectionSettings, 
     text = settings.redact(error.str() or error.name())
     message = f"cannot {what} at {settings.bootstrap_servers}: {text} ({error.name()})"
     where = {**where, "code": error.name()}
-    if code in REFUSALS:
+    if is_token_endpoint_away(error):
+        return BrokerUnavailableError(
+            message,
+            fix="check that the token endpoint (oauth_token_url) is running and reachable, then run again",
+            **where,
+        )
+    if is_refused(error):
         return AuthenticationFailedError(
-            message, fix="check the security_protocol, sasl_* and ssl_* settings of KafkaConnection", **where
+            message, fix="check the security_protocol, sasl_*, oauth_* and ssl_* settings of KafkaConnection", **where
         )
     if code in _AUTHORIZATION:
-        return AuthorizationFailedError(message, fix="grant the ACL that this call needs", **where)
+        acl = _acl(code, needs, where)
+        return AuthorizationFailedError(
+            message, fix=f"grant {acl} to the principal of the connection", acl=acl, **where
+        )
     if code in _UNKNOWN_TOPIC:
         return TopicNotFoundError(message, fix="create the topic, or correct its name", **where)
     if code in FENCED_CODES:
@@ -143,7 +163,19 @@ def translate(error: KafkaError | KafkaException, settings: ConnectionSettings, 
     return kind(message, **where)
 
 
-def ask(request: Callable[[], Future[Result]], clients: Clients, what: str, **where: Any) -> Result:
+def _acl(code: int, needs: str | None, where: Mapping[str, Any]) -> str:
+    """Name the ACL that is missing, for example ``Read on topic flights``."""
+    resource, attribute, operation = _AUTHORIZATION[code]
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED and needs is not None:
+        operation = needs
+    name = where.get(attribute)
+    acl = f"{operation} on {resource}{'' if name is None else f' {name}'}"
+    return f"{acl} (Read and Write include it)" if operation == "Describe" else acl
+
+
+def ask(
+    request: Callable[[], Future[Result]], clients: Clients, what: str, *, needs: str | None = None, **where: Any
+) -> Result:
     """Send a request and wait for the response within the connection's deadline.
 
     A broker that has just started, or a coordinator that is moving, refuses temporarily; such a request is retried
@@ -153,6 +185,7 @@ def ask(request: Callable[[], Future[Result]], clients: Clients, what: str, **wh
         request: Sends the request.
         clients: The clients in use, for the deadline and for the reason of a refused connection.
         what: The request, as a phrase for error messages.
+        needs: The operation on topics that the request needs, ``Describe`` by default.
         **where: Attributes of an error.
 
     Raises:
@@ -164,7 +197,7 @@ def ask(request: Callable[[], Future[Result]], clients: Clients, what: str, **wh
         return retrying(lambda: request().result(timeout=_longest_s(settings)))
     except KafkaException as exception:
         refusal = clients.refusal() if kafka_error(exception).code() in _UNAVAILABLE else None
-        raise translate(refusal or exception, settings, what, **where) from exception
+        raise translate(refusal or exception, settings, what, needs=needs, **where) from exception
     except FutureTimeoutError as exception:
         raise no_answer(settings, what, **where) from exception
 
@@ -214,7 +247,7 @@ def ask_each(
                 if isinstance(exception, FutureTimeoutError):
                     raise no_answer(settings, asked.phrase, **asked.where) from exception
                 again = partial(_answer_of, request, key)
-                results[key] = ask(_first_then(future, again), clients, asked.phrase, **asked.where)
+                results[key] = ask(_first_then(future, again), clients, asked.phrase, needs=asked.needs, **asked.where)
         return results
 
     return answers
@@ -241,10 +274,12 @@ class RequestText:
     Args:
         phrase: The request as a phrase, for example ``"describe topic flights"``.
         where: Attributes of the error.
+        needs: The operation on topics that the request needs, ``Describe`` by default.
     """
 
     phrase: str
     where: Mapping[str, Any] = field(default_factory=dict)
+    needs: str | None = None
 
 
 def _answer_of(request: Callable[[], Mapping[Key, Future[Result]]], key: Key) -> Future[Result]:

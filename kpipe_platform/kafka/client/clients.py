@@ -11,11 +11,8 @@ from confluent_kafka import Consumer, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient
 
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.kafka.client._compat import is_refused
 from kpipe_platform.kafka.client.settings import ConnectionSettings
-
-REFUSALS = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
-"""Connection errors that a retry does not fix."""
-
 
 Client = TypeVar("Client")
 Owner = TypeVar("Owner", bound="Closable")
@@ -35,7 +32,11 @@ def new_client(
         ConfigError: librdkafka refuses the properties. Errors that do not depend on the machine are found when the
             properties are declared. A file that is missing where the client runs, for example on an executor, is
             found here.
+        AuthenticationFailedError: The connection's token callback failed.
     """
+    if (tokens := config.get("oauth_cb")) is not None:
+        # If a callback fails, the constructor waits 10 s and reports only that there is no token.
+        tokens(config.get("sasl.oauthbearer.config"))
     try:
         return kind(dict(config))
     except KafkaException as exception:
@@ -112,7 +113,7 @@ class Clients(Closable):
         return self._refusal
 
     def _note(self, error: KafkaError) -> None:
-        if error.code() in REFUSALS:
+        if is_refused(error):
             self._refusal = error
 
     def consumer(self, group: str, isolation: str = "read_committed") -> Consumer:

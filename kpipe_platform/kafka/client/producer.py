@@ -37,6 +37,11 @@ class AckedProducer:
         self.failures: list[KafkaError] = []
         self.failed_topics: set[str] = set()
 
+    @property
+    def first_failed_topic(self) -> str | None:
+        """A topic whose records failed, by name the first; None if none did."""
+        return min(self.failed_topics, default=None)
+
     def on_delivery(self, error: KafkaError | None, report: Report) -> None:
         """Record a failed delivery. librdkafka reports only failures (``delivery.report.only.error``)."""
         if error is not None:

@@ -11,36 +11,27 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.client.properties import check_client, is_secret
+from kpipe_platform.kafka.client.sasl import LOGIN_HANDLER, SaslSettings
 from kpipe_platform.registry.client import RegistryClient, registry_client
 from kpipe_platform.registry.settings import RegistrySettings
 
-SecurityProtocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
-SaslMechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
-
 _REDACTED = "**********"
-_JAVA_LOGIN_MODULES = {
-    "PLAIN": "org.apache.kafka.common.security.plain.PlainLoginModule",
-    "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
-    "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
-}
-_SECRET_FIELDS = ("sasl_password", "ssl_key_password")
+_SECRET_FIELDS = ("sasl_password", "ssl_key_password", "oauth_client_secret")
+_FILE_FIELDS = ("ssl_ca_pem", "ssl_certificate_pem", "ssl_key_pem", "oauth_ca_pem", "kerberos_keytab")
+_TRADITIONAL_KEY = re.compile(r"-----BEGIN (RSA|EC|DSA) PRIVATE KEY-----")
 _SERVER = re.compile(r"^(\[[0-9a-fA-F:]+\]|[^\s:,\[\]]+):(\d{1,5})$")
 
 
 @dataclass(frozen=True)
-class ConnectionSettings:
-    """Settings to connect to a Kafka cluster, for every client that kpipe creates.
+class ConnectionSettings(SaslSettings):
+    """Settings to connect to a Kafka cluster, for every client that kpipe creates, with those of `SaslSettings`.
 
     Args:
         bootstrap_servers: ``host:port``, several separated by commas.
-        security_protocol: One of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL; PLAINTEXT by default.
-        sasl_mechanism: PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512; only for the SASL protocols.
-        sasl_username: SASL user.
-        sasl_password: SASL password; never shown.
         ssl_ca_pem: Path of the file with the CA certificates (PEM).
         ssl_certificate_pem: Path of the client certificate (PEM), for mutual TLS.
         ssl_key_pem: Path of the client's private key (PEM, PKCS#8), for mutual TLS.
@@ -54,13 +45,10 @@ class ConnectionSettings:
 
     Raises:
         ConfigError: A value is unknown, or a combination is invalid.
+        EnvironmentSetupError: A package or a feature of librdkafka is missing.
     """
 
     bootstrap_servers: str
-    security_protocol: SecurityProtocol = "PLAINTEXT"
-    sasl_mechanism: SaslMechanism | None = None
-    sasl_username: str | None = None
-    sasl_password: str | None = field(default=None, repr=False)
     ssl_ca_pem: str | None = None
     ssl_certificate_pem: str | None = None
     ssl_key_pem: str | None = None
@@ -74,15 +62,17 @@ class ConnectionSettings:
 
     def __post_init__(self) -> None:
         self._check_servers()
-        if self.security_protocol not in get_args(SecurityProtocol):
-            raise _unknown("security_protocol", self.security_protocol, get_args(SecurityProtocol))
-        self._check_sasl()
+        self.check_sasl()
         self._check_ssl()
         if not self.request_timeout_s > 0:
             msg = f"request_timeout_s is {self.request_timeout_s}; it must be greater than 0 seconds"
             raise ConfigError(msg, fix="set request_timeout_s to a number of seconds, for example 10")
         check_client("librdkafka=", "librdkafka", self.librdkafka)
         check_client("java=", "java", self.java)
+
+    def for_executors(self) -> ConnectionSettings:
+        """The settings that Spark's tasks get: without the registry, which only the driver uses."""
+        return dataclasses.replace(self, schema_registry=None)
 
     def registry(self) -> RegistryClient | None:
         """The client of the cluster's schema registry, shared by this process; None if there is no registry.
@@ -101,22 +91,6 @@ class ConnectionSettings:
                     msg, fix='use host:port, for example "broker-1:9092,broker-2:9092"', setting="bootstrap_servers"
                 )
 
-    def _check_sasl(self) -> None:
-        if not self.security_protocol.startswith("SASL_"):
-            for name in ("sasl_mechanism", "sasl_username", "sasl_password"):
-                if getattr(self, name) is not None:
-                    msg = f"{name} is set, but security_protocol is {self.security_protocol}"
-                    raise ConfigError(
-                        msg, fix="use SASL_SSL or SASL_PLAINTEXT, or remove the sasl_* settings", setting=name
-                    )
-            return
-        if self.sasl_mechanism not in get_args(SaslMechanism):
-            raise _unknown("sasl_mechanism", self.sasl_mechanism, get_args(SaslMechanism))
-        for name in ("sasl_username", "sasl_password"):
-            if not getattr(self, name):
-                msg = f"{name} is required for security_protocol {self.security_protocol}"
-                raise ConfigError(msg, fix=f"set {name}; use dagster.EnvVar for secrets", setting=name)
-
     def _check_ssl(self) -> None:
         encrypted = self.security_protocol.endswith("SSL")
         for name in ("ssl_ca_pem", "ssl_certificate_pem", "ssl_key_pem", "ssl_key_password"):
@@ -127,6 +101,18 @@ class ConnectionSettings:
         if (self.ssl_certificate_pem is None) != (self.ssl_key_pem is None):
             msg = "only one of ssl_certificate_pem and ssl_key_pem is set"
             raise ConfigError(msg, fix="set both for mutual TLS, or neither", setting="ssl_certificate_pem")
+
+    def _require_files(self) -> None:
+        # On the machine of the client: the paths may not exist where the connection is declared.
+        for name in _FILE_FIELDS:
+            path = getattr(self, name)
+            try:
+                if path is not None:
+                    Path(path).open("rb").close()
+            except OSError as error:
+                msg = f"{name}: cannot read {path}: {error.strerror}"
+                fix = "check the path and its permissions, where Dagster runs and where Spark's workers run"
+                raise ConfigError(msg, fix=fix, setting=name, path=path) from error
 
     @property
     def secrets(self) -> tuple[str, ...]:
@@ -145,7 +131,12 @@ class ConnectionSettings:
         return text
 
     def for_librdkafka(self) -> dict[str, Any]:
-        """Return settings for confluent-kafka clients. They contain secrets: never log them."""
+        """Return settings for confluent-kafka clients. They contain secrets: never log them.
+
+        Raises:
+            ConfigError: A file cannot be read on this machine.
+        """
+        self._require_files()
         timeout_ms = int(self.request_timeout_s * 1000)
         settings: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap_servers,
@@ -162,9 +153,6 @@ class ConnectionSettings:
             "reconnect.backoff.max.ms": 1000,
         }
         optional = {
-            "sasl.mechanism": self.sasl_mechanism,
-            "sasl.username": self.sasl_username,
-            "sasl.password": self.sasl_password,
             "ssl.ca.location": self.ssl_ca_pem,
             "ssl.certificate.location": self.ssl_certificate_pem,
             "ssl.key.location": self.ssl_key_pem,
@@ -173,10 +161,19 @@ class ConnectionSettings:
         settings.update({name: value for name, value in optional.items() if value is not None})
         if self.security_protocol.endswith("SSL") and not self.ssl_verify_hostname:
             settings["ssl.endpoint.identification.algorithm"] = "none"
-        return {**settings, **self.librdkafka}
+        return {**settings, **self.sasl_for_librdkafka(), **self.librdkafka}
 
     def for_java(self) -> dict[str, str]:
-        """Return settings for the Java client: Spark options without the ``kafka.`` prefix. They contain secrets."""
+        """Return settings for the Java client: Spark options without the ``kafka.`` prefix. They contain secrets.
+
+        Raises:
+            ConfigError: A file cannot be read, or the Java client cannot connect with these settings.
+        """
+        self._require_files()
+        if not self.reads_by_java:
+            msg = "the Java client cannot call oauth_token_callback, which is a Python function"
+            fix = f'name a Java class that gets the token: KafkaConnection(java={{"{LOGIN_HANDLER}": "..."}})'
+            raise ConfigError(msg, fix=fix, setting="oauth_token_callback")
         timeout_ms = str(max(int(self.request_timeout_s * 1000), 1000))
         settings: dict[str, str] = {
             "bootstrap.servers": self.bootstrap_servers,
@@ -186,24 +183,23 @@ class ConnectionSettings:
             "default.api.timeout.ms": timeout_ms,
             "request.timeout.ms": timeout_ms,
         }
-        if self.sasl_mechanism is not None:
-            settings["sasl.mechanism"] = self.sasl_mechanism
-            settings["sasl.jaas.config"] = (
-                f"{_JAVA_LOGIN_MODULES[self.sasl_mechanism]} required "
-                f'username="{_jaas(self.sasl_username)}" password="{_jaas(self.sasl_password)}";'
-            )
         if self.ssl_ca_pem is not None:
             settings["ssl.truststore.type"] = "PEM"
             settings["ssl.truststore.location"] = self.ssl_ca_pem
         if self.ssl_certificate_pem is not None and self.ssl_key_pem is not None:
             settings["ssl.keystore.type"] = "PEM"
             settings["ssl.keystore.certificate.chain"] = _read_pem(self.ssl_certificate_pem)
-            settings["ssl.keystore.key"] = _read_pem(self.ssl_key_pem)
+            settings["ssl.keystore.key"] = _read_key(self.ssl_key_pem)
         if self.ssl_key_password is not None:
             settings["ssl.key.password"] = self.ssl_key_password
         if self.security_protocol.endswith("SSL") and not self.ssl_verify_hostname:
             settings["ssl.endpoint.identification.algorithm"] = ""
-        return {**settings, **self.java}
+        return {**settings, **self.sasl_for_java(), **self.java}
+
+    @property
+    def reads_by_java(self) -> bool:
+        """Whether Spark's Java client can connect. If not, kpipe's own client reads in Spark's Python workers."""
+        return self.oauth_token_callback is None or LOGIN_HANDLER in self.java
 
     def describe(self) -> dict[str, Any]:
         """Return the settings for display, with secrets replaced."""
@@ -218,19 +214,15 @@ class ConnectionSettings:
         return shown
 
 
-def _jaas(value: str | None) -> str:
-    return (value or "").replace("\\", "\\\\").replace('"', '\\"')
-
-
 def _read_pem(path: str) -> str:
     # The Java client accepts certificate and key as one file or as text. Text allows two separate files.
-    try:
-        return Path(path).read_text(encoding="ascii")
-    except OSError as error:
-        msg = f"cannot read {path}: {error.strerror}"
-        raise ConfigError(msg, fix="check the path and its permissions", path=path) from error
+    return Path(path).read_text(encoding="ascii")
 
 
-def _unknown(name: str, value: object, known: tuple[str, ...]) -> ConfigError:
-    msg = f"{name} is {value!r}; it must be one of {', '.join(known)}"
-    return ConfigError(msg, fix=f"set {name} to one of these values", setting=name)
+def _read_key(path: str) -> str:
+    text = _read_pem(path)
+    found = _TRADITIONAL_KEY.search(text)
+    if found is not None:
+        msg = f"ssl_key_pem: {path} begins with {found.group()}; the Java client reads only PKCS#8"
+        raise ConfigError(msg, fix=f"openssl pkcs8 -topk8 -nocrypt -in {path} -out key.pem", setting="ssl_key_pem")
+    return text

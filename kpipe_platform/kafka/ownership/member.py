@@ -14,9 +14,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from kpipe_platform.errors import FencedError, KpipeError, TerminalError
 from kpipe_platform.kafka.admin.groups import group_members
-from kpipe_platform.kafka.client._compat import fatal_cause
+from kpipe_platform.kafka.client._compat import fatal_cause, is_refused
 from kpipe_platform.kafka.client.calls import kafka_error, translate
-from kpipe_platform.kafka.client.clients import REFUSALS, Clients
+from kpipe_platform.kafka.client.clients import Clients, new_client
 from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.drain import drain
 from kpipe_platform.kafka.ownership.errors import member_error
@@ -108,6 +108,8 @@ class Member:
                 self._take_part()
             except KafkaException as exception:
                 self._error = member_error(kafka_error(exception), self.settings)
+            except KpipeError as error:
+                self._error = error
             except Exception as error:  # top level of this thread; `owned` raises the stored error
                 logger.exception("The member of group %s failed", self.settings.owners_group)
                 message = f"the member of group {self.settings.owners_group} failed: {type(error).__name__}: {error}"
@@ -123,7 +125,8 @@ class Member:
         """Run one client until the member stops or the client fails."""
         self._is_fatal, self.member_id = False, ""
         quick = replace(self.settings.connection, request_timeout_s=_CHECK_DEADLINE_S)
-        consumer = Consumer({**self.settings.consumer_config(), "error_cb": self._on_error})
+        config = {**self.settings.consumer_config(), "error_cb": self._on_error}
+        consumer = new_client(Consumer, config, self.settings.connection)
         try:
             with Clients(quick) as clients:
                 consumer.subscribe(
@@ -174,7 +177,9 @@ class Member:
             return self._topic_errors.get(topic)
         if error is None or error.code() not in _TOPIC_CODES:
             return None
-        return translate(error, self.settings.connection, f"join the owners of topic {topic}", topic=topic)
+        return translate(
+            error, self.settings.connection, f"join the owners of topic {topic}", needs="Read", topic=topic
+        )
 
     def _probe_membership(self, clients: Clients) -> None:
         """Check that the group contains this member. With KIP-848, the client does not report an empty assignment."""
@@ -214,7 +219,7 @@ class Member:
 
     def _on_error(self, error: KafkaError) -> None:
         # Other errors are temporary connection failures.
-        if error.code() in REFUSALS or error.fatal():
+        if is_refused(error) or error.fatal():
             self._note(error)
 
     def _note(self, error: KafkaError) -> None:

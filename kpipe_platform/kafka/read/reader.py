@@ -127,7 +127,7 @@ class RecordReader(Closable):
         offset, error = message.offset() or 0, message.error()
         if wanted is None:
             if error is not None and message.topic() is None:
-                raise translate(error, self._settings, "read records")
+                raise translate(error, self._settings, "read records", needs="Read")
             # Fetched before its range was finished.
             return False
         if error is None:
@@ -149,7 +149,7 @@ class RecordReader(Closable):
             msg = f"cannot {what}: retention deleted records of {wanted} during the read"
             fix = "run again to read the remaining records; to keep records longer, raise the topic's retention.ms"
             raise TransientError(msg, fix=fix, **where)
-        raise translate(error, self._settings, what, **where)
+        raise translate(error, self._settings, what, needs="Read", **where)
 
     def close(self) -> None:
         """Close the consumer; the next read opens a new one."""

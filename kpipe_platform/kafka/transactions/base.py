@@ -84,6 +84,7 @@ class OffsetTransaction(Closable):
         self._clock = clock
         self._producer: Producer | None = None
         self._began_at: float | None = None
+        self._committed_topics: str | None = None
 
     @property
     def producer(self) -> Producer:
@@ -114,6 +115,7 @@ class OffsetTransaction(Closable):
         """
         group = self._clients.consumer(self._group).consumer_group_metadata()
         if offsets:
+            self._committed_topics = ", ".join(dict.fromkeys(each.topic for each in offsets))
             self.request(
                 CommitStep.ADD_OFFSETS,
                 lambda: self.producer.send_offsets_to_transaction(offsets, group, _COMMIT_DEADLINE_S),
@@ -153,14 +155,20 @@ class OffsetTransaction(Closable):
 
     def request(self, step: CommitStep, call: Callable[[], Any]) -> None:
         """Make one request of the protocol. Each step passes here, so tests inject their faults here."""
-        _retried(call, lambda error: self.error(error, step.value), self._clock)
+        # Committing a partition's offset needs the right to read its topic.
+        needs = {"needs": "Read", "topic": self._committed_topics} if step is CommitStep.ADD_OFFSETS else {}
+        _retried(call, lambda error: self.error(error, step.value, **needs), self._clock)
 
-    def error(self, error: KafkaError | KafkaException, what: str) -> KpipeError:
+    def error(
+        self, error: KafkaError | KafkaException, what: str, *, needs: str | None = None, topic: str | None = None
+    ) -> KpipeError:
         """Convert a client error to a kpipe error, and distinguish a timed-out transaction from a fenced one.
 
         Args:
             error: The error that the client raised or reported.
             what: The action that failed, as a phrase: ``"write outputs"``.
+            needs: The operation on topics that the action needs, to name a missing ACL.
+            topic: The topic of the action, if it is known.
         """
         if isinstance(error, KafkaException):
             error = kafka_error(error)
@@ -178,7 +186,8 @@ class OffsetTransaction(Closable):
         if error.code() in FENCED_CODES:
             msg = f"a newer {self.owner} took over {self._where} of group {self._group} while this one tried to {what}"
             return FencedError(msg, fix=self.fenced_fix, group=self._group)
-        return translate(error, self._settings, f"{what} for {self._where}", group=self._group)
+        where = {"group": self._group, **({} if topic is None else {"topic": topic})}
+        return translate(error, self._settings, f"{what} for {self._where}", needs=needs, **where)
 
 
 def take_over(
@@ -227,7 +236,9 @@ def take_over(
                 producer.list_topics(known_topic, timeout=settings.request_timeout_s)
     _retried(
         lambda: producer.init_transactions(max(deadline - clock(), 0.1)),
-        lambda error: translate(error, settings, f"take over transactional id {transactional_id}"),
+        lambda error: translate(
+            error, settings, f"take over transactional id {transactional_id}", transactional_id=transactional_id
+        ),
         clock,
         settings.request_timeout_s,
     )

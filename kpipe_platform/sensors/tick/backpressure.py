@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.partitions.groups import leading_key
 from kpipe_platform.policies.bounds import is_count
 
 
@@ -32,5 +33,5 @@ class Backpressure:
         if not is_count(max_lag, 0):
             msg = f"kafka_offset_sensor: the max_lag of backpressure is {max_lag}, not a whole number of 0 or more"
             raise ConfigError(msg, fix="set max_lag to 0 or more offsets")
-        key = asset.key if isinstance(asset, dg.AssetsDefinition) else dg.AssetKey.from_coercible(asset)
+        key = leading_key(asset) if isinstance(asset, dg.AssetsDefinition) else dg.AssetKey.from_coercible(asset)
         return cls(key, max_lag)

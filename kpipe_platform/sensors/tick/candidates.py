@@ -29,16 +29,18 @@ class Target:
     """The asset that a sensor requests runs for.
 
     Args:
-        key: Asset key.
+        key: Asset key; of a ``@kafka_multi_asset``, that of the first output.
         group: Its consumer group.
         policy: The policy that its slices are planned with.
         topics: The topics that it reads.
+        outputs: The keys of all outputs of a ``@kafka_multi_asset``; empty: only ``key``.
     """
 
     key: dg.AssetKey
     group: str
     policy: PlanPolicy
     topics: tuple[str, ...]
+    outputs: tuple[dg.AssetKey, ...] = ()
 
 
 def make_candidates(

@@ -15,6 +15,7 @@ from kpipe_platform.io_managers.step import scaling_of
 from kpipe_platform.kafka.client.deadline import Deadline
 from kpipe_platform.kafka.model.offsets import Partition
 from kpipe_platform.kafka.ownership.owner import ConsumerGroupOwnership
+from kpipe_platform.partitions.groups import leading_key
 from kpipe_platform.partitions.lost import lost_runs
 from kpipe_platform.partitions.owners import tags_of
 from kpipe_platform.resources.lookup import source_of
@@ -122,7 +123,7 @@ class OffsetTick:
             reason = f"group {target.group}: the partitions of this deployment are not known yet"
             return dg.SensorResult(skip_reason=reason, cursor=context.cursor)
         if definition is not None:
-            refuse_unequal(self.asset.key, view)
+            refuse_unequal(leading_key(self.asset), view)
         growth = None if definition is None else compare(name, keys, view.partitions)
         rules = self.rules(scaling.partitions_at_once)
         return self._decide(context, target, view, growth, running, owned, rules)
@@ -133,11 +134,11 @@ class OffsetTick:
         return owned_by(self.ownership)
 
     def _target(self, context: dg.SensorEvaluationContext, source: KafkaSource) -> tuple[Target, PartitionScaling]:
-        key = self.asset.key
+        key = leading_key(self.asset)
         group = source.group(key)
         scaling = scaling_of(self.asset.metadata_by_key.get(key), source.scaling)
         topics = topics_read(self.asset, context.repository_def)
-        return Target(key, group, source.policy(group, scaling), topics), scaling
+        return Target(key, group, source.policy(group, scaling), topics, tuple(self.asset.keys)), scaling
 
     def _downstream(self, context: dg.SensorEvaluationContext, source: KafkaSource) -> Downstream | None:
         if self.backpressure is None:
@@ -147,9 +148,10 @@ class OffsetTick:
         found = repository.assets_defs_by_key.get(key) if repository is not None else None
         if found is None:
             shown_key = key.to_user_string()
-            msg = f"the sensor of {self.asset.key.to_user_string()}: its backpressure asset {shown_key} does not exist"
+            shown = leading_key(self.asset).to_user_string()
+            msg = f"the sensor of {shown}: its backpressure asset {shown_key} does not exist"
             raise ConfigError(msg, fix="pass an asset of the same Definitions to backpressure=")
-        return Downstream(source.group(key), topics_read(found, repository))
+        return Downstream(source.group(leading_key(found)), topics_read(found, repository))
 
     def _decide(
         self,

@@ -41,7 +41,7 @@ def run_request(
         tags |= {ASSET_PARTITION_RANGE_START_TAG: str(first), ASSET_PARTITION_RANGE_END_TAG: str(last)}
     return dg.RunRequest(
         run_key=f"{key}#{attempt}",
-        asset_selection=[target.key],
+        asset_selection=list(target.outputs or (target.key,)),
         partition_key=str(first) if first is not None and len(taken) == 1 else None,
         tags=tags,
     )

@@ -16,7 +16,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.codecs.topics import Destination
 from kpipe_platform.kafka.client.calls import run_in_thread
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.read.samples import TimestampReader
@@ -50,7 +50,7 @@ class SliceRunner:
     Args:
         stage: The stage and its inputs.
         settings: The run's settings.
-        topic: Destination topic; None if ``store`` takes the output.
+        destination: Where outputs are written in Kafka; None if ``store`` takes the output.
         store: Stores outputs outside Kafka; None if outputs go to Kafka.
         clock: Monotonic seconds; injected for tests.
     """
@@ -59,7 +59,7 @@ class SliceRunner:
         self,
         stage: DeferredStage,
         settings: SliceSettings,
-        topic: KafkaTopic | None,
+        destination: Destination | None,
         store: Store | None = None,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -68,7 +68,7 @@ class SliceRunner:
         self._stage = replace(stage, isolate=isolates)
         self._settings = settings
         self._topics = [each.topic for each in stage.inputs.values()]
-        self._topic = topic
+        self._destination = destination
         self._store = store
         self._clock = clock
         self._events: SimpleQueue[RunEvent | Future[Any]] = SimpleQueue()
@@ -96,7 +96,7 @@ class SliceRunner:
         with ExitStack() as stack:
             clients = Clients(settings.source)
             stack.callback(lambda: workers.after_work(clients.close))
-            target = prepare_target(settings, clients, self._topics, self._topic)
+            target = prepare_target(settings, clients, self._topics, self._destination)
             handle(TargetPrepared(target))
             latency = self._open_latency()
             if latency is not None:

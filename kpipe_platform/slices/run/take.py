@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 
 from kpipe_platform.dead_letters import Retry, Segment
-from kpipe_platform.errors import KpipeError, OffsetConflictError, TransientError
+from kpipe_platform.errors import OffsetConflictError, TransientError
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.policies.retry import Attempt
@@ -23,7 +23,7 @@ from kpipe_platform.slices.run.workers import SliceWorkers
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.values import DeferredStage, PlannedSlice
 from kpipe_platform.slices.write.deliveries import Delivery
-from kpipe_platform.spark.failures import classify, is_sparks
+from kpipe_platform.spark.failures import classified
 from kpipe_platform.spark.stage.notes import retry_of
 
 logger = logging.getLogger(__name__)
@@ -151,16 +151,14 @@ class SliceTaker:
         planned = PlannedSlice(slice_, (Segment("plan", started_ms, int(plan_s * 1000)),), retries)
         try:
             self.workers.check()
-            with nullcontext() if slice_.is_empty else self.workers.at_work(slice_, self.delivery.writers):
+            working = nullcontext() if slice_.is_empty else self.workers.at_work(slice_, self.delivery.writers)
+            # Spark can fail in any step, for example if its Java process is killed.
+            with classified(str(slice_)), working:
                 process_slice(planned, self.stage, self.settings, self.delivery, self.workers, timed)
         except Exception as error:
-            # Spark can fail in any step, for example if its Java process is killed.
-            typed = error if isinstance(error, KpipeError) or not is_sparks(error) else classify(error, str(slice_))
             if not self.workers.is_stopped:
-                unit.planner.failed(clients, typed)
-            if typed is error:
-                raise
-            raise typed from error
+                unit.planner.failed(clients, error)
+            raise
         if latency is not None and reading is not None:
             unit.result.summary.latencies.add(latency.committed(reading))
         return slice_

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.codecs.topics import Destination
 from kpipe_platform.kafka.model.commit_metadata import SliceCounts
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.slices.report import SliceReport
@@ -74,14 +74,14 @@ class ExactlyOnce(Delivery):
 
     settings: SliceSettings
     target: SliceTarget
-    topic: KafkaTopic
+    destination: Destination
     writers: int = 1
     can_undo: ClassVar[bool] = True
 
     def write(self, staged: StagedSlice) -> SliceReport:
         """Write in one transaction in the writer's task."""
         began = time.monotonic()
-        encoded = encode_output(staged, self.topic, self.settings, single_pass=True)
+        encoded = encode_output(staged, self.destination, self.settings, single_pass=True)
         spec = writer_spec(staged, self.settings, self.target, "transactional")
         try:
             outcome = _write(encoded.rows, staged, spec)
@@ -93,7 +93,7 @@ class ExactlyOnce(Delivery):
 
     def try_out(self, staged: StagedSlice) -> None:
         """With the encoding, which may fail too."""
-        _try_encoded(staged, self.topic, self.settings)
+        _try_encoded(staged, self.destination, self.settings)
 
 
 @dataclass(frozen=True)
@@ -105,12 +105,12 @@ class AtLeastOnce(Delivery):
 
     settings: SliceSettings
     target: SliceTarget
-    topic: KafkaTopic
+    destination: Destination
 
     def write(self, staged: StagedSlice) -> SliceReport:
         """Write and wait for acknowledgments, then commit the offsets in a separate transaction."""
         began = time.monotonic()
-        encoded = encode_output(staged, self.topic, self.settings, single_pass=True, whole_records=True)
+        encoded = encode_output(staged, self.destination, self.settings, single_pass=True, whole_records=True)
         spec = writer_spec(staged, self.settings, self.target, "parallel")
 
         def work() -> Outcome:
@@ -122,7 +122,7 @@ class AtLeastOnce(Delivery):
 
     def try_out(self, staged: StagedSlice) -> None:
         """With the encoding, which may fail too."""
-        _try_encoded(staged, self.topic, self.settings)
+        _try_encoded(staged, self.destination, self.settings)
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class OtherStore(Delivery):
             return replace(outcome, steps_s={**outcome.steps_s, "store": stored_s})
 
         outcome, counts = commit_after(staged.slice, self.settings, work)
-        report = report_of(staged.slice, staged.notes, outcome, counts, columns_of(staged.output), began)
+        report = report_of(staged.slice, staged.notes, outcome, counts, {"": columns_of(staged.output)}, began)
         return replace(report, counted_output=False)
 
     def try_out(self, staged: StagedSlice) -> None:
@@ -163,8 +163,8 @@ class OtherStore(Delivery):
         evaluate(staged.output, str(staged.slice))
 
 
-def _try_encoded(staged: StagedSlice, topic: KafkaTopic, settings: SliceSettings) -> None:
-    evaluate(encode_output(staged, topic, settings).rows.frame, str(staged.slice))
+def _try_encoded(staged: StagedSlice, destination: Destination, settings: SliceSettings) -> None:
+    evaluate(encode_output(staged, destination, settings).rows.frame, str(staged.slice))
 
 
 def _write(rows: WriterRows | None, staged: StagedSlice, spec: WriterSpec) -> Outcome:
@@ -183,7 +183,7 @@ def _count_first(staged: StagedSlice, spec: WriterSpec) -> Outcome | None:
     """
     can_fault = bool(staged.notes.faults) or any(rows.can_fault for rows in _rows_of(staged))
     if can_fault and (spec.policies.may_stop or staged.notes.faults or spec.limit.ratio is not None):
-        return _write(None, staged, replace(spec, mode="count", topic=None))
+        return _write(None, staged, replace(spec, mode="count", outputs=()))
     return None
 
 
@@ -196,7 +196,7 @@ def report_of(
     notes: StageNotes,
     outcome: Outcome,
     counts: Sequence[SliceCounts],
-    columns: Sequence[tuple[str, str]],
+    columns: Mapping[str, Sequence[tuple[str, str]]],
     began: float,
 ) -> SliceReport:
     """Report a committed slice.
@@ -206,7 +206,7 @@ def report_of(
         notes: Notes of its stage calls.
         outcome: Outcome of the write.
         counts: Counts of each offset range.
-        columns: Names and types of the output columns.
+        columns: Names and types of the output columns, by topic.
         began: Monotonic clock at the start of the write, seconds.
     """
     return SliceReport(
@@ -216,6 +216,7 @@ def report_of(
         samples=outcome.samples,
         rules=outcome.rules,
         preview=outcome.preview,
+        written=outcome.written,
         columns=columns,
         steps_s=outcome.steps_s,
         duration_s=time.monotonic() - began,

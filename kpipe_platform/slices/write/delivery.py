@@ -22,9 +22,9 @@ def open_delivery(settings: SliceSettings, target: SliceTarget, store: Store | N
     """
     if store is not None:
         return OtherStore(settings, target, store)
-    if target.topic is None or settings.destination is None:
+    if target.destination is None or settings.destination is None:
         msg = f"asset {settings.run.asset} has no Kafka destination"
         raise ConfigError(msg, fix="set it: KafkaIOManager(destination=KafkaDestination(...), ...)")
     if settings.destination.delivery == "at_least_once":
-        return AtLeastOnce(settings, target, target.topic)
-    return ExactlyOnce(settings, target, target.topic, settings.parallelism.writers_per_partition)
+        return AtLeastOnce(settings, target, target.destination)
+    return ExactlyOnce(settings, target, target.destination, settings.parallelism.writers_per_partition)

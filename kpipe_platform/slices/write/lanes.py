@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kpipe_platform.codecs.topic import KafkaTopic
+from kpipe_platform.codecs.topics import Destination
 from kpipe_platform.errors import ConfigError, KpipeError, StageFailedError
 from kpipe_platform.kafka.admin.groups import committed_offsets
 from kpipe_platform.kafka.client.clients import Clients
@@ -75,7 +75,7 @@ def process_in_lanes(
     """
     whole = planned.slice
     count = _lanes_of(whole, settings, writers)
-    if count == 1 or target.topic is None:
+    if count == 1 or target.destination is None:
         return LanesReport(None, whole)
     topics = {name: each.topic for name, each in stage.inputs.items()}
     lanes = split(whole, count)
@@ -86,7 +86,7 @@ def process_in_lanes(
         sources.extend(read_sources(lane, topics, settings) for lane in lanes)
         plans = (replace(planned, slice=lane) for lane in lanes)
         staged.extend(call_stage(plan, stage, rows) for plan, rows in zip(plans, sources, strict=True))
-        return _write(whole, staged, settings, target, target.topic)
+        return _write(whole, staged, settings, target, target.destination)
     except StageFailedError as error:
         if not may_be_timestamp(error) and not (stage.isolate and error.isolable):
             raise
@@ -111,13 +111,13 @@ def _lanes_of(slice_: Slice, settings: SliceSettings, writers: int) -> int:
 
 
 def _write(
-    whole: Slice, lanes: Sequence[StagedSlice], settings: SliceSettings, target: SliceTarget, topic: KafkaTopic
+    whole: Slice, lanes: Sequence[StagedSlice], settings: SliceSettings, target: SliceTarget, destination: Destination
 ) -> LanesReport:
     began = time.monotonic()
     rows, specs = [], []
-    columns: Sequence[tuple[str, str]] = ()
+    columns: Mapping[str, Sequence[tuple[str, str]]] = {}
     for lane in lanes:
-        encoded = encode_output(lane, topic, settings)
+        encoded = encode_output(lane, destination, settings)
         columns = encoded.columns
         spec = writer_spec(lane, settings, target, "transactional")
         specs.append(spec)

@@ -12,7 +12,7 @@ from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.target import SliceTarget
 from kpipe_platform.slices.values import StagedSlice
-from kpipe_platform.spark.sink.spec import DEFAULT_COMPRESSION, WriterSpec
+from kpipe_platform.spark.sink.spec import DEFAULT_COMPRESSION, OutputTopic, WriterSpec
 
 
 def writer_spec(
@@ -35,12 +35,11 @@ def writer_spec(
         topic = topics.get(planned.range.topic)
         codecs.append((topic.key_codec, topic.value_codec) if topic else (RawCodec(), RawCodec()))
     spec = WriterSpec(
-        settings=where.connection if where else settings.source,
-        source_settings=settings.source,
+        settings=(where.connection if where else settings.source).for_executors(),
+        source_settings=settings.source.for_executors(),
         slice=staged.slice,
         mode=mode,
-        topic=target.topic.name if target.topic else None,
-        limits=target.limits,
+        outputs=tuple(OutputTopic(name, limits) for name, limits in target.limits.items()),
         dead_letters=tuple(_dead_letters(p.range, staged, settings, target) for p in staged.slice.ranges),
         policies=settings.policies,
         limit=settings.limit,

@@ -62,12 +62,13 @@ def too_many_faults(
 def rejected_records(spec: WriterSpec, rejected: Mapping[Rejected, Fault]) -> DestinationRejectedError:
     """The error for a run that stops because the destination rejects records."""
     where, fault = next(iter(rejected.items()))
+    topic = "topic" if len(spec.outputs) == 1 else "one of the topics"
     at = "an output record"
     if isinstance(where, tuple):
         planned = spec.slice.ranges[where[0]].range
         at = f"the output of {planned.topic}/{planned.partition} offset {where[1]}"
     return DestinationRejectedError(
-        f"{spec.slice}: topic {spec.topic!r} rejects {len(rejected):,} record(s); {at}: {fault.message}",
+        f"{spec.slice}: {topic} {spec.shown_topics} rejects {len(rejected):,} record(s); {at}: {fault.message}",
         fix="change the stage or the topic's settings, or dead-letter them: on_fault=FaultAction.DEAD_LETTER",
         reasons=reasons_of(rejected),
     )

@@ -22,7 +22,7 @@ from kpipe_platform.spark.failures import classify
 from kpipe_platform.spark.sink.errors import over_limit, reasons_of, rejected_records, stopped_by_faults
 from kpipe_platform.spark.sink.outcome_json import outcome_of_json
 from kpipe_platform.spark.sink.rows import WriterRows, fault_rows, slice_rows, stage_rows, with_end
-from kpipe_platform.spark.sink.spec import Outcome, WriterSpec
+from kpipe_platform.spark.sink.spec import Outcome, WriterSpec, first_of_topics, sum_by_topic
 from kpipe_platform.spark.sink.task.writer import OUTCOME_SCHEMA, run_writer
 from kpipe_platform.spark.source.cache import RowCache
 from kpipe_platform.spark.source.rows import SliceFrames
@@ -252,7 +252,8 @@ def merged(one: Outcome, other: Outcome, status: str | None = None) -> Outcome:
         reasons={reason: one.reasons.get(reason, 0) + other.reasons.get(reason, 0) for reason in reasons},
         rules=_both_rules(one.rules, other.rules),
         rejected={**one.rejected, **other.rejected},
-        preview=(one.preview + other.preview)[:10],
+        preview=first_of_topics(one.preview + other.preview, 10),
+        written=sum_by_topic(one.written, other.written),
         error=worst.error,
         steps_s={step: max(one.steps_s.get(step, 0.0), other.steps_s.get(step, 0.0)) for step in steps},
     )

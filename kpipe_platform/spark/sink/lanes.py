@@ -93,7 +93,7 @@ def write_lanes(whole: Slice, lanes: Sequence[LaneRows]) -> LanesOutcome:
 
 def _refuse_over_limit(whole: Slice, lanes: Sequence[LaneRows]) -> None:
     """Check the limit for the whole slice before writing, since a lane cannot undo the commits of earlier lanes."""
-    spec = replace(lanes[0].spec, slice=whole, mode="count", topic=None)
+    spec = replace(lanes[0].spec, slice=whole, mode="count", outputs=())
     can_fault = any(lane.notes.faults or any(f.can_fault for f in lane.frames) for lane in lanes)
     if spec.limit.ratio is None or not can_fault:
         return

@@ -31,6 +31,7 @@ def outcome_to_json(outcome: Outcome) -> str:
         "rules": [asdict(rule) for rule in outcome.rules.values()],
         "rejected": [[where, asdict(fault)] for where, fault in outcome.rejected.items()],
         "preview": [asdict(row) for row in outcome.preview],
+        "written": outcome.written,
         "error": None if outcome.error is None else _error_document(outcome.error),
         "steps_s": outcome.steps_s,
     }
@@ -55,6 +56,7 @@ def outcome_of_json(text: str) -> Outcome:
             tuple(where) if isinstance(where, list) else where: _fault(fault) for where, fault in document["rejected"]
         },
         preview=[PreviewRow(**row) for row in document["preview"]],
+        written=document["written"],
         error=None if document["error"] is None else _error(document["error"]),
         steps_s=document["steps_s"],
     )

@@ -11,13 +11,14 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.columns import MISFIT
 
 
-def check_output_schema(output: object, codec: Codec, topic: str) -> None:
+def check_output_schema(output: object, codec: Codec, topic: str, fields: T.StructType | None = None) -> None:
     """Refuse an output that does not match its topic's declared schema.
 
     Args:
         output: What the stage returned.
         codec: The destination's codec; only a JSON codec with a schema declares fields.
         topic: Destination topic, for the message.
+        fields: The columns that become the value; None: all except ``_kafka``.
 
     Raises:
         ConfigError: The output is not a DataFrame, or a field is missing, undeclared, or has another type.
@@ -27,7 +28,7 @@ def check_output_schema(output: object, codec: Codec, topic: str) -> None:
         raise ConfigError(msg, fix="return a Spark DataFrame")
     if not codec.is_struct or not codec.has_schema:
         return
-    returned = {f.name: f.dataType for f in output.schema.fields if f.name != "_kafka"}
+    returned = {f.name: f.dataType for f in fields or output.schema if f.name != "_kafka"}
     declared = {f.name: f.dataType for f in codec.fields}
     problems = [f"{name!r} is declared but not returned" for name in declared if name not in returned]
     problems += [f"{name!r} is returned but not declared" for name in returned if name not in declared]
@@ -63,8 +64,13 @@ def _is(returned: T.DataType, declared: T.DataType) -> bool:
     return returned == declared or (isinstance(declared, T.StringType) and isinstance(returned, T.StringType))
 
 
-def columns_of(output: object) -> list[tuple[str, str]]:
-    """Name and type of each column that is written; empty if the output is not a Spark DataFrame."""
+def columns_of(output: object, fields: T.StructType | None = None) -> list[tuple[str, str]]:
+    """Name and type of each column that is written; empty if the output is not a Spark DataFrame.
+
+    Args:
+        output: What the stage returned.
+        fields: The columns that become the value; None: all.
+    """
     if not isinstance(output, DataFrame):
         return []
-    return [(f.name, f.dataType.simpleString()) for f in output.schema.fields if f.name not in ("_kafka", MISFIT)]
+    return [(f.name, f.dataType.simpleString()) for f in fields or output.schema if f.name not in ("_kafka", MISFIT)]

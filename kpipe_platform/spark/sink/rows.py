@@ -9,21 +9,12 @@ from functools import reduce
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from kpipe_platform.codecs import Codec, RawCodec
+from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.spark.column_cache import reused
-from kpipe_platform.spark.columns import (
-    HEADERS_TYPE,
-    as_key,
-    as_timestamp_ms,
-    column_at,
-    encoded_value,
-    key_of,
-    misfit_of,
-    passed_tombstone,
-    source_key,
-)
+from kpipe_platform.spark.columns import HEADERS_TYPE
+from kpipe_platform.spark.sink.encode import Routing, encoded_columns
 from kpipe_platform.spark.sink.plans import reads_only
 from kpipe_platform.spark.sink.single_pass import BAD, MADE, SRC, rows_per_record
 from kpipe_platform.spark.sink.spec import (
@@ -44,6 +35,7 @@ _AFTER_ALL = 2**63 - 1
 # Optional columns, with their types.
 _EXTRA = {
     "ord2": "bigint",
+    "dest": "int",
     "src_offset": "bigint",
     "src": "int",
     "headers": HEADERS_TYPE,
@@ -92,24 +84,18 @@ class WriterRows:
 def output_rows(
     output: DataFrame,
     slice_: Slice,
-    codec: Codec,
+    topics: Sequence[KafkaTopic],
     *,
-    key: str | None,
-    timestamp: str | None,
-    key_codec: Codec = RawCodec(),  # noqa: B008
+    routing: Routing | None = None,
     source: SliceFrames | None = None,
 ) -> WriterRows:
     """Convert a stage's output to rows for the writer.
 
     Args:
-        output: What the stage returned.
+        output: What the stage returned, with the columns of ``with_keys``.
         slice_: The slice, to find each row's range from its ``_kafka``.
-        codec: Codec of the destination's values.
-        key: Column of the record key. Default: the column ``key`` (raw and text codecs), else the source record's
-            key.
-        timestamp: Column of the record timestamp. Default: the column ``timestamp`` (raw and text codecs), else the
-            time of the write.
-        key_codec: Codec of the column ``key``.
+        topics: The destination topic, or several, of which ``routing`` chooses one for each row.
+        routing: Column that names the topic of each row. None: there is one topic.
         source: The slice's only source, if single-pass writing is allowed; None uses the general path.
 
     Columns:
@@ -117,8 +103,9 @@ def output_rows(
         ``MISFIT_NOTE`` and the reason for one that does not, ``NO_OUTPUT`` for a record without an output, and JSON
         for a record that does not decode. ord (bigint): the order within the slice.
         Only if an output can have them, because each column adds to the cost of the shuffle and of the writer: ord2
-        (bigint: the order of the outputs of one record), src_offset (bigint), src (int; absent if the slice has one
-        range), headers (array, never null), partition (bigint, nullable), timestamp_ms (bigint, nullable).
+        (bigint: the order of the outputs of one record), dest (int: index of the topic; null if ``routing`` names
+        none), src_offset (bigint), src (int; absent if the slice has one range), headers (array, never null),
+        partition (bigint, nullable), timestamp_ms (bigint, nullable).
 
     Raises:
         ConfigError: The columns do not fit the codec or the topic.
@@ -126,24 +113,11 @@ def output_rows(
     single = None if source is None else rows_per_record(output, source)
     schema = output.schema
     kept = "_kafka" in schema.names
-    own = set() if codec.is_struct else set(schema.names)
-    value = encoded_value(codec, schema)
-    declared, key = key, key or ("key" if "key" in own else source_key(schema) if kept else None)
-    timestamp = timestamp or ("timestamp" if "timestamp" in own else None)
-    null = F.lit(None)
     row_id = F.monotonically_increasing_id()
-    key_bytes, key_misfit = null.cast("binary"), None
-    if declared:
-        key_bytes, key_misfit = key_of(key_codec, *column_at(schema, declared))
-    elif key:
-        key_bytes = as_key(*column_at(schema, key))
-    if declared and kept:
-        # A tombstone has no value columns from which a key could be made, so it keeps its own key.
-        own_key = as_key(*column_at(schema, source_key(schema)))
-        key_bytes = F.coalesce(key_bytes, F.when(passed_tombstone(codec, schema), own_key))
-    misfits = [each for each in (misfit_of(codec, schema), key_misfit) if each is not None]
-    misfit = F.coalesce(*misfits) if misfits else None
-    note = null.cast("binary") if misfit is None else F.concat(F.lit(MISFIT_NOTE), misfit.cast("binary"))
+    encoded = encoded_columns(schema, topics, routing)
+    key_bytes, value = encoded.pop("key"), encoded.pop("value")
+    misfit = encoded.pop("misfit", None)
+    note = F.lit(None).cast("binary") if misfit is None else F.concat(F.lit(MISFIT_NOTE), misfit.cast("binary"))
     if single is not None:
         key_bytes, value, note = _beside_faults(key_bytes, value, note)
     placed = kept and single is None
@@ -161,13 +135,7 @@ def output_rows(
             extra["src"] = F.col(SRC)
         elif kept:
             extra["src"] = _range_of(slice_, F.col("_kafka.topic"), F.col("_kafka.partition"))
-    if kept or "headers" in own:
-        headers = F.col("headers") if "headers" in own else F.col("_kafka.headers")
-        extra["headers"] = F.coalesce(headers.cast(HEADERS_TYPE), F.array().cast(HEADERS_TYPE))
-    if "partition" in own:
-        extra["partition"] = F.col("partition")
-    if timestamp:
-        extra["timestamp_ms"] = as_timestamp_ms(*column_at(schema, timestamp), timestamp)
+    extra |= encoded
     columns += [column.cast(_EXTRA[name]).alias(name) for name, column in extra.items()]
     if source is None or single is None:
         in_order = not placed or len(slice_.ranges) == 1
@@ -176,6 +144,27 @@ def output_rows(
     one_task = source.one_task or single.is_copy
     made = single.frame.select(*columns)
     return WriterRows(made, extra=tuple(extra), one_task=one_task, per_record=True, in_order=True)
+
+
+def rows_of_topics(each: Sequence[WriterRows]) -> WriterRows:
+    """Combine the rows for several topics, in the order of the topics. The rows of each topic keep their order."""
+    if len(each) == 1:
+        return each[0]
+    names = {name for rows in each for name in rows.extra}
+    extra = tuple(name for name in _EXTRA if name in names)
+    placed = any(rows.placed for rows in each)
+    frames = []
+    for number, rows in enumerate(each):
+        order = [F.col("ord"), *([F.col("ord2" if rows.placed else "ord").alias("ord2")] if placed else [])]
+        columns = [F.col(name) if name in rows.extra else _absent(name) for name in extra]
+        dest = F.lit(number).cast(_EXTRA["dest"]).alias("dest")
+        frames.append(rows.frame.select("key", "value", "note", *order, *columns, dest))
+    return WriterRows(reduce(DataFrame.union, frames), extra=(*extra, "dest"), placed=placed)
+
+
+def _absent(name: str) -> Column:
+    """An empty output column. Headers are an empty array: null arrays make Spark's Arrow writer quadratic."""
+    return (F.array() if name == "headers" else F.lit(None)).cast(_EXTRA[name]).alias(name)
 
 
 def _beside_faults(key: Column, value: Column, note: Column) -> tuple[Column, Column, Column]:
@@ -328,8 +317,7 @@ def _aside(
 
     Args:
         note: The note, JSON text.
-        beside: Names of the further columns of the outputs. They are null, except that headers are an empty array:
-            null arrays make Spark's Arrow writer quadratic.
+        beside: Names of the further columns of the outputs, which are empty.
         order: Value of ``ord``. Default: -1, before every offset, so that the writer has a count before it writes.
         key: The record's key.
         value: The record's value.
@@ -341,5 +329,5 @@ def _aside(
         (null if value is None else value).cast("binary").alias("value"),
         note.cast("binary").alias("note"),
         order.alias("ord"),
-        *[(F.array() if name == "headers" else null).cast(_EXTRA[name]).alias(name) for name in beside],
+        *map(_absent, beside),
     ]

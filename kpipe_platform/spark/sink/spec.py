@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -37,6 +38,19 @@ of the output record if the stage dropped ``_kafka``."""
 
 
 @dataclass(frozen=True)
+class OutputTopic:
+    """A topic for outputs.
+
+    Args:
+        name: Topic name.
+        limits: The topic's limits.
+    """
+
+    name: str
+    limits: TopicLimits
+
+
+@dataclass(frozen=True)
 class WriterSpec:
     """Everything that a writer task needs.
 
@@ -47,8 +61,8 @@ class WriterSpec:
         mode: ``transactional`` (exactly once, one task), ``parallel`` (at least once, several parallel tasks),
             ``find_refused`` (find the records that the brokers reject, in transactions that are aborted) or ``count``
             (send nothing, and report what would stop the run).
-        topic: Destination topic; None if only dead letters are written.
-        limits: Limits of the destination topic.
+        outputs: The topics for outputs; empty if only dead letters are written. With several, each row has the index of
+            its topic in the column ``dest``.
         dead_letters: For each range of the slice, where and how its dead letters are written; None if the action
             does not need them.
         policies: Actions for failed records, by the component that failed.
@@ -76,8 +90,7 @@ class WriterSpec:
     source_settings: ConnectionSettings
     slice: Slice
     mode: Literal["transactional", "parallel", "find_refused", "count"]
-    topic: str | None
-    limits: TopicLimits
+    outputs: tuple[OutputTopic, ...]
     dead_letters: tuple[DeadLetterContext | None, ...]
     policies: FaultPolicies
     codecs: tuple[tuple[Codec, Codec], ...]
@@ -97,17 +110,21 @@ class WriterSpec:
     transaction_timeout_s: float = 300.0
     delivery_timeout_s: float = 60.0
 
-    @property
-    def output_topic(self) -> str:
-        """The destination topic.
+    def output(self, dest: int) -> OutputTopic:
+        """Return one of the topics for outputs.
 
         Raises:
             ConfigError: The spec has no destination topic.
         """
-        if self.topic is None:
+        if not self.outputs:
             msg = f"{self.slice}: there are outputs but no destination topic"
             raise ConfigError(msg)
-        return self.topic
+        return self.outputs[dest]
+
+    @property
+    def shown_topics(self) -> str:
+        """The topics for outputs, for messages."""
+        return ", ".join(repr(output.name) for output in self.outputs)
 
     @property
     def compression(self) -> str:
@@ -118,7 +135,7 @@ class WriterSpec:
     def record_limits(self) -> list[int]:
         """The maximum record sizes of the topics that this task writes to, bytes."""
         dead_letter_limits = [context.max_record_bytes for context in self.dead_letters if context is not None]
-        return [self.limits.max_message_bytes, *dead_letter_limits]
+        return [*(output.limits.max_message_bytes for output in self.outputs), *dead_letter_limits]
 
 
 @dataclass(frozen=True)
@@ -142,6 +159,25 @@ class PreviewRow:
 
     key: str | None
     value: str | None
+    topic: str | None = None
+
+
+def first_of_topics(rows: Iterable[PreviewRow], count: int) -> list[PreviewRow]:
+    """Return the first ``count`` written records of each topic."""
+    kept: list[PreviewRow] = []
+    seen: dict[str | None, int] = {}
+    for row in rows:
+        seen[row.topic] = seen.get(row.topic, 0) + 1
+        if seen[row.topic] <= count:
+            kept.append(row)
+    return kept
+
+
+def sum_by_topic(one: Mapping[str, int] | None, other: Mapping[str, int] | None) -> dict[str, int] | None:
+    """Add numbers of records by topic; None if one of them is unknown."""
+    if one is None or other is None:
+        return None
+    return {topic: one.get(topic, 0) + other.get(topic, 0) for topic in dict.fromkeys([*one, *other])}
 
 
 @dataclass
@@ -161,7 +197,8 @@ class Outcome:
         reasons: Number of skipped and dead-lettered records by reason.
         rules: Counts of each rule, by name.
         rejected: Records that the destination rejects and that this pass did not dead-letter, with the reason.
-        preview: The first written records.
+        preview: The first written records of each topic.
+        written: Number of written records by topic; None if it is unknown, because an earlier attempt wrote them.
         error: The error, with status ``error``.
         steps_s: Duration of each step (``open``, ``write``, ``commit``), seconds.
     """
@@ -174,6 +211,7 @@ class Outcome:
     rules: dict[str, RuleCount] = field(default_factory=dict)
     rejected: dict[Rejected, Fault] = field(default_factory=dict)
     preview: list[PreviewRow] = field(default_factory=list)
+    written: dict[str, int] | None = None
     error: KpipeError | None = None
     steps_s: dict[str, float] = field(default_factory=dict)
 

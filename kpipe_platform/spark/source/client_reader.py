@@ -1,7 +1,8 @@
-"""Reading with kpipe's own Kafka client, for records whose timestamp Spark's Kafka source cannot convert.
+"""Reading with kpipe's own Kafka client, where Spark's Kafka source cannot read.
 
 Producers may set any 64-bit integer as a timestamp. Spark's source multiplies it by 1,000 and fails on an overflow, for
-all records of its task. This reader is slower than Spark's source, so it is used only if that one may fail.
+all records of its task. And its Java client cannot call a Python function for a token. This reader is slower than
+Spark's source, so it is used only if that one may fail.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ _BATCH_ROWS, _BATCH_BYTES = 2_000, 4 * 2**20
 
 
 def is_beyond_spark(clients: Clients, ranges: Iterable[OffsetRange], isolation: str) -> bool:
-    """Whether a range may contain a timestamp after the largest one that Spark can represent. One broker request."""
+    """Whether Spark's source may fail on a range. One broker request.
+
+    It fails on a timestamp after the largest one that it can represent, and on a connection that Java cannot make.
+    """
+    if not clients.settings.reads_by_java:
+        return True
     wanted = {(r.topic, r.partition): r for r in ranges if not r.is_empty}
     firsts = offsets_at(clients, wanted, LARGEST_MS + 1, isolation) if wanted else {}
     return any(first is not None and first < wanted[place].end for place, first in firsts.items())

@@ -124,7 +124,8 @@ class SliceReader:
         topic: The topic to read, one of the slice's topics.
         isolation: The plan's isolation, ``read_committed`` or ``read_uncommitted``.
         parallelism: Number of tasks that the engine runs at once.
-        by_client: Read with kpipe's own client, because Spark's source fails on a record's timestamp.
+        by_client: Read with kpipe's own client, because Spark's source fails on a record's timestamp. If the Java
+            client cannot connect, kpipe's own client is always used.
     """
 
     session: SparkSession
@@ -155,7 +156,7 @@ class SliceReader:
             only_range=only,
             small=small,
             one_task=one_task,
-            lacks_times=self.by_client,
+            lacks_times=self._by_client,
         )
         if frames.can_fault:
             # Both the stage and the search for faults read the rows.
@@ -166,11 +167,15 @@ class SliceReader:
         """Find the ids of schemas in front of all keys and values. Runs a Spark job."""
         return schema_ids(self._rows, codecs)
 
+    @property
+    def _by_client(self) -> bool:
+        return self.by_client or not self.settings.reads_by_java
+
     @cached_property
     def _rows(self) -> DataFrame:
         ranges = [r for _, r in self._ranges]
         group = self.slice.group
-        if self.by_client:
+        if self._by_client:
             return read_by_client(self.session, self.settings, ranges, isolation=self.isolation, group=group)
         parts = parallel_parts(self._span, len(ranges), self.parallelism)
         return read_ranges(self.session, self.settings, ranges, isolation=self.isolation, group=group, parts=parts)
@@ -223,7 +228,7 @@ def read_by_client(
     """
     places = [(r.topic, r.partition, r.start, r.end) for r in ranges if not r.is_empty]
     wanted = session.createDataFrame(places, "topic string, partition int, start bigint, end bigint")
-    return wanted.mapInArrow(reading(settings, group, isolation), _SOURCE_COLUMNS)
+    return wanted.mapInArrow(reading(settings.for_executors(), group, isolation), _SOURCE_COLUMNS)
 
 
 def empty_rows(session: SparkSession) -> DataFrame:

@@ -80,7 +80,7 @@ class EmbeddedBroker:
         self._port = port
         self._detached = detached
         self._class_archive = class_archive
-        self._jvm_options = tuple(jvm_options)
+        self._jvm_options = (*jvm_options, *(option for each in extra_listeners for option in each.jvm_options))
         self._progress = progress
         self._running: BrokerCluster | None = None
 

@@ -61,6 +61,7 @@ class BrokerListener:
         settings: Broker settings of this listener only, without the prefix ``listener.name.{name}.``.
         scram_users: Users and passwords to store in the cluster for the SCRAM mechanisms.
         scram_mechanisms: SCRAM mechanisms for which each user is stored.
+        jvm_options: JVM options that the listener needs.
     """
 
     name: str
@@ -68,6 +69,7 @@ class BrokerListener:
     settings: Mapping[str, str] = field(default_factory=dict, repr=False)
     scram_users: Mapping[str, str] = field(default_factory=dict, repr=False)
     scram_mechanisms: tuple[str, ...] = ()
+    jvm_options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.name.replace("_", "").isalnum() or self.name in {"INTERNAL", "CONTROLLER"}:
@@ -102,6 +104,44 @@ class BrokerListener:
         if tls is not None:
             settings |= tls.settings()
         return cls(name or protocol, protocol, settings, users if scram else {}, scram)
+
+    @classmethod
+    def oauth(
+        cls,
+        jwks_url: str,
+        *,
+        issuer: str,
+        audience: str,
+        tls: TlsFiles | None = None,
+        name: str | None = None,
+    ) -> BrokerListener:
+        """Create a listener that requires a signed token (OAUTHBEARER). Kafka's own validator checks it.
+
+        A client must authenticate again before its token expires; otherwise the broker closes its connection.
+
+        Args:
+            jwks_url: Address of the keys that sign tokens.
+            issuer: The tokens' ``iss``.
+            audience: The tokens' ``aud``.
+            tls: The broker's certificate. With it, the protocol is ``SASL_SSL`` instead of ``SASL_PLAINTEXT``.
+            name: Name of the listener. Default: the name of the security protocol.
+        """
+        protocol: SecurityProtocol = "SASL_PLAINTEXT" if tls is None else "SASL_SSL"
+        package = f"{_JAAS}.oauthbearer"
+        settings = {
+            "sasl.enabled.mechanisms": "OAUTHBEARER",
+            "oauthbearer.sasl.jaas.config": f"{package}.OAuthBearerLoginModule required;",
+            "oauthbearer.sasl.server.callback.handler.class": f"{package}.OAuthBearerValidatorCallbackHandler",
+            "oauthbearer.connections.max.reauth.ms": "3600000",
+            "sasl.oauthbearer.jwks.endpoint.url": jwks_url,
+            "sasl.oauthbearer.expected.issuer": issuer,
+            "sasl.oauthbearer.expected.audience": audience,
+        }
+        if tls is not None:
+            settings |= tls.settings()
+        # By default, Kafka 4 fetches keys from no address.
+        allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={jwks_url}"
+        return cls(name or protocol, protocol, settings, jvm_options=(allowed,))
 
     @classmethod
     def ssl(cls, tls: TlsFiles, *, name: str | None = None) -> BrokerListener:

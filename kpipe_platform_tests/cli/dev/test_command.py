@@ -87,6 +87,19 @@ def test_environment_keeps_what_the_user_set() -> None:
     assert environment["KPIPE_DATA_DIR"] == "/data/tables"
     assert environment["PATH"] == "/bin"
     assert environment["KAFKA_BOOTSTRAP_SERVERS"] == "127.0.0.1:1234"
+    assert "SCHEMA_REGISTRY_URL" not in environment
+
+
+@pytest.mark.parametrize(("started", "seen"), [(None, "http://mine"), ("http://dev", "http://dev")])
+def test_a_registry_that_was_started_replaces_the_users(started: str | None, seen: str) -> None:
+    environment = service_environment(
+        {"SCHEMA_REGISTRY_URL": "http://mine"},
+        bootstrap_servers="127.0.0.1:1234",
+        folder=Path("/data"),
+        registry_url=started,
+    )
+
+    assert environment["SCHEMA_REGISTRY_URL"] == seen
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP], ids=lambda each: each.name)

@@ -37,7 +37,8 @@ OUTCOME = st.builds(
     st.dictionaries(TEXT, NUMBER, max_size=3),
     st.lists(RULE, max_size=2).map(lambda rules: {rule.rule: rule for rule in rules}),
     st.dictionaries(TEXT | st.tuples(NUMBER, NUMBER), FAULT, max_size=3),
-    st.lists(st.builds(PreviewRow, OPTIONAL, OPTIONAL), max_size=2),
+    st.lists(st.builds(PreviewRow, OPTIONAL, OPTIONAL, OPTIONAL), max_size=2),
+    st.none() | st.dictionaries(TEXT, NUMBER, max_size=3),
     st.none(),
     st.dictionaries(TEXT, st.floats(0, 1e9), max_size=3),
 )

@@ -102,7 +102,7 @@ class FaultRows(Closable):
         """
         if row.src is None or row.src_offset is None:
             record = KafkaRecord(
-                topic=self._spec.topic,
+                topic=None if row.dest is None else self._spec.output(row.dest).name,
                 timestamp_ms=row.timestamp_ms,
                 key=row.key,
                 value=row.value,

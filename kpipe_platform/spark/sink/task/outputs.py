@@ -11,11 +11,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from kpipe_platform.kafka.admin.topics import TopicLimits
 from kpipe_platform.kafka.client.producer import ANY_PARTITION, NOW, Message
 from kpipe_platform.kafka.model.instance_names import INSTANCE_HEADER, LEASE_HEADER, WORKER_HEADER
 from kpipe_platform.kafka.model.sizes import compressed_size, record_size
 from kpipe_platform.policies.faults import Component, Fault
-from kpipe_platform.spark.sink.spec import MISFIT_NOTE, Rejected, WriterSpec
+from kpipe_platform.spark.sink.spec import MISFIT_NOTE, OutputTopic, Rejected, WriterSpec
 
 Headers = list[tuple[str, bytes | None]]
 
@@ -44,7 +45,8 @@ class Row(NamedTuple):
         timestamp_ms: Record timestamp, milliseconds since the epoch; None uses the time of the write.
         src: Index of the source record's range in the slice; None if the stage dropped ``_kafka``.
         src_offset: Offset of the source record; None if the stage dropped ``_kafka``.
-        misfit: Why the record does not fit the schema of its topic; None if it fits.
+        misfit: Why the record does not fit the schema of its topic, or has no topic; None if it fits.
+        dest: Index of its topic; None if its column names none of the topics.
     """
 
     key: bytes | None
@@ -55,6 +57,7 @@ class Row(NamedTuple):
     src: int | None = None
     src_offset: int | None = None
     misfit: str | None = None
+    dest: int | None = 0
 
     @property
     def message(self) -> Message:
@@ -69,21 +72,23 @@ class Row(NamedTuple):
         if self.src is not None and self.src_offset is not None:
             return (self.src, self.src_offset)
         digest = hashlib.sha256()
-        for part in (self.key, self.value, repr(self.headers).encode(), repr(self.partition).encode()):
+        for part in (self.key, self.value, repr(self.headers).encode(), repr((self.partition, self.dest)).encode()):
             digest.update(b"-" if part is None else b"+%d:" % len(part) + part)
         return digest.hexdigest()
 
 
 class OutputRows:
-    """The output rows of one Arrow batch. They are processed by column where possible.
+    """The output rows of one Arrow batch for one topic. They are processed by column where possible.
 
     Args:
         batch: Columns as in `kpipe_platform.spark.sink.rows.output_rows`. Optional columns may be absent.
         spec: The writer's instructions.
+        dest: Index of the topic of all rows; None if their column names none of the topics. Default 0.
     """
 
-    def __init__(self, batch: pa.RecordBatch, spec: WriterSpec) -> None:
+    def __init__(self, batch: pa.RecordBatch, spec: WriterSpec, dest: int | None = 0) -> None:
         self.batch = batch
+        self.dest = dest
         self._spec = spec
         self._columns: dict[str, pa.Array] = dict(zip(batch.schema.names, batch.columns, strict=True))
         self._has_provenance = spec.stamp_source and self.has("src_offset")
@@ -205,7 +210,8 @@ class OutputRows:
             self.messages(), *columns, self._list("src", 0), self._list("note"), strict=False
         ):
             misfit = None if note is None else note[len(MISFIT_NOTE) :].decode()
-            yield Row(key, value, headers or [], partition, timestamp, None if offset is None else src, offset, misfit)
+            known = None if offset is None else src
+            yield Row(key, value, headers or [], partition, timestamp, known, offset, misfit, self.dest)
 
 
 def _names(headers: pa.Array) -> pa.Array:
@@ -221,6 +227,19 @@ def by_range(batch: pa.RecordBatch) -> dict[int, int]:
     return {row["values"]: row["counts"] for row in counted}
 
 
+def by_topic(batch: pa.RecordBatch, spec: WriterSpec) -> list[OutputRows]:
+    """Split a batch by topic. Only outputs for several topics have the column ``dest``; others are not copied."""
+    if "dest" not in batch.schema.names:
+        return [OutputRows(batch, spec)]
+    dest = batch.column("dest")
+    known = [number for number in sorted(pc.unique(dest).to_pylist(), key=lambda d: -1 if d is None else d)]
+    if len(known) == 1:
+        return [OutputRows(batch, spec, known[0])]
+    return [
+        OutputRows(batch.filter(dest.is_null() if each is None else pc.equal(dest, each)), spec, each) for each in known
+    ]
+
+
 class OutputChecks:
     """Finds outputs that the destination would reject, before they are sent.
 
@@ -229,9 +248,6 @@ class OutputChecks:
 
     def __init__(self, spec: WriterSpec) -> None:
         self._spec = spec
-        self._limits = spec.limits
-        # Brokers check the size of a batch as received, and again as stored.
-        self._compresses = spec.compression != "none" and not spec.limits.uncompressed
         # Overhead of the record, and the headers that `OutputRows` adds.
         topic = max((len(p.range.topic) for p in spec.slice.ranges), default=0)
         self._added_bytes = 200 + 2 * topic + len(SOURCE_HEADER) + len((spec.correlation_header or "").encode())
@@ -246,11 +262,15 @@ class OutputChecks:
         """
         if partitions is None:
             partitions = _MOST_PARTITIONS
-        if not self._is_suspect(rows, partitions):
+        output = self._spec.output(rows.dest or 0)
+        if rows.dest is not None and not self._is_suspect(rows, output.limits, partitions):
             return {}
         rejected: dict[Rejected, Fault] = {}
         for row in rows.rows():
-            reason = self._reason(row, partitions)
+            if row.dest is None:
+                reason: tuple[str, str] | None = ("topic", row.misfit or "the output record has no topic")
+            else:
+                reason = self._reason(row, output, partitions)
             if reason is not None and row.identity not in self._spec.rejected:
                 kind, message = reason
                 rejected[row.identity] = Fault(
@@ -258,7 +278,7 @@ class OutputChecks:
                 )
         return rejected
 
-    def _is_suspect(self, rows: OutputRows, partitions: int) -> bool:
+    def _is_suspect(self, rows: OutputRows, limits: TopicLimits, partitions: int) -> bool:
         batch = rows.batch
         if rows.has_unnamed_headers:
             return True
@@ -269,18 +289,18 @@ class OutputChecks:
         headers = rows.column("headers")
         # The header bytes of the whole batch are an upper bound for one record.
         largest += (0 if headers is None else headers.nbytes) + self._added_bytes
-        if largest > self._limits.max_message_bytes or rows.has("note"):
+        if largest > limits.max_message_bytes or rows.has("note"):
             return True
-        if self._limits.compacted and batch.column("key").null_count:
+        if limits.compacted and batch.column("key").null_count:
             return True
         timestamps = rows.column("timestamp_ms")
         if timestamps is None or timestamps.null_count == len(timestamps):
             return False
-        times = self._limits.times_ms(int(time.time() * 1000))
+        times = limits.times_ms(int(time.time() * 1000))
         return pc.min(timestamps).as_py() not in times or pc.max(timestamps).as_py() not in times
 
-    def _reason(self, row: Row, partitions: int) -> tuple[str, str] | None:
-        topic = self._spec.topic
+    def _reason(self, row: Row, output: OutputTopic, partitions: int) -> tuple[str, str] | None:
+        topic, limits = output.name, output.limits
         if row.misfit is not None:
             return "does_not_fit", f"the output record does not fit the schema of topic {topic!r}: {row.misfit}"
         if row.partition is not None and not 0 <= row.partition < partitions:
@@ -290,21 +310,23 @@ class OutputChecks:
         # The checks below require that every header has a name.
         if any(name is None for name, _ in row.headers):
             return "header", "a header of the output record has no name (null), which Kafka does not allow"
-        size, limit = record_size(row.key, row.value, row.headers), self._limits.max_message_bytes
+        size, limit = record_size(row.key, row.value, row.headers), limits.max_message_bytes
         if size > limit:
             shown = f"{size:,} bytes"
-            if self._compresses:
+            # Brokers check the size of a batch as received, and again as stored.
+            compresses = self._spec.compression != "none" and not limits.uncompressed
+            if compresses:
                 size = compressed_size(self._spec.compression, row.key, row.value, row.headers)
                 shown += f", about {size:,} compressed ({self._spec.compression})"
             # Within the tolerance of the estimate, the brokers decide.
-            if size > limit * (_UNSURE if self._compresses else 1):
+            if size > limit * (_UNSURE if compresses else 1):
                 return "too_large", (
                     f"the output record has {shown}; topic {topic!r} accepts at most {limit:,} (max.message.bytes)"
                 )
-        if self._limits.compacted and row.key is None:
+        if limits.compacted and row.key is None:
             return "null_key", f"the output record has no key, but topic {topic!r} is compacted"
         if row.timestamp_ms is not None:
-            times = self._limits.times_ms(int(time.time() * 1000))
+            times = limits.times_ms(int(time.time() * 1000))
             if row.timestamp_ms not in times:
                 return "timestamp", (
                     f"the output record's timestamp {row.timestamp_ms} ms is outside the range of topic {topic!r}: "

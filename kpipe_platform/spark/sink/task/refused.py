@@ -24,13 +24,14 @@ _PROBE_RECORDS = 1_000
 
 
 def find_refused(
-    producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Collection[int]
+    producer: Producer, spec: WriterSpec, topic: str, rows: list[Row], refusals: Collection[int]
 ) -> list[tuple[Row, Fault]]:
     """Find the rows that the brokers refuse.
 
     Args:
         producer: Transactional and initialized, with no open transaction. It has none on return either.
-        spec: Topic, timeouts and connection.
+        spec: Timeouts and connection.
+        topic: The topic of the rows.
         rows: The suspect rows.
         refusals: Error codes that a record causes.
 
@@ -45,7 +46,7 @@ def find_refused(
     purged = 0
     while pending:
         part = pending.pop()
-        error = _probe(producer, spec, part, refusals)
+        error = _probe(producer, spec, topic, part, refusals)
         if error is None:
             continue
         if error.code() in PURGED_CODES and purged < MAX_PURGED:
@@ -54,16 +55,18 @@ def find_refused(
             continue
         purged = 0
         if error.code() not in refusals:
-            raise translate(error, spec.settings, "find rejected records", topic=spec.topic)
+            raise translate(error, spec.settings, "find rejected records", needs="Write", topic=topic)
         if len(part) == 1:
-            refused.append((part[0], _fault(error, spec)))
+            refused.append((part[0], _fault(error, topic)))
         else:
             middle = len(part) // 2
             pending += [part[:middle], part[middle:]]
     return refused
 
 
-def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Collection[int]) -> KafkaError | None:
+def _probe(
+    producer: Producer, spec: WriterSpec, topic: str, rows: list[Row], refusals: Collection[int]
+) -> KafkaError | None:
     """Produce rows in a transaction and abort it.
 
     Returns:
@@ -75,7 +78,7 @@ def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Coll
     sink = AckedProducer(producer)
     try:
         producer.begin_transaction()
-        sink.send_all(spec.output_topic, (row.message for row in rows))
+        sink.send_all(topic, (row.message for row in rows))
         left = sink.flush(spec.delivery_timeout_s)
     except GiveUpError:
         left = 0
@@ -87,18 +90,18 @@ def _probe(producer: Producer, spec: WriterSpec, rows: list[Row], refusals: Coll
     try:
         producer.abort_transaction(spec.settings.request_timeout_s)
     except KafkaException as exception:
-        raise translate(exception, spec.settings, "find rejected records", topic=spec.topic) from exception
+        raise translate(exception, spec.settings, "find rejected records", topic=topic) from exception
     if left:
         raise not_delivered(spec.settings, str(spec.slice), left)
     refused = next((error for error in failures if error.code() in refusals), None)
     return refused or (failures[0] if failures else None)
 
 
-def _fault(error: KafkaError, spec: WriterSpec) -> Fault:
+def _fault(error: KafkaError, topic: str) -> Fault:
     return Fault(
         Component.DESTINATION,
         "refused",
         error.name(),
-        f"the brokers reject the output record for topic {spec.topic!r}: {error.str()}",
+        f"the brokers reject the output record for topic {topic!r}: {error.str()}",
         int(time.time() * 1000),
     )

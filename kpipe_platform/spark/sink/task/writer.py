@@ -41,7 +41,7 @@ from kpipe_platform.spark.sink.spec import (
     WriterSpec,
 )
 from kpipe_platform.spark.sink.task.faults import FaultRows
-from kpipe_platform.spark.sink.task.outputs import OutputChecks, OutputRows, Row, by_range
+from kpipe_platform.spark.sink.task.outputs import OutputChecks, OutputRows, Row, by_range, by_topic
 from kpipe_platform.spark.sink.task.refused import find_refused
 from kpipe_platform.spark.stage.notes import RuleCount
 
@@ -76,7 +76,7 @@ def outcome_of(spec: WriterSpec, write: Callable[[], Outcome]) -> Outcome:
     except KpipeError as error:
         return Outcome("error", error=error)
     except KafkaException as exception:
-        return Outcome("error", error=translate(exception, spec.settings, f"write {spec.slice}"))
+        return Outcome("error", error=translate(exception, spec.settings, f"write {spec.slice}", needs="Write"))
 
 
 def outcome_batch(outcome: Outcome) -> pa.RecordBatch:
@@ -104,17 +104,18 @@ class WriterTask:
 
     def __init__(self, spec: WriterSpec) -> None:
         self.spec = spec
-        self.outcome = Outcome("written")
+        self.outcome = Outcome("written", written={})
         self.checks = OutputChecks(spec)
         self.faults = FaultRows(spec)
         self.steps: dict[str, float] = {"open": 0.0, "write": 0.0, "commit": 0.0}
         self.written: Counter[int] = Counter()
+        self.written_to: Counter[str] = Counter({output.name: 0 for output in spec.outputs})
         self.read: Counter[int] = Counter(spec.read)
         # Outputs that the destination rejects and this pass dead-letters.
         self.refused: dict[Rejected, Fault] = {}
-        # Partitions of the destination topic. 0 until an output requests a partition; None if the brokers do not report
+        # Partitions of each destination topic, once an output requests a partition; None if the brokers do not report
         # it.
-        self.partitions: int | None = 0
+        self.partitions: dict[str, int | None] = {}
         self.ended = False
         self.last_order = -1
 
@@ -180,7 +181,7 @@ class WriterTask:
                 transaction.abort()
                 return self.finish("disordered")
             except KafkaException as exception:
-                raise transaction.error(exception, "write outputs") from exception
+                raise transaction.error(exception, "write outputs", needs="Write") from exception
         return self.finish("committed")
 
     def write_parallel(self, batches: Iterable[pa.RecordBatch]) -> Outcome:
@@ -197,7 +198,9 @@ class WriterTask:
             except GiveUpError:
                 return self.given_up(sink, None)
             except KafkaException as exception:
-                raise translate(exception, spec.settings, f"write outputs of {spec.slice}") from exception
+                raise translate(
+                    exception, spec.settings, f"write outputs of {spec.slice}", needs="Write", topic=spec.shown_topics
+                ) from exception
         if left:
             raise not_delivered(spec.settings, str(spec.slice), left)
         return self.finish(self.outcome.status if self.stopped() else "written")
@@ -224,21 +227,24 @@ class WriterTask:
         try:
             producer.init_transactions(settings.request_timeout_s)
         except KafkaException as exception:
-            raise translate(exception, settings, "find rejected records") from exception
+            raise translate(
+                exception, settings, "find rejected records", transactional_id=self.spec.slice.probe_id
+            ) from exception
         sink = AckedProducer(producer)
         for batch in batches:
             outputs, _, others = split_batch(batch)
             self.faults.handled.update(
                 (a.note["src"], a.note["offset"]) for a in others if a.note["kind"] == KIND_NOTED
             )
-            rows = OutputRows(self._of_whole_records(outputs), self.spec)
-            # With at-least-once delivery, the previous pass did not report these. They are not probed, because a record
-            # that cannot be sent gives no information about the others.
-            self.outcome.rejected.update(self._rejected(rows, sink))
-            known = {**self.spec.rejected, **self.outcome.rejected}
-            suspects = [row for row in rows.rows() if row.identity not in known]
-            refused = find_refused(producer, self.spec, suspects, REFUSED_CODES)
-            self.outcome.rejected.update({row.identity: fault for row, fault in refused})
+            for rows in by_topic(self._of_whole_records(outputs), self.spec):
+                # With at-least-once delivery, the previous pass did not report these. They are not probed, because a
+                # record that cannot be sent gives no information about the others.
+                self.outcome.rejected.update(self._rejected(rows, sink))
+                known = {**self.spec.rejected, **self.outcome.rejected}
+                suspects = [row for row in rows.rows() if row.identity not in known]
+                topic = self.spec.output(rows.dest or 0).name
+                refused = find_refused(producer, self.spec, topic, suspects, REFUSED_CODES)
+                self.outcome.rejected.update({row.identity: fault for row, fault in refused})
         return self.finish("rejected" if self.outcome.rejected else "error")
 
     # Steps
@@ -335,30 +341,39 @@ class WriterTask:
     def _write_outputs(self, part: pa.RecordBatch, sink: AckedProducer, transaction: SliceTransaction | None) -> None:
         spec = self.spec
         part = self._of_whole_records(part)
-        rows = OutputRows(part, spec)
-        counted = by_range(part)
         if spec.per_record:
-            self.read.update(counted)
-        self._note_refused(self._rejected(rows, sink))
+            self.read.update(by_range(part))
+        topics = by_topic(part, spec)
+        # Check the rows of all topics before any is sent: a record has all of its outputs or none.
+        for rows in topics:
+            self._note_refused(self._rejected(rows, sink))
         if self.stopped() and spec.mode == "transactional":
             return
         self._begin(transaction)
-        if not (spec.rejected or self.refused or self.outcome.rejected):
-            sink.send_all(spec.output_topic, rows.messages())
-            self.written.update(counted)
+        for rows in topics:
+            self._send(rows, sink)
+
+    def _send(self, rows: OutputRows, sink: AckedProducer) -> None:
+        topic = self.spec.output(rows.dest or 0).name
+        if not (self.spec.rejected or self.refused or self.outcome.rejected):
+            sink.send_all(topic, rows.messages())
+            counted = by_range(rows.batch)
         else:
             kept = [row for row in rows.rows() if not self._is_rejected(row, sink)]
-            sink.send_all(spec.output_topic, (row.message for row in kept))
-            self.written.update(row.src or 0 for row in kept)
+            sink.send_all(topic, (row.message for row in kept))
+            counted = Counter(row.src or 0 for row in kept)
+        self.written.update(counted)
+        self.written_to[topic] += sum(counted.values())
         self._note_preview(rows)
 
     def _rejected(self, rows: OutputRows, sink: AckedProducer) -> dict[Rejected, Fault]:
         """The rows that the topic rejects, with the reason."""
-        asked = rows.partitions
-        if asked is not None and self.partitions is not None and asked[1] >= self.partitions:
+        topic = self.spec.output(rows.dest or 0).name
+        asked, known = rows.partitions, self.partitions.get(topic, 0)
+        if asked is not None and known is not None and asked[1] >= known:
             # Request the partition count again if a row exceeds it, since a topic can grow during a write.
-            self.partitions = sink.partitions(self.spec.output_topic, self.spec.settings.request_timeout_s)
-        return self.checks.rejected(rows, self.partitions)
+            known = self.partitions[topic] = sink.partitions(topic, self.spec.settings.request_timeout_s)
+        return self.checks.rejected(rows, known)
 
     def _note_refused(self, refused: dict[Rejected, Fault]) -> None:
         """Dead-letter rejected outputs in this pass, or report them so that the driver decides on another pass.
@@ -435,22 +450,27 @@ class WriterTask:
             return self.finish("broker_rejected")
         # After a fatal error the queued records fail too, with a less specific code.
         error = next((e for e in sink.failures if e.code() in FENCED_CODES), sink.failures[0])
-        what = f"write outputs to {self.spec.topic}"
+        what = f"write outputs to {', '.join(output.name for output in self.spec.outputs)}"
         if only_dead_letters:
             what = f"write dead letters to {min(dead_letter_topics)}"
         if transaction is None:
-            typed = translate(error, self.spec.settings, f"{what} for {self.spec.slice}")
+            typed = translate(
+                error, self.spec.settings, f"{what} for {self.spec.slice}", needs="Write", topic=sink.first_failed_topic
+            )
         else:
-            typed = transaction.error(error, what)
+            typed = transaction.error(error, what, needs="Write", topic=sink.first_failed_topic)
         typed.part = "dead_letter" if only_dead_letters else "destination"
         raise typed
 
     # Results
 
     def _note_preview(self, rows: OutputRows) -> None:
-        missing = self.spec.preview_rows - len(self.outcome.preview)
+        if rows.dest is None:
+            return
+        topic = self.spec.output(rows.dest).name
+        missing = self.spec.preview_rows - sum(row.topic == topic for row in self.outcome.preview)
         if missing > 0:
-            self.outcome.preview += [PreviewRow(_preview(k), _preview(v)) for k, v in rows.first(missing)]
+            self.outcome.preview += [PreviewRow(_preview(k), _preview(v), topic) for k, v in rows.first(missing)]
 
     def counts(self) -> dict[int, SliceCounts]:
         """The counts so far, by index of the range."""
@@ -470,6 +490,7 @@ class WriterTask:
         outcome = self.outcome
         outcome.status = status
         outcome.counts = self.counts()
+        outcome.written = dict(self.written_to)
         outcome.faults = self.faults.seen
         outcome.samples = self.faults.samples
         outcome.reasons = self.faults.reasons

@@ -16,7 +16,7 @@ from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.faults import Component, Fault, FaultAction
 from kpipe_platform.spark.sink.errors import stopped_by_faults
-from kpipe_platform.spark.sink.spec import Outcome, WriterSpec
+from kpipe_platform.spark.sink.spec import Outcome, OutputTopic, WriterSpec
 from kpipe_platform.spark.sink.task.faults import FaultRows
 from kpipe_platform.spark.sink.task.outputs import Row
 
@@ -37,8 +37,7 @@ def spec_of(action: FaultAction, **changes: Any) -> WriterSpec:
         "source_settings": settings,
         "slice": Slice("g", "run", "abc", (planned,)),
         "mode": "parallel",
-        "topic": "clean",
-        "limits": TopicLimits(),
+        "outputs": (OutputTopic("clean", TopicLimits()),),
         "dead_letters": (context,),
         "policies": FaultPolicies(action),
         "codecs": ((RawCodec(), JsonCodec("mail INT")),),

@@ -16,7 +16,7 @@ from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.kafka.model.sizes import record_size
 from kpipe_platform.kafka.model.slices import PlannedRange, Slice
 from kpipe_platform.policies.actions import FaultPolicies
-from kpipe_platform.spark.sink.spec import WriterSpec
+from kpipe_platform.spark.sink.spec import OutputTopic, WriterSpec
 from kpipe_platform.spark.sink.task.outputs import OutputChecks, OutputRows
 
 SETTINGS = ConnectionSettings(bootstrap_servers="localhost:1")
@@ -41,8 +41,7 @@ def spec(topic: str = "orders", **changes: Any) -> WriterSpec:
         "source_settings": SETTINGS,
         "slice": Slice("g", "run", "s", ranges),
         "mode": "transactional",
-        "topic": "orders.priced",
-        "limits": TopicLimits(),
+        "outputs": (OutputTopic("orders.priced", changes.pop("limits", TopicLimits())),),
         "dead_letters": (None, None),
         "policies": FaultPolicies(),
         "codecs": ((RawCodec(), RawCodec()),) * 2,

@@ -32,7 +32,7 @@ from kpipe_platform.kafka.transactions.slice import SliceTransaction
 from kpipe_platform.policies.actions import FaultPolicies
 from kpipe_platform.policies.faults import FaultAction
 from kpipe_platform.spark.sink.outcome_json import outcome_of_json
-from kpipe_platform.spark.sink.spec import KIND_FAULT, NO_OUTPUT, WriterSpec
+from kpipe_platform.spark.sink.spec import KIND_FAULT, NO_OUTPUT, OutputTopic, WriterSpec
 from kpipe_platform.spark.sink.task.lane import run_lane
 from kpipe_platform.spark.sink.task.refused import find_refused
 from kpipe_platform.spark.sink.task.writer import ControlRow, WriterTask, run_writer, split_batch
@@ -47,8 +47,7 @@ def task() -> WriterTask:
         source_settings=settings,
         slice=Slice("kpipe.enriched", "run", "abc", (planned,)),
         mode="parallel",
-        topic="enriched",
-        limits=TopicLimits(),
+        outputs=(OutputTopic("enriched", TopicLimits()),),
         dead_letters=(DeadLetterContext("orders.dlq", asset="enriched", run_id="run", group="kpipe.enriched"),),
         policies=FaultPolicies(FaultAction.DEAD_LETTER),
         codecs=((RawCodec(), RawCodec()),),
@@ -113,7 +112,7 @@ def error_of(answers: Iterator[pa.RecordBatch]) -> KpipeError:
     ("settings", "producer", "says"),
     [
         # Declared where there is such a file, and run on an executor where there is none.
-        (ConnectionSettings("b:9092", "SSL", ssl_ca_pem="/no/such/ca.pem"), {}, "ssl.ca.location"),
+        (ConnectionSettings("b:9092", security_protocol="SSL", ssl_ca_pem="/no/such/ca.pem"), {}, "ssl_ca_pem"),
         (ConnectionSettings("b:9092"), {"compression.level": "best"}, "compression.level"),
     ],
 )
@@ -176,7 +175,7 @@ def test_an_outage_while_refused_records_are_looked_for(task: WriterTask, before
     row = cast(Any, SimpleNamespace(message=(None, b"value", -1, 0, [])))
     spec = replace(task.spec, delivery_timeout_s=0.1)
     with pytest.raises(kind) as caught:
-        find_refused(cast(Any, Away(before)), spec, [row], REFUSED_CODES)
+        find_refused(cast(Any, Away(before)), spec, "enriched", [row], REFUSED_CODES)
     assert isinstance(caught.value, TransientError)
 
 
