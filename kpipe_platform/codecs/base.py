@@ -10,6 +10,7 @@ dataclass of a module: it can be pickled, and two codecs with the same settings 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from kpipe_platform.codecs.faults import NOT_ENCODABLE, UNREADABLE, DecodeFault, EncodeFault, may_be_of_data
@@ -26,6 +27,21 @@ if TYPE_CHECKING:
 
 Part = Literal["key", "value"]
 """Part of a record that a codec decodes or encodes."""
+
+
+@dataclass(frozen=True)
+class TableChanges:
+    """How values change a table that is read from a topic.
+
+    Attributes:
+        removes: Condition, true if the value leaves its key without a row, as a tombstone does.
+        clears: Condition, true if the value removes all earlier rows.
+        at_ms: Time of the change, milliseconds since 1970 (BIGINT); null if unknown.
+    """
+
+    removes: Column
+    clears: Column
+    at_ms: Column
 
 
 class Codec(ABC):
@@ -277,6 +293,10 @@ class Codec(ABC):
         Raises:
             ConfigError: The codec does not encode this type.
         """
+        return None
+
+    def table_changes(self, value: Column) -> TableChanges | None:
+        """How a decoded value changes a table; None if each value is the row of its key. The default."""
         return None
 
     def misfit(self, value: Column, kind: T.DataType) -> Column | None:

@@ -11,13 +11,28 @@ from pyspark.sql import types as T
 
 from kpipe_platform.codecs.avro.codec import AvroCodec
 from kpipe_platform.codecs.base import Codec
+from kpipe_platform.codecs.connect.codec import ConnectJsonCodec
+from kpipe_platform.codecs.connect.debezium import DebeziumCodec
 from kpipe_platform.codecs.json.codec import JsonCodec
+from kpipe_platform.codecs.json_schema.codec import JsonSchemaCodec
 from kpipe_platform.codecs.protobuf.codec import ProtobufCodec
 from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError
 
-CODECS: dict[str, type[Codec]] = {cls.name: cls for cls in (RawCodec, TextCodec, JsonCodec, AvroCodec, ProtobufCodec)}
+CODECS: dict[str, type[Codec]] = {
+    cls.name: cls
+    for cls in (
+        RawCodec,
+        TextCodec,
+        JsonCodec,
+        JsonSchemaCodec,
+        AvroCodec,
+        ProtobufCodec,
+        ConnectJsonCodec,
+        DebeziumCodec,
+    )
+}
 """kpipe's codecs by name. A codec's settings are the fields of its dataclass."""
 
 
