@@ -51,12 +51,6 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         f"is {MSK_COORDINATE}",
     ),
     (
-        r"org\.apache\.kafka\.common\.errors\.(Topic|Group)AuthorizationException",
-        AuthorizationFailedError,
-        "an ACL denies a call of Spark's Kafka source",
-        "grant Read on the topic or on the group that the message names",
-    ),
-    (
         r"org\.apache\.kafka\.common\.errors\.(Sasl|Ssl)?AuthenticationException|LoginException|"
         r"javax\.net\.ssl\.SSL\w+Exception|InvalidKeySpecException|InvalidConfigurationException: .*PEM",
         AuthenticationFailedError,
@@ -103,6 +97,7 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
 )
 _MISSING_PACKAGE = re.compile(r"No module named '(kpipe_platform|confluent_kafka|pyarrow)")
 
+_DENIED = re.compile(r"(?:Topic|Group)AuthorizationException: Not authorized to access (topic|group)s?: \[?([^\]\s]+)")
 # Exceptions of a Python function that its record does not cause: a service that the function calls is unreachable.
 _AWAY = re.compile(
     r"(Timeout|TimeoutError|TimeoutException|ConnectTimeout|ReadTimeout|ConnectError|ConnectionError|BrokenPipeError|"
@@ -115,7 +110,10 @@ _TIMESTAMP = re.compile(
 )
 _EXHAUSTED = re.compile(r"(^|\.)MemoryError$|No space left on device|\[Errno 28\]|Too many open files|\[Errno 24\]")
 # Programming errors, which fail on every record.
-_MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "PicklingError")
+_MISTAKES = (
+    *("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "PicklingError"),
+    *("ConfigError", "NotImplementedError"),
+)
 # SQLSTATE classes of conditions that one record can cause: data, cardinality, constraint, external routine, raised
 # errors.
 _DATA_STATES = ("21", "22", "23", "38", "39", "P0")
@@ -186,6 +184,10 @@ def classify(error: BaseException, where: str) -> KpipeError:
             away.part = "stage"
             return away
     elif cause.sql_state is None or not cause.sql_state.startswith(_DATA_STATES):
+        if (denied := _DENIED.search(text)) is not None:
+            acl = f"Read on {denied.group(1)} {denied.group(2)}"
+            msg = f"an ACL denies a call of Spark's Kafka source while processing {where}: {cause}"
+            return AuthorizationFailedError(msg, fix=f"grant {acl} to the principal of the connection", acl=acl)
         for pattern, kind, what, fix in _MARKS:
             if re.search(pattern, text):
                 typed = kind(f"{what} while processing {where}: {cause}", fix=fix)
