@@ -35,6 +35,9 @@ from kpipe_platform.registry.model import Schema
 _END = b"\xd7\x9e\x01\xf3\x4b\x80\x66\xe2"
 # Most digits of a decimal that Spark reads as 64 bits, dropping all others without an error.
 _LONG_DIGITS = 18
+# More schemas than this are searched by halves.
+_FEW = 8
+_ALL = 2**31 - 1
 _VALUE, _AFTER = "value", "end"
 
 
@@ -46,19 +49,39 @@ def parse_avro_column(data: Column, writers: Iterable[tuple[bytes, Schema]], rea
         writers: The schemas of the records, by the bytes in front of the data. Empty bytes: all records have it.
         reader: The schema of the result.
     """
-    parsed: Column | None = None
-    for frame, writer in writers:
-        found = resolve(writer, reader)
-        if found.conflicts:
-            continue  # its records are faults, as for an unknown id
-        own = _from_avro(F.substring(data, len(frame) + 1, 2**31 - 1) if frame else data, found)
-        is_own = F.substring(data, 1, len(frame)) == F.lit(frame)
-        parsed = own if not frame else F.when(is_own, own) if parsed is None else parsed.when(is_own, own)
-    if parsed is None:
-        # A value of the right type that is always null.
-        never = resolve(reader, reader)
-        parsed = F.when(F.lit(False), _from_avro(data, never))
-    return parsed
+    found = [(frame, resolve(writer, reader)) for frame, writer in writers]
+    # Without a readable schema, all records are faults, as those of an unknown id are.
+    known = [(frame, each) for frame, each in found if not each.conflicts]
+    if not known:
+        return F.when(F.lit(False), _from_avro(data, resolve(reader, reader)))
+    if known[0][0] == b"":
+        return _from_avro(data, known[0][1])
+    frame = F.when(F.substring(data, 1, 1) == F.lit(b"\x01"), F.substring(data, 1, 17)).otherwise(
+        F.substring(data, 1, 5)
+    )
+    if len(known) <= _FEW:
+        return _by_frame(known, frame, data)
+    # More would make a function that is too long for Java's compiler. A lambda is not compiled as a part of it.
+    both = F.array(F.struct(frame.alias("frame"), data.alias("data")))
+    return F.get(F.transform(both, lambda each: _by_frame(sorted(known, key=_first), each["frame"], each["data"])), 0)
+
+
+def _first(pair: tuple[bytes, Resolution]) -> bytes:
+    return pair[0]
+
+
+def _by_frame(writers: list[tuple[bytes, Resolution]], frame: Column, data: Column) -> Column:
+    """Parse with the schema whose bytes are ``frame``. More than a few schemas are sorted, and searched by halves."""
+    if len(writers) > _FEW:
+        half = len(writers) // 2
+        is_low = frame < F.lit(writers[half][0])
+        return F.when(is_low, _by_frame(writers[:half], frame, data)).otherwise(_by_frame(writers[half:], frame, data))
+    parsed: Any = F
+    for own, found in writers:
+        payload = F.substring(data, len(own) + 1, _ALL)
+        parsed = parsed.when(frame == F.lit(own), _from_avro(payload, found))
+    chosen: Column = parsed
+    return chosen
 
 
 def _from_avro(payload: Column, found: Resolution) -> Column:
