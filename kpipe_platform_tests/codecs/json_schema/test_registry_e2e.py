@@ -145,6 +145,7 @@ def test_records_of_two_schemas_and_their_faults(shop: Shop) -> None:
 def test_an_incompatible_schema_fails_before_anything_is_written(shop: Shop) -> None:
     shop.produce(shop.topic, [{"value": shop.serialized(V1, {"id": 1})}])
     shop.serialized({**V1, "properties": {"id": {"type": "string"}}}, {"id": "x"}, shop.target)
+    shop.client.set_compatibility(f"{shop.target}-value", "BACKWARD")
     with pytest.raises(IncompatibleSchemaError) as caught:
         shop.run(JsonSchemaCodec(), JsonSchemaCodec(schema=V1))
     assert f"{shop.target}-value" in str(caught.value)
