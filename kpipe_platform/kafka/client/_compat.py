@@ -38,6 +38,7 @@ _FATAL_CAUSES = (
     KafkaError.GROUP_AUTHORIZATION_FAILED,
     KafkaError.UNSUPPORTED_VERSION,
 )
+_DENIED_CODES = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
 _REFUSED_CODES = (KafkaError._AUTHENTICATION, KafkaError._SSL, KafkaError.SASL_AUTHENTICATION_FAILED)
 # Texts of libcurl, with which librdkafka calls the token endpoint.
 _ENDPOINT_AWAY = re.compile(
@@ -77,10 +78,10 @@ def producer_fatal_cause(producer: Producer, error: KafkaError) -> KafkaError:
 
 
 def abortable_cause(producer: Producer, error: KafkaError) -> KafkaError:
-    """Return why an open transaction must be aborted, if the client reports only that it purged the records.
+    """Return the denied request of an open transaction, if the client reports only that it purged the records.
 
     A request in a wrong state returns the transaction's error. To begin an open transaction is always such a request,
-    and changes nothing.
+    and changes nothing. Other causes do not count, because after an abort the client purges records for no reason.
 
     Args:
         producer: The producer, with an open transaction.
@@ -92,7 +93,7 @@ def abortable_cause(producer: Producer, error: KafkaError) -> KafkaError:
         producer.begin_transaction()
     except KafkaException as exception:
         cause: KafkaError = exception.args[0]
-        if cause.txn_requires_abort() or cause.fatal():
+        if cause.code() in _DENIED_CODES:
             return cause
     return error
 
