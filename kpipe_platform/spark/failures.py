@@ -36,14 +36,6 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         "let SparkEngine start the session, or add org.apache.spark:spark-sql-kafka-0-10_2.13 in your Spark version",
     ),
     (
-        "AVRO_NOT_LOADED",
-        ConfigError,
-        "the Spark session has no functions for Avro",
-        f'spark_config={{"spark.jars.packages": "{connector_coordinate(pyspark.__version__)},'
-        f'{avro_coordinate(pyspark.__version__)}"}} where the session is started first, in a new process; or let '
-        "SparkEngine start the session",
-    ),
-    (
         r"for configuration sasl\.\S+: Class \S+ could not be found|No LoginModule found for \S+",
         EnvironmentSetupError,
         "Spark's Kafka client lacks a class that the connection needs",
@@ -94,6 +86,11 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         "Spark's Kafka source got no response from the brokers",
         "check the brokers, then run again",
     ),
+)
+_ADD_AVRO = (
+    f'spark_config={{"spark.jars.packages": "{connector_coordinate(pyspark.__version__)},'
+    f'{avro_coordinate(pyspark.__version__)}"}} where the session is started first, in a new process; or let '
+    "SparkEngine start the session"
 )
 _MISSING_PACKAGE = re.compile(r"No module named '(kpipe_platform|confluent_kafka|pyarrow)")
 
@@ -183,6 +180,9 @@ def classify(error: BaseException, where: str) -> KpipeError:
             )
             away.part = "stage"
             return away
+    elif (cause.condition or "").startswith("AVRO_NOT_LOADED"):
+        # Spark gives it a SQLSTATE of the data.
+        return ConfigError(f"the Spark session has no functions for Avro, for {where}", fix=_ADD_AVRO)
     elif cause.sql_state is None or not cause.sql_state.startswith(_DATA_STATES):
         if (denied := _DENIED.search(text)) is not None:
             acl = f"Read on {denied.group(1)} {denied.group(2)}"

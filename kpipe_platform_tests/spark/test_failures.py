@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 
 from kpipe_platform.errors import (
     BrokerUnavailableError,
+    ConfigError,
     EngineUnavailableError,
     EnvironmentSetupError,
     FencedError,
@@ -92,6 +93,13 @@ def test_a_connect_clients_text_holds_the_cause_twice_and_the_second_is_cut_off(
     assert isinstance(spark, StageFailedError)
     assert spark.isolable
     assert spark.source.message == "poison 3"
+
+
+def test_a_session_without_avro_is_no_fault_of_the_data() -> None:
+    text = "[AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE] Cannot call the FROM_AVRO SQL function SQLSTATE: 22KD3"
+    found = classify(SparksError(text, "AVRO_NOT_LOADED_SQL_FUNCTIONS_UNUSABLE", "22KD3"), "orders/0 [0, 5)")
+    assert isinstance(found, ConfigError)
+    assert "org.apache.spark:spark-avro_2.13:4.2.0" in (found.fix or "")
 
 
 @pytest.mark.parametrize(

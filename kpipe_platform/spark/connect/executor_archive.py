@@ -26,6 +26,8 @@ __all__ = ["ArchiveManifest", "read_manifest", "write_archive"]
 
 TASK_PACKAGES = ("confluent-kafka", "lazy-loader", "numpy", "pandas", "pyarrow", "tenacity")
 """Distributions that tasks import, for the writer, Arrow batches, and row functions over pandas."""
+OPTIONAL_PACKAGES = ("fastavro",)
+"""Distributions that tasks import for the codecs of an extra. They are packed if they are installed here."""
 
 MANIFEST = "kpipe-archive.json"
 _OWN = "kpipe_platform"
@@ -159,7 +161,7 @@ def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
 def _with_requirements(names: Iterable[str], without: set[str]) -> dict[str, Distribution]:
     """The distributions and their installed requirements, by canonical name."""
     distributions: dict[str, Distribution] = {}
-    waiting = [(name, True) for name in names]
+    waiting = [*((name, True) for name in names), *((name, False) for name in OPTIONAL_PACKAGES)]
     while waiting:
         name, must = waiting.pop()
         key = _canonical(name)
