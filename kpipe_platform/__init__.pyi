@@ -15,14 +15,19 @@ from .checks import (
     rule_checks as rule_checks,
 )
 from .codecs import (
+    AvroCodec as AvroCodec,
     Codec as Codec,
+    ConnectJsonCodec as ConnectJsonCodec,
+    DebeziumCodec as DebeziumCodec,
     DecodeFault as DecodeFault,
     EncodeFault as EncodeFault,
     JsonCodec as JsonCodec,
+    JsonSchemaCodec as JsonSchemaCodec,
     ProtobufCodec as ProtobufCodec,
     RawCodec as RawCodec,
     TextCodec as TextCodec,
 )
+from .codecs.connect.rows import current_rows as current_rows
 from .codecs.topic import KafkaTopic as KafkaTopic
 from .codecs.topics import KafkaTopics as KafkaTopics
 from .errors import KpipeError as KpipeError

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from benchmarks.cases.at_least_once_4p import AtLeastOnce4p
+from benchmarks.cases.avro import Avro1p, AvroManyIds
 from benchmarks.cases.json_1p import Json1p
 from benchmarks.cases.json_4p import Json4p
 from benchmarks.cases.latency import Latency
 from benchmarks.cases.limit import Limit
 from benchmarks.cases.load import ImportKpipe, Load
 from benchmarks.cases.one_record import OneRecord
+from benchmarks.cases.protobuf import Protobuf1p
 from benchmarks.cases.range_run import RangeRun
 from benchmarks.cases.raw import Raw
 from benchmarks.cases.record_size import RecordSize
@@ -29,6 +31,9 @@ CASES: tuple[Case, ...] = (
     Stage("udf_1p", "a Python UDF", UdfOrders),
     Stage("pandas_1p", "a pandas UDF", PandasOrders),
     Stage("map_records_1p", "a Python function over records", MapOrders),
+    Avro1p(),
+    AvroManyIds(),
+    Protobuf1p(),
     Slice20k(),
     Limit(),
     AtLeastOnce4p(),

@@ -25,8 +25,12 @@ from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 
 if TYPE_CHECKING:
+    from kpipe_platform.codecs.avro.codec import AvroCodec
     from kpipe_platform.codecs.config import codec_from_config, codec_to_config
+    from kpipe_platform.codecs.connect.codec import ConnectJsonCodec
+    from kpipe_platform.codecs.connect.debezium import DebeziumCodec
     from kpipe_platform.codecs.json.codec import JsonCodec
+    from kpipe_platform.codecs.json_schema.codec import JsonSchemaCodec
     from kpipe_platform.codecs.protobuf.codec import ProtobufCodec
 
 __all__ = [
@@ -39,10 +43,14 @@ __all__ = [
     "NULL_FIELD",
     "UNREADABLE",
     "WRONG_TYPE",
+    "AvroCodec",
     "Codec",
+    "ConnectJsonCodec",
+    "DebeziumCodec",
     "DecodeFault",
     "EncodeFault",
     "JsonCodec",
+    "JsonSchemaCodec",
     "ProtobufCodec",
     "RawCodec",
     "TextCodec",

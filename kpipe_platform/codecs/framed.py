@@ -68,7 +68,7 @@ class WriterSchemas:
         raise UnknownSchemaIdError(msg)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FramedCodec(Codec):
     """Base of the codecs with a schema registry.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 
@@ -28,6 +30,8 @@ def latest_by_key(
     hide_messages: bool = False,
 ) -> tuple[KafkaTopic, SliceFrames]:
     """Read the latest value of each key. Keys with a tombstone and records without a key are left out.
+
+    The codec may know values that change a table otherwise, as change events do: `Codec.table_changes`.
 
     If a key is in several partitions, a tombstone removes it only as long as the topic keeps the tombstone
     (``delete.retention.ms``), because compaction processes each partition separately.
@@ -64,13 +68,19 @@ def latest_by_key(
             session, clients.settings, ranges, isolation=isolation, group=group, parts=max(count, parallelism)
         )
     latest = _newest(rows.where("key is not null")).where("value is not null")
-    ids = schema_ids(latest, TopicCodecs(topic.key_codec, topic.value_codec)) if topic.is_framed else None
-    topic = topic.resolved(clients.settings.registry(), ids)
+    # Only these can remove all rows of a table.
+    unkeyed = rows.where("key is null and value is not null")
+    if topic.is_framed:
+        ids = schema_ids(latest.unionByName(unkeyed), TopicCodecs(topic.key_codec, topic.value_codec))
+        topic = topic.resolved(clients.settings.registry(), ids)
+    else:
+        topic = topic.resolved(clients.settings.registry())
     codecs = TopicCodecs(topic.key_codec, topic.value_codec)
     frames = decode_rows(latest, codecs, src=F.lit(0), lacks_times=by_client)
     frames.keep()
     try:
         _refuse_undecoded(frames, name, codecs, hide_messages=hide_messages)
+        frames = _without_removed(frames, codecs, unkeyed)
     except BaseException:
         frames.release()
         raise
@@ -91,6 +101,24 @@ def _newest(rows: DataFrame) -> DataFrame:
     for window in (last, newest):
         newest_rows = newest_rows.withColumn("_nth", F.row_number().over(window)).where("_nth = 1").drop("_nth")
     return newest_rows
+
+
+def _without_removed(frames: SliceFrames, codecs: TopicCodecs, unkeyed: DataFrame) -> SliceFrames:
+    """Leave out keys whose latest value leaves no row, and rows that a later value of the topic removes."""
+    value = F.struct(*[F.col(f"`{name}`") for name in codecs.value.fields.names])
+    changes = codecs.value.table_changes(value)
+    if changes is None:
+        return frames
+    good = frames.good.where(~F.coalesce(changes.removes, F.lit(False)))
+    clears = decode_rows(unkeyed, codecs, src=F.lit(0)).good.where(changes.clears)
+    number = F.col("_kafka.partition")
+    last = clears.groupBy(number.alias("partition")).agg(F.max("_kafka.offset"), F.max(changes.at_ms)).collect()
+    for partition, offset, at_ms in last:
+        # Offsets order the changes of one partition only.
+        in_other = F.lit(False) if at_ms is None else F.coalesce(changes.at_ms < at_ms, F.lit(False))
+        gone = F.when(number == partition, F.col("_kafka.offset") < offset).otherwise(in_other)
+        good = good.where(~gone)
+    return replace(frames, good=good, shared=True)
 
 
 def _refuse_undecoded(frames: SliceFrames, topic: str, codecs: TopicCodecs, *, hide_messages: bool) -> None:

@@ -1,0 +1,1 @@
+"""JSON with a JSON Schema: validation of each record, and columns from the schema."""
