@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Collection, Iterable
+from typing import Any
 
 from confluent_kafka import Message
 
@@ -22,7 +23,14 @@ Found = tuple[int, bool] | None
 _NUMBER = re.compile(rb'(?:\{"order_id":|order )(\d+)')
 
 
-def enriched_problems(bootstrap_servers: str, topic: str, orders: Orders, partitions: int = 1) -> Problems:
+def enriched_problems(
+    bootstrap_servers: str,
+    topic: str,
+    orders: Orders,
+    partitions: int = 1,
+    *,
+    parse: Callable[[bytes], Any] | None = None,
+) -> Problems:
     """What is wrong with a topic that must hold every good order enriched, once, in order and with its key.
 
     Args:
@@ -30,16 +38,17 @@ def enriched_problems(bootstrap_servers: str, topic: str, orders: Orders, partit
         topic: The topic.
         orders: What was in its source.
         partitions: Partitions of the source; the order holds within each.
+        parse: Decodes a value; JSON by default.
     """
 
     def check(message: Message) -> Found:
         data = message.value() or b""
-        number = number_of(data)
+        number = number_of(data) if parse is None else None
         number = -1 if number is None else number
         # Nearly all are these very bytes, which is sooner seen than what the JSON says.
         is_right = data == orders.enriched_json(number)
         if not is_right:
-            value = _object(data)
+            value = _object(data) if parse is None else parse(data)
             order_id = value.get("order_id")
             number = order_id if isinstance(order_id, int) else -1
             is_right = value == orders.enriched(number)

@@ -149,7 +149,7 @@ class Kpipe:
         return orders, copied
 
     def _io_manager(self, topics: Topics) -> kp.KafkaIOManager:
-        connection = kp.KafkaConnection(bootstrap_servers=self._work.bootstrap_servers)
+        connection = self._work.connection
         return kp.KafkaIOManager(
             source=kp.KafkaSource(connection=connection, group_prefix=topics.tag, start="earliest"),
             destination=kp.KafkaDestination(connection=connection, delivery=self._delivery),

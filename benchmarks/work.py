@@ -43,6 +43,11 @@ class Work(ABC):
     def codec(self) -> Codec:
         """How kpipe reads the source."""
 
+    @property
+    def connection(self) -> kp.KafkaConnection:
+        """How kpipe connects."""
+        return kp.KafkaConnection(bootstrap_servers=self.bootstrap_servers)
+
     @abstractmethod
     def target(self, out: str) -> kp.KafkaTopic:
         """How kpipe writes the outputs."""

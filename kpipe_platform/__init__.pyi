@@ -15,6 +15,7 @@ from .checks import (
     rule_checks as rule_checks,
 )
 from .codecs import (
+    AvroCodec as AvroCodec,
     Codec as Codec,
     ConnectJsonCodec as ConnectJsonCodec,
     DebeziumCodec as DebeziumCodec,
@@ -22,6 +23,7 @@ from .codecs import (
     EncodeFault as EncodeFault,
     JsonCodec as JsonCodec,
     JsonSchemaCodec as JsonSchemaCodec,
+    ProtobufCodec as ProtobufCodec,
     RawCodec as RawCodec,
     TextCodec as TextCodec,
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.cases.at_least_once_4p import AtLeastOnce4p
+from benchmarks.cases.avro import Avro1p, AvroManyIds
 from benchmarks.cases.json_1p import Json1p
 from benchmarks.cases.json_4p import Json4p
 from benchmarks.cases.latency import Latency
@@ -29,6 +30,8 @@ CASES: tuple[Case, ...] = (
     Stage("udf_1p", "a Python UDF", UdfOrders),
     Stage("pandas_1p", "a pandas UDF", PandasOrders),
     Stage("map_records_1p", "a Python function over records", MapOrders),
+    Avro1p(),
+    AvroManyIds(),
     Slice20k(),
     Limit(),
     AtLeastOnce4p(),

@@ -25,11 +25,13 @@ from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 
 if TYPE_CHECKING:
+    from kpipe_platform.codecs.avro.codec import AvroCodec
     from kpipe_platform.codecs.config import codec_from_config, codec_to_config
     from kpipe_platform.codecs.connect.codec import ConnectJsonCodec
     from kpipe_platform.codecs.connect.debezium import DebeziumCodec
     from kpipe_platform.codecs.json.codec import JsonCodec
     from kpipe_platform.codecs.json_schema.codec import JsonSchemaCodec
+    from kpipe_platform.codecs.protobuf.codec import ProtobufCodec
 
 __all__ = [
     "EMPTY",
@@ -41,6 +43,7 @@ __all__ = [
     "NULL_FIELD",
     "UNREADABLE",
     "WRONG_TYPE",
+    "AvroCodec",
     "Codec",
     "ConnectJsonCodec",
     "DebeziumCodec",
@@ -48,6 +51,7 @@ __all__ = [
     "EncodeFault",
     "JsonCodec",
     "JsonSchemaCodec",
+    "ProtobufCodec",
     "RawCodec",
     "TextCodec",
     "codec_from_config",

@@ -13,7 +13,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from kpipe_platform.codecs.faults import UNREADABLE, DecodeFault
+from kpipe_platform.codecs.faults import NOT_ENCODABLE, UNREADABLE, DecodeFault, EncodeFault, may_be_of_data
+from kpipe_platform.policies.faults import qualified_name
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -155,9 +156,18 @@ class Codec(ABC):
             The value; None for None. A struct is a dict.
 
         Raises:
-            DecodeFault: The bytes do not decode.
+            DecodeFault: The bytes do not decode. Its kind is `UNREADABLE` if ``_decode`` raised another exception that
+                bytes can cause.
         """
-        return None if data is None else self._decode(data)
+        if data is None:
+            return None
+        try:
+            return self._decode(data)
+        except Exception as error:
+            if not may_be_of_data(error):
+                raise
+            message = f"{type(self).__name__} raised {qualified_name(type(error))} for these {len(data)} bytes: {error}"
+            raise DecodeFault(message, kind=UNREADABLE) from error
 
     def encode(self, value: Any) -> bytes | None:
         """Encode a value.
@@ -169,9 +179,18 @@ class Codec(ABC):
             The bytes; None for None.
 
         Raises:
-            EncodeFault: The codec cannot encode the value.
+            EncodeFault: The codec cannot encode the value. Also if ``_encode`` raised another exception that a value
+                can cause.
         """
-        return None if value is None else self._encode(value)
+        if value is None:
+            return None
+        try:
+            return self._encode(value)
+        except Exception as error:
+            if not may_be_of_data(error):
+                raise
+            message = f"{type(self).__name__} raised {qualified_name(type(error))} for this value: {error}"
+            raise EncodeFault(message, kind=NOT_ENCODABLE) from error
 
     def explain(self, data: bytes) -> DecodeFault:
         """Explain why the engine refused these bytes. Unlike `diagnose`, never returns None.
@@ -185,7 +204,11 @@ class Codec(ABC):
         fault = self.diagnose(data)
         if fault is not None:
             return fault
-        message = f"Spark could not decode these {len(data)} bytes as {self.name}, and kpipe did not find the reason"
+        if type(self).parse is Codec.parse:
+            kind = self.value_type.simpleString()
+            message = f"{type(self).__name__} decodes these {len(data)} bytes to a value that {kind} cannot hold"
+        else:
+            message = f"Spark could not decode these {len(data)} bytes as {self.name}; kpipe did not find the reason"
         return DecodeFault(message, kind=UNREADABLE)
 
     def diagnose(self, data: bytes) -> DecodeFault | None:
@@ -198,7 +221,7 @@ class Codec(ABC):
             The first fault, or None if the bytes decode.
         """
         try:
-            self._decode(data)
+            self.decode(data)
         except DecodeFault as fault:
             return fault.with_traceback(None)
         return None
@@ -214,6 +237,9 @@ class Codec(ABC):
     def decode_batch(self, data: pa.Array, kind: pa.DataType) -> pa.Array:
         """Decode a batch. By default, decodes one record after the other.
 
+        If it raises an exception that bytes can cause, kpipe decodes the batch one record after the other. So it need
+        not find out which bytes do not decode.
+
         Args:
             data: Binary values. Null for a record without a value.
             kind: Arrow's form of `value_type`.
@@ -226,7 +252,7 @@ class Codec(ABC):
         return decode_each(self.decode, data, kind)
 
     def encode_batch(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Encode a batch. By default, encodes one value after the other.
+        """Encode a batch. By default, encodes one value after the other, as after an exception that a value can cause.
 
         Args:
             values: The values; structs if the codec `is_struct`.

@@ -1,23 +1,25 @@
-"""Decoding and encoding of Arrow batches, one record after the other."""
+"""Decoding and encoding of Arrow batches."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
-from kpipe_platform.codecs.faults import DecodeFault, EncodeFault
-
-_NOT_ARROW = (pa.ArrowException, TypeError, ValueError, OverflowError)
+from kpipe_platform.codecs.base import Codec
+from kpipe_platform.codecs.exact import MISFITS, MisfitError, exact_array
+from kpipe_platform.codecs.faults import DecodeFault, EncodeFault, may_be_of_data
+from kpipe_platform.errors import ConfigError, UnknownSchemaIdError
 
 
 def decode_each(decode: Callable[[bytes | None], Any], data: pa.Array, kind: pa.DataType) -> pa.Array:
     """Decode one record after the other. A value that the type cannot hold is null, as one that does not decode."""
     values = [_decoded(decode, each) for each in data.to_pylist()]
     try:
-        return pa.array(values, kind)
-    except _NOT_ARROW:
+        return exact_array(values, kind, "value")
+    except MisfitError:
         return pa.array([value if _fits(value, kind) else None for value in values], kind)
 
 
@@ -25,26 +27,89 @@ def encode_each(encode: Callable[[Any], bytes | None], values: pa.Array) -> tupl
     """Encode one value after the other."""
     encoded: list[bytes | None] = []
     misfits: list[str | None] = []
-    for value in values.to_pylist(maps_as_pydicts="strict"):
+    for read in _readers(values):
+        data, misfit = None, None
         try:
-            encoded.append(encode(value))
-            misfits.append(None)
-        except EncodeFault as fault:
-            encoded.append(None)
-            misfits.append(fault.message)
+            value = read()
+        except MISFITS as error:
+            misfit = f"Python cannot represent the value: {error}"
+        else:
+            try:
+                data = encode(value)
+            except EncodeFault as fault:
+                misfit = fault.message
+        encoded.append(data)
+        misfits.append(misfit)
     return pa.array(encoded, pa.binary()), pa.array(misfits, pa.string())
+
+
+def decode_batch(codec: Codec, data: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decode a batch with a codec's `Codec.decode_batch`, or one record after the other if that raises an exception.
+
+    Raises:
+        ConfigError: The codec returned another type or number of values.
+    """
+    try:
+        decoded = codec.decode_batch(data, kind)
+    except Exception as error:
+        if not may_be_of_data(error):
+            raise
+        decoded = decode_each(codec.decode, data, kind)
+    return _checked(codec, "decode_batch", decoded, kind, len(data))
+
+
+def encode_batch(codec: Codec, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Encode a batch with a codec's `Codec.encode_batch`, or one value after the other if that raises an exception.
+
+    Raises:
+        ConfigError: The codec returned another type or number of values.
+    """
+    try:
+        encoded, misfits = codec.encode_batch(values)
+    except Exception as error:
+        if not may_be_of_data(error):
+            raise
+        encoded, misfits = encode_each(codec.encode, values)
+    return (
+        _checked(codec, "encode_batch", encoded, pa.binary(), len(values)),
+        _checked(codec, "encode_batch", misfits, pa.string(), len(values)),
+    )
+
+
+def _checked(codec: Codec, method: str, array: Any, kind: pa.DataType, length: int) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if not isinstance(array, pa.Array) or len(array) != length or array.type != kind:
+        is_array = isinstance(array, pa.Array)
+        found = f"{len(array)} values of type {array.type}" if is_array else type(array).__name__
+        msg = f"{type(codec).__name__}.{method} returned {found}; expected {length} values of type {kind}"
+        raise ConfigError(msg, fix="return a pyarrow.Array with a value, or a null, for each record")
+    return array
 
 
 def _decoded(decode: Callable[[bytes | None], Any], data: bytes | None) -> Any:
     try:
         return decode(data)
-    except DecodeFault:
-        return None
+    except (DecodeFault, UnknownSchemaIdError):
+        return None  # the writer finds out why
 
 
 def _fits(value: Any, kind: pa.DataType) -> bool:
     try:
-        pa.array([value], kind)
-    except _NOT_ARROW:
+        exact_array([value], kind, "value")
+    except MisfitError:
         return False
     return True
+
+
+def _readers(values: pa.Array) -> Iterator[Callable[[], Any]]:
+    """Functions that return the values as Python objects; of a value that Python cannot represent, it raises."""
+    try:
+        listed = values.to_pylist(maps_as_pydicts="strict")
+    except MISFITS:
+        return (partial(value.as_py, maps_as_pydicts="strict") for value in values)
+    return (partial(_itself, value) for value in listed)
+
+
+def _itself(value: Any) -> Any:
+    return value

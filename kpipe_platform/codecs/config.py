@@ -7,17 +7,31 @@ import importlib
 import json
 from typing import Any
 
+from pyspark.sql import types as T
+
+from kpipe_platform.codecs.avro.codec import AvroCodec
 from kpipe_platform.codecs.base import Codec
 from kpipe_platform.codecs.connect.codec import ConnectJsonCodec
 from kpipe_platform.codecs.connect.debezium import DebeziumCodec
 from kpipe_platform.codecs.json.codec import JsonCodec
 from kpipe_platform.codecs.json_schema.codec import JsonSchemaCodec
+from kpipe_platform.codecs.protobuf.codec import ProtobufCodec
 from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.codecs.text import TextCodec
 from kpipe_platform.errors import ConfigError
 
 CODECS: dict[str, type[Codec]] = {
-    cls.name: cls for cls in (RawCodec, TextCodec, JsonCodec, JsonSchemaCodec, ConnectJsonCodec, DebeziumCodec)
+    cls.name: cls
+    for cls in (
+        RawCodec,
+        TextCodec,
+        JsonCodec,
+        JsonSchemaCodec,
+        AvroCodec,
+        ProtobufCodec,
+        ConnectJsonCodec,
+        DebeziumCodec,
+    )
 }
 """kpipe's codecs by name. A codec's settings are the fields of its dataclass."""
 
@@ -81,7 +95,47 @@ def codec_from_config(config: dict[str, Any]) -> Codec:
     if unknown:
         msg = f"codec {name!r} has no setting {', '.join(map(repr, unknown))}"
         raise ConfigError(msg, fix=f"its settings are: {', '.join(sorted(_settings(cls))) or 'none'}", codec=name)
-    return cls(**{setting: _from_json(value) for setting, value in settings.items()})
+    try:
+        return cls(**{setting: _from_json(value) for setting, value in settings.items()})
+    except TypeError as error:
+        msg = f"codec {name!r} cannot be made from the settings {sorted(settings)}: {error}"
+        raise ConfigError(msg, fix="make it a frozen dataclass whose fields are all of its settings") from error
+
+
+def require_codec(codec: object, where: str) -> None:
+    """Refuse an object that cannot be used as a codec.
+
+    Args:
+        codec: The object.
+        where: What it was given as, for the message.
+
+    Raises:
+        ConfigError: It is no codec, cannot be hashed, or declares no valid columns.
+    """
+    if not isinstance(codec, Codec):
+        msg = f"{where} is {codec!r}, which is not a codec"
+        raise ConfigError(msg, fix="use RawCodec(), TextCodec(), JsonCodec(...) or a codec of your own")
+    cls = type(codec).__name__
+    if not isinstance(getattr(codec, "name", None), str):
+        msg = f"{where}: {cls} has no name"
+        raise ConfigError(msg, fix='add a line to the class: name: ClassVar[str] = "..."')
+    try:
+        hash(codec)
+    except TypeError as error:
+        msg = f"{where}: {cls} is not hashable: {error}"
+        raise ConfigError(msg, fix="decorate it with @dataclass(frozen=True), with tuples for lists") from error
+    if not codec.has_schema:
+        return
+    kind: object = codec.value_type
+    if not isinstance(kind, T.DataType):
+        msg = f"{where}: the value_type of {cls} is {kind!r}, which is not a pyspark DataType"
+        raise ConfigError(msg, fix="return a pyspark StructType, or the type of the column value")
+    names: dict[str, str] = {}
+    for name in codec.fields.names:
+        twin = names.setdefault(name.lower(), name)
+        if twin is not name:
+            msg = f"{where}: {cls} has the columns {twin!r} and {name!r}, which Spark does not distinguish"
+            raise ConfigError(msg, fix="rename one of them", field=name)
 
 
 def _imported(path: str) -> type[Codec] | None:

@@ -68,7 +68,7 @@ class WriterSchemas:
         raise UnknownSchemaIdError(msg)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class FramedCodec(Codec):
     """Base of the codecs with a schema registry.
 
@@ -176,7 +176,7 @@ class FramedCodec(Codec):
             raise ConfigError(msg, fix=fix, topic=topic)
         return registry
 
-    def _latest(self, registry: RegistryClient, topic: str, part: Part) -> Schema:
+    def _latest(self, registry: RegistryClient, topic: str, part: Part) -> RegisteredSchema:
         if self.subject != "topic":
             msg = f"topic {topic!r}: {type(self).__name__}(subject={self.subject!r}) needs a schema to read the topic"
             raise ConfigError(msg, fix="give the schema: its name is part of the subject's name", topic=topic)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kpipe_platform.codecs.base import Codec, Part
-from kpipe_platform.codecs.config import codec_from_config, codec_to_config
+from kpipe_platform.codecs.config import codec_from_config, codec_to_config, require_codec
 from kpipe_platform.codecs.json.codec import JsonCodec
 from kpipe_platform.codecs.raw import RawCodec
 from kpipe_platform.errors import ConfigError
@@ -74,9 +74,7 @@ class KafkaTopic:
             msg = f"{self.name!r} is not a Kafka topic name"
             raise ConfigError(msg, fix="use 1 to 249 of the characters a-z A-Z 0-9 . _ -")
         for what, codec in (("value_codec", self.value_codec), ("key_codec", self.key_codec)):
-            if not isinstance(codec, Codec):
-                msg = f"topic {self.name!r}: {what} is {codec!r}, which is not a codec"
-                raise ConfigError(msg, fix="use RawCodec(), TextCodec(), JsonCodec(...) or a codec of your own")
+            require_codec(codec, f"topic {self.name!r}: {what}")
         for what in _COLUMNS:
             column = getattr(self, what)
             if column is not None and (not isinstance(column, str) or not column):

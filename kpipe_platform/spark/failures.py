@@ -6,11 +6,14 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pyspark
+
 from kpipe_platform import errors
 from kpipe_platform.errors import (
     AuthenticationFailedError,
     AuthorizationFailedError,
     BrokerUnavailableError,
+    ConfigError,
     EngineUnavailableError,
     EnvironmentSetupError,
     KpipeError,
@@ -18,6 +21,7 @@ from kpipe_platform.errors import (
     StageFailedError,
     TransientError,
 )
+from kpipe_platform.jvm.jars import avro_coordinate, connector_coordinate
 from kpipe_platform.kafka.client.sasl import MSK_COORDINATE
 from kpipe_platform.policies.faults import qualified_name
 from kpipe_platform.spark.causes import Cause, cause_of, is_of_lost_java, is_sparks, text_of
@@ -32,17 +36,19 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         "let SparkEngine start the session, or add org.apache.spark:spark-sql-kafka-0-10_2.13 in your Spark version",
     ),
     (
+        "AVRO_NOT_LOADED",
+        ConfigError,
+        "the Spark session has no functions for Avro",
+        f'spark_config={{"spark.jars.packages": "{connector_coordinate(pyspark.__version__)},'
+        f'{avro_coordinate(pyspark.__version__)}"}} where the session is started first, in a new process; or let '
+        "SparkEngine start the session",
+    ),
+    (
         r"for configuration sasl\.\S+: Class \S+ could not be found|No LoginModule found for \S+",
         EnvironmentSetupError,
         "Spark's Kafka client lacks a class that the connection needs",
         "add the jar of the class to spark.jars.packages, where the Spark session is started first; for AWS_MSK_IAM it "
         f"is {MSK_COORDINATE}",
-    ),
-    (
-        r"org\.apache\.kafka\.common\.errors\.(Topic|Group)AuthorizationException",
-        AuthorizationFailedError,
-        "an ACL denies a call of Spark's Kafka source",
-        "grant Read on the topic or on the group that the message names",
     ),
     (
         r"org\.apache\.kafka\.common\.errors\.(Sasl|Ssl)?AuthenticationException|LoginException|"
@@ -91,6 +97,7 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
 )
 _MISSING_PACKAGE = re.compile(r"No module named '(kpipe_platform|confluent_kafka|pyarrow)")
 
+_DENIED = re.compile(r"(?:Topic|Group)AuthorizationException: Not authorized to access (topic|group)s?: \[?([^\]\s]+)")
 # Exceptions of a Python function that its record does not cause: a service that the function calls is unreachable.
 _AWAY = re.compile(
     r"(Timeout|TimeoutError|TimeoutException|ConnectTimeout|ReadTimeout|ConnectError|ConnectionError|BrokenPipeError|"
@@ -103,7 +110,10 @@ _TIMESTAMP = re.compile(
 )
 _EXHAUSTED = re.compile(r"(^|\.)MemoryError$|No space left on device|\[Errno 28\]|Too many open files|\[Errno 24\]")
 # Programming errors, which fail on every record.
-_MISTAKES = ("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "PicklingError")
+_MISTAKES = (
+    *("NameError", "UnboundLocalError", "ImportError", "ModuleNotFoundError", "SyntaxError", "PicklingError"),
+    *("ConfigError", "NotImplementedError"),
+)
 # SQLSTATE classes of conditions that one record can cause: data, cardinality, constraint, external routine, raised
 # errors.
 _DATA_STATES = ("21", "22", "23", "38", "39", "P0")
@@ -174,6 +184,10 @@ def classify(error: BaseException, where: str) -> KpipeError:
             away.part = "stage"
             return away
     elif cause.sql_state is None or not cause.sql_state.startswith(_DATA_STATES):
+        if (denied := _DENIED.search(text)) is not None:
+            acl = f"Read on {denied.group(1)} {denied.group(2)}"
+            msg = f"an ACL denies a call of Spark's Kafka source while processing {where}: {cause}"
+            return AuthorizationFailedError(msg, fix=f"grant {acl} to the principal of the connection", acl=acl)
         for pattern, kind, what, fix in _MARKS:
             if re.search(pattern, text):
                 typed = kind(f"{what} while processing {where}: {cause}", fix=fix)

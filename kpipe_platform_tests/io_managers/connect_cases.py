@@ -24,10 +24,13 @@ from pyspark.sql import functions as F
 from kpipe_platform import (
     ExecutionMode,
     KafkaIOManager,
+    KafkaTopic,
+    KafkaTopics,
     PartitionScaling,
     Rule,
     SparkEngine,
     expect_all,
+    kafka_multi_asset,
     map_records,
 )
 from kpipe_platform.errors import EngineUnavailableError
@@ -39,6 +42,7 @@ from kpipe_platform.spark.engine.session import get_session
 from kpipe_platform.spark.engine.settings import EngineSettings
 from kpipe_platform.spark.sink.single_pass import rows_per_record
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
+from kpipe_platform.testing.plugin import TopicFactory
 from kpipe_platform_tests.processes import wait_until
 from kpipe_platform_tests.spark import plan_cases, single_pass_cases
 
@@ -99,6 +103,35 @@ def test_a_slice_is_written_once_with_its_dead_letters(orders: Orders) -> None:
     orders.run(orders.asset())
     assert orders.ids() == list(range(6))
     assert (len(orders.letters()), orders.committed(), orders.lag()) == (1, 7, 0)
+
+
+def test_several_topics_are_written(orders: Orders, kafka_topic: TopicFactory) -> None:
+    other = kafka_topic("other")
+    topics = [KafkaTopic(orders.target, key_expression="upper(note)"), KafkaTopic(other, headers_column="meta")]
+
+    def by_column(orders: DataFrame) -> DataFrame:
+        topic = F.when(F.col("id") % 2 == 0, topics[0].name).when(F.col("id") < 4, topics[1].name)
+        return orders.withColumns({"to": topic, "meta": F.create_map(F.lit("kind"), F.col("note"))})
+
+    def split(orders: DataFrame) -> tuple[DataFrame, DataFrame]:
+        nothing = F.lit(None).cast("map<string,string>")
+        return orders.where("id >= 6"), orders.where("id > 8").withColumn("meta", nothing)
+
+    orders.send(*(order(n) for n in range(6)), BAD)
+    found = orders.metadata(orders.run(orders.asset(by_column, topic=KafkaTopics("to", topics))))
+    assert (found["records_written"], found["dead_letters"]) == (5, 2)
+    orders.send(*(order(n) for n in range(6, 10)))
+    outs = dict(zip(("enriched", "second"), topics, strict=True))
+    asset = kafka_multi_asset(source=orders.topic_asset, outs=outs, name="split", on_fault="skip")(split)
+    counts = {
+        event.asset_key.path[-1]: event.materialization.metadata["dagster/row_count"].value
+        for event in orders.run(asset).get_asset_materialization_events()
+    }
+    # The group is that of the asset before, which had the name of the first output.
+    assert counts == {"enriched": 4, "second": 1}
+    written = [(r.json()["id"], r.key) for r in orders.outputs()]
+    assert written == [(n, f"N{n}".encode()) for n in (0, 2, 4, 6, 7, 8, 9)]
+    assert [r.json()["id"] for r in orders.consume(other)] == [1, 3, 9]
 
 
 def test_a_stage_that_fails_on_a_record_is_isolated(orders: Orders) -> None:

@@ -265,7 +265,7 @@ def test_real_sets_are_complete() -> None:
     assert set(json.loads((broker[0].parent / "complete.json").read_text())) == {p.name for p in broker}
     assert class_path(broker).count(".jar") == len(broker)
     connector = {artifact_name(path.name) for path in spark_connector_jars("4.2.0")}
-    assert {"spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13"} <= connector
+    assert {"spark-sql-kafka-0-10_2.13", "spark-token-provider-kafka-0-10_2.13", "spark-avro_2.13"} <= connector
     shipped = {artifact_name(path.name) for path in pyspark_jars_dir().glob("*.jar")}
     assert not connector & shipped
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from confluent_kafka.admin import ResourceType
+from confluent_kafka.admin import AclOperation, ResourceType
 
 from kpipe_platform.errors import AuthorizationFailedError
 
@@ -23,13 +24,33 @@ KINDS = {
 }
 
 
-def expected(acl: Acl) -> str:
-    """What the error says about a missing ACL."""
-    # CREATE_CONFIGS becomes CreateConfigs.
+def expected(acl: Acl, *, described: bool) -> str:
+    """What the error says about a missing ACL.
+
+    Without the right to describe a resource, the first call that is denied is one that needs only that.
+    """
+    # DESCRIBE_CONFIGS becomes DescribeConfigs.
     operation = "".join(word.capitalize() for word in acl.operation.name.split("_"))
-    # The first call that is denied is often one that needs Describe, which Read and Write include.
-    names = f"({operation}|Describe)" if operation in ("Read", "Write") else operation
-    return rf"grant {names} on {KINDS[acl.kind]} {re.escape(acl.name)}"
+    if operation in ("Read", "Write") and not described:
+        operation = f"({operation}|Describe)"
+    # In a transaction, librdkafka does not report which topic was denied.
+    return rf"grant {operation} on {KINDS[acl.kind]} (\S+, )*{re.escape(acl.name)}"
+
+
+def check_each(shop: Shop, acls: list[Acl], act: Callable[[], object]) -> None:
+    """Take each ACL away, with and without the right to describe the resource."""
+    principal, cluster = shop.way.principal, shop.cluster
+    for acl in acls:
+        cluster.revoke(principal, acl)
+        for described in (False, True):
+            rest = [replace(acl, operation=AclOperation.DESCRIBE)] if described else []
+            cluster.grant(principal, rest)
+            with pytest.raises(AuthorizationFailedError, match=expected(acl, described=described)):
+                act()
+            assert shop.read(shop.target) == []
+            for each in rest:
+                cluster.revoke(principal, each)
+        cluster.grant(principal, [acl])
 
 
 @pytest.mark.timeout(900)
@@ -38,12 +59,7 @@ def test_a_run_without_one_of_its_acls(way: Callable[..., Way], make_shop: Calla
     principal, cluster = shop.way.principal, shop.cluster
     cluster.grant(principal, shop.acls)
     shop.send(b'{"id": 1}', b'{"id": "two"}')
-    for acl in shop.acls:
-        cluster.revoke(principal, acl)
-        with pytest.raises(AuthorizationFailedError, match=expected(acl)):
-            shop.run()
-        assert shop.read(shop.target) == []
-        cluster.grant(principal, [acl])
+    check_each(shop, shop.acls, shop.run)
     shop.run()
     assert shop.read(shop.target) == [{"id": 1}]
 
@@ -59,11 +75,7 @@ def test_a_redrive_without_one_of_its_acls(way: Callable[..., Way], make_shop: C
     for acl in shop.acls:
         cluster.revoke(principal, acl)
     cluster.grant(principal, shop.redrive_acls)
-    for acl in shop.redrive_acls:
-        cluster.revoke(principal, acl)
-        with pytest.raises(AuthorizationFailedError, match=expected(acl)):
-            shop.redrive()
-        cluster.grant(principal, [acl])
+    check_each(shop, shop.redrive_acls, shop.redrive)
     assert shop.redrive()["sent"] == 1
 
 

@@ -15,6 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 __all__ = [
     "MAX_PURGED",
     "PURGED_CODES",
+    "abortable_cause",
     "fatal_cause",
     "has_feature",
     "ignored_by_producer",
@@ -72,6 +73,27 @@ def producer_fatal_cause(producer: Producer, error: KafkaError) -> KafkaError:
     except KafkaException as exception:
         cause: KafkaError = exception.args[0]
         return cause
+    return error
+
+
+def abortable_cause(producer: Producer, error: KafkaError) -> KafkaError:
+    """Return why an open transaction must be aborted, if the client reports only that it purged the records.
+
+    A request in a wrong state returns the transaction's error. To begin an open transaction is always such a request,
+    and changes nothing.
+
+    Args:
+        producer: The producer, with an open transaction.
+        error: The reported error, to return if it is another one, or if the client has no cause.
+    """
+    if error.code() not in PURGED_CODES:
+        return error
+    try:
+        producer.begin_transaction()
+    except KafkaException as exception:
+        cause: KafkaError = exception.args[0]
+        if cause.txn_requires_abort() or cause.fatal():
+            return cause
     return error
 
 

@@ -38,9 +38,12 @@ class AckedProducer:
         self.failed_topics: set[str] = set()
 
     @property
-    def first_failed_topic(self) -> str | None:
-        """A topic whose records failed, by name the first; None if none did."""
-        return min(self.failed_topics, default=None)
+    def failed_topic_names(self) -> str | None:
+        """The topics whose records failed, separated by commas; None if none did.
+
+        In a transaction, all records fail together, and the client does not report which topic is the cause.
+        """
+        return ", ".join(sorted(self.failed_topics)) or None
 
     def on_delivery(self, error: KafkaError | None, report: Report) -> None:
         """Record a failed delivery. librdkafka reports only failures (``delivery.report.only.error``)."""

@@ -12,6 +12,7 @@ from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.target import SliceTarget
 from kpipe_platform.slices.values import StagedSlice
+from kpipe_platform.spark.batches import ship
 from kpipe_platform.spark.sink.spec import DEFAULT_COMPRESSION, OutputTopic, WriterSpec
 
 
@@ -34,6 +35,9 @@ def writer_spec(
     for planned in staged.slice.ranges:
         topic = topics.get(planned.range.topic)
         codecs.append((topic.key_codec, topic.value_codec) if topic else (RawCodec(), RawCodec()))
+    for pair in codecs:
+        for codec in pair:
+            ship(codec)
     spec = WriterSpec(
         settings=(where.connection if where else settings.source).for_executors(),
         source_settings=settings.source.for_executors(),

@@ -47,6 +47,11 @@ _LOCAL = {
     # which takes about a second.
     "spark.python.daemon.module": "kpipe_platform.spark.connect.worker_daemon",
 }
+# Without limits, Avro allocates as many bytes or items as a corrupt record announces, up to 2 GB, which ends the JVM.
+_AVRO_LIMITS = " ".join(
+    f"-Dorg.apache.avro.limits.{name}.maxLength={limit}"
+    for name, limit in (("bytes", 2**26), ("string", 2**26), ("collectionItems", 2**24))
+)
 # Driver settings, which do not apply to a Connect client.
 _CLASSIC_ONLY = ("spark.ui.", "spark.driver.")
 
@@ -100,6 +105,9 @@ def _classic(settings: EngineSettings) -> SparkSession:
     if "spark.jars" not in config and "spark.jars.packages" not in config:
         jars = spark_connector_jars(pyspark.__version__)
         config["spark.jars"] = ",".join(str(jar) for jar in jars)
+    for name in ("spark.driver.extraJavaOptions", "spark.executor.extraJavaOptions"):
+        # The user's options come last, so that they apply.
+        config[name] = f"{_AVRO_LIMITS} {config.get(name, '')}".strip()
     if local_tasks(master) is not None:
         config = {**_LOCAL, **config}
     else:

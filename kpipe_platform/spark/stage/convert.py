@@ -13,13 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec, JsonCodec
+from kpipe_platform.codecs.exact import MISFITS, MisfitError, check_exact, exact_array, exact_cast
 from kpipe_platform.codecs.json.write import plain_value
 from kpipe_platform.codecs.types import EpochType, stage_type, types_in
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.spark._compat import from_arrow_schema, to_arrow_type
 from kpipe_platform.spark.columns import KEY_BYTES, MISFIT
-from kpipe_platform.spark.stage.exact import MISFITS, MisfitError, check_exact, exact_array, exact_cast
 from kpipe_platform.spark.stage.record_results import missing_in, pandas_frame, records_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from kpipe_platform.spark.stage.exact import MISFITS, MisfitError, check_exact, exact_array, exact_cast
+from kpipe_platform.codecs.exact import MISFITS, MisfitError, check_exact, exact_array, exact_cast
 
 _FLOAT = struct.Struct("f")
 

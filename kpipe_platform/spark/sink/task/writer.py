@@ -455,10 +455,10 @@ class WriterTask:
             what = f"write dead letters to {min(dead_letter_topics)}"
         if transaction is None:
             typed = translate(
-                error, self.spec.settings, f"{what} for {self.spec.slice}", needs="Write", topic=sink.first_failed_topic
+                error, self.spec.settings, f"{what} for {self.spec.slice}", needs="Write", topic=sink.failed_topic_names
             )
         else:
-            typed = transaction.error(error, what, needs="Write", topic=sink.first_failed_topic)
+            typed = transaction.error(error, what, needs="Write", topic=sink.failed_topic_names)
         typed.part = "dead_letter" if only_dead_letters else "destination"
         raise typed
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kpipe_platform.spark.stage.exact import MisfitError, exact_array, exact_cast
+from kpipe_platform.codecs.exact import MisfitError, exact_array, exact_cast
 from kpipe_platform.spark.stage.record_results import (
     ResultError,
     frame_as_table,

@@ -1,0 +1,1 @@
+"""The Avro codec: Spark's own functions for columns, and fastavro for single records."""

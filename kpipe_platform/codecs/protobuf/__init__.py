@@ -1,0 +1,1 @@
+"""The Protobuf codec: messages of one type, plain or in Confluent's wire format."""

@@ -1,0 +1,298 @@
+"""Avro topics with the real registry: whole runs over broker, registry and Spark."""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import json
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+import dagster as dg
+import pytest
+from confluent_kafka.schema_registry import Schema as ConfluentSchema
+from confluent_kafka.schema_registry import SchemaRegistryClient
+from confluent_kafka.schema_registry.avro import AvroDeserializer, AvroSerializer
+from confluent_kafka.serialization import MessageField, SerializationContext
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from kpipe_platform import (
+    AvroCodec,
+    JsonCodec,
+    KafkaConnection,
+    KafkaDeadLetterDestination,
+    KafkaDestination,
+    KafkaIOManager,
+    KafkaSource,
+    KafkaTopic,
+    SchemaRegistry,
+    kafka_asset,
+    kafka_topic_asset,
+)
+from kpipe_platform.errors import ConfigError, IncompatibleSchemaError, RegistryUnavailableError
+from kpipe_platform.testing.messages import ConsumedRecord
+from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
+from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
+from kpipe_platform_tests.metadata import plain_metadata
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+V1 = {
+    "type": "record",
+    "name": "Order",
+    "namespace": "shop",
+    "fields": [
+        {"name": "id", "type": "int"},
+        {"name": "note", "type": ["null", "string"], "default": None},
+        {"name": "price", "type": {"type": "bytes", "logicalType": "decimal", "precision": 9, "scale": 2}},
+        {"name": "at", "type": {"type": "long", "logicalType": "timestamp-millis"}},
+        {"name": "old", "type": "string", "default": ""},
+    ],
+}
+V2 = {
+    **V1,
+    "fields": [
+        {"name": "id", "type": "long"},
+        {"name": "remark", "type": ["null", "string"], "default": None, "aliases": ["note"]},
+        *V1["fields"][2:4],
+        {"name": "state", "type": {"type": "enum", "name": "State", "symbols": ["NEW", "PAID"]}, "default": "NEW"},
+    ],
+}
+AT = dt.datetime(1969, 12, 31, 23, 59, 59, 5000, tzinfo=dt.timezone.utc)
+
+
+@dataclass
+class Shop:
+    """A topic with Avro values, an asset over it, and clients of the registry as others use it."""
+
+    topic: str
+    target: str
+    manager: KafkaIOManager
+    client: SchemaRegistryClient
+    produce: Produce
+    consume: Consume
+    instance: dg.DagsterInstance
+    codec: AvroCodec = field(default_factory=AvroCodec)
+
+    def serialized(self, schema: Any, value: Any, *, part: str = MessageField.VALUE, topic: str | None = None) -> bytes:
+        """Encode as confluent-kafka does, which registers the schema."""
+        serializer = AvroSerializer(self.client, json.dumps(schema))
+        data = serializer(value, SerializationContext(topic or self.topic, part))
+        assert data is not None
+        return data
+
+    def deserialized(self, data: bytes, *, part: str = MessageField.VALUE) -> Any:
+        return AvroDeserializer(self.client)(data, SerializationContext(self.target, part))
+
+    def order(self, number: int, **changes: Any) -> bytes:
+        value = {"id": number, "note": f"n{number}", "price": Decimal("12.50"), "at": AT, "old": "x", **changes}
+        return self.serialized(V1, value)
+
+    def order_2(self, number: int, **changes: Any) -> bytes:
+        value = {"id": number, "remark": None, "price": Decimal("-0.01"), "at": AT, "state": "PAID", **changes}
+        return self.serialized(V2, value)
+
+    def send(self, *values: bytes | None) -> None:
+        self.produce(self.topic, [{"key": str(n), "value": value} for n, value in enumerate(values)])
+
+    def run(self, stage: Callable[..., Any] | None = None, **how: Any) -> dict[str, Any]:
+        def keep(orders):  # type: ignore[no-untyped-def]
+            return orders
+
+        source = kafka_topic_asset(self.topic, value_codec=self.codec, partitions=1, name="orders")
+        how.setdefault("topic", KafkaTopic(self.target, value_codec=AvroCodec()))
+        asset = kafka_asset(source=source, name="enriched", on_fault="dead_letter", **how)(stage or keep)
+        result = dg.materialize(
+            [source, asset],
+            selection=[asset],
+            resources={"kafka_io_manager": self.manager},
+            partition_key="0",
+            instance=self.instance,
+        )
+        (event,) = result.get_asset_materialization_events()
+        return plain_metadata(event.materialization.metadata)
+
+    def outputs(self) -> list[ConsumedRecord]:
+        return self.consume(self.target)
+
+    def letters(self) -> list[ConsumedRecord]:
+        return self.consume(f"{self.topic}.dlq")
+
+    def committed(self) -> int | None:
+        found = self.manager.source.committed(f"{self.manager.source.group_prefix}.enriched", self.topic)[0]
+        return None if found is None else found.offset
+
+
+@pytest.fixture
+def instance() -> Iterator[dg.DagsterInstance]:
+    with dg.DagsterInstance.ephemeral() as made:
+        yield made
+
+
+@pytest.fixture
+def shop(
+    kafka_topic: TopicFactory,
+    kafka_io_manager: KafkaIOManager,
+    schema_registry: EmbeddedRegistry,
+    produce: Produce,
+    consume: Consume,
+    instance: dg.DagsterInstance,
+) -> Shop:
+    servers = kafka_io_manager.source.connection.bootstrap_servers
+    registry = SchemaRegistry(url=schema_registry.url, timeout_s=1)
+    connection = KafkaConnection(bootstrap_servers=servers, schema_registry=registry)
+    manager = KafkaIOManager(
+        source=KafkaSource(connection=connection, group_prefix=kafka_io_manager.source.group_prefix),
+        destination=KafkaDestination(connection=connection),
+        dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+        spark=kafka_io_manager.spark,
+    )
+    client = SchemaRegistryClient({"url": schema_registry.url})
+    return Shop(kafka_topic("orders"), kafka_topic("enriched"), manager, client, produce, consume, instance)
+
+
+def test_two_schemas_in_a_slice_become_the_latest(shop: Shop) -> None:
+    shop.send(shop.order(1), None, shop.order_2(2), shop.order(3))
+    found = shop.run()
+    assert (found["records_read"], found["records_written"], found["dead_letters"]) == (4, 4, 0)
+    values = [record.value and shop.deserialized(record.value) for record in shop.outputs()]
+    rest = {"price": Decimal("12.50"), "at": AT, "state": "NEW"}
+    assert values == [
+        {"id": 1, "remark": "n1", **rest},
+        None,
+        {"id": 2, "remark": None, "price": Decimal("-0.01"), "at": AT, "state": "PAID"},
+        {"id": 3, "remark": "n3", **rest},
+    ]
+    # The stage's columns are a schema of their own, in the subject of the target.
+    assert shop.client.get_latest_version(f"{shop.target}-value").schema.schema_type == "AVRO"
+
+
+def test_faults_of_single_records(shop: Shop) -> None:
+    good = shop.order(1)
+    unknown = b"\x00\x7f\xff\xff\xff" + good[5:]
+    bad = [
+        unknown,
+        b"\x05" + good[1:],
+        b"\x00\x00",
+        b"",
+        good[:-1],
+        good + b"x",
+        good[:6] + b"\x02\x04\xff\xff" + good[6:],
+    ]
+    shop.send(good, *bad, shop.order(2))
+    found = shop.run()
+    assert (found["records_written"], found["dead_letters"]) == (2, len(bad))
+    letters = shop.letters()
+    assert [base64.b64decode(letter.json()["original"]["value_base64"]) for letter in letters] == bad
+    kinds = [letter.json()["fault"]["kind"] for letter in letters]
+    assert kinds == [
+        "unknown_schema_id",
+        "wrong_magic_byte",
+        "truncated_frame",
+        "truncated_frame",
+        "truncated",
+        "trailing_bytes",
+        "not_utf8",
+    ]
+    assert shop.committed() == 9
+
+
+def test_a_schema_registered_after_the_plan(shop: Shop) -> None:
+    """The id is not among those of the subject, because another subject has it. The slice is read again."""
+    value = {"id": 2, "note": "r", "price": Decimal(1), "at": AT, "old": ""}
+    shop.send(shop.order_2(1), shop.serialized(V1, value, topic="another-topic"))
+    shop.codec = AvroCodec(V2)
+    found = shop.run()
+    assert (found["records_written"], found["dead_letters"]) == (2, 0)
+    assert [shop.deserialized(record.value or b"")["id"] for record in shop.outputs()] == [1, 2]
+
+
+def test_a_registry_that_stops_during_a_run(shop: Shop, schema_registry: EmbeddedRegistry) -> None:
+    """The run fails before anything is written; the next run processes the records."""
+    other = shop.serialized(
+        V2, {"id": 2, "remark": "r", "price": Decimal(1), "at": AT, "state": "NEW"}, topic="other-2"
+    )
+    shop.send(shop.order(1), other)
+    shop.run(lambda orders: orders.where("false"))  # makes the topics and the group
+    committed = shop.committed()
+    outage = schema_registry.outage()
+    stopped = threading.Event()
+
+    def stage(orders: DataFrame) -> DataFrame:
+        if not stopped.is_set():
+            stopped.set()
+            outage.__enter__()
+        return orders
+
+    unknown = b"\x00\x00\x00\xff\xff" + shop.order(3)[5:]
+    shop.send(unknown)
+    try:
+        with pytest.raises(RegistryUnavailableError):
+            shop.run(stage)
+    finally:
+        outage.__exit__(None, None, None)
+    assert shop.committed() == committed
+    assert shop.outputs() == []
+    assert shop.run()["dead_letters"] == 1
+
+
+def test_keys_and_values_for_others(shop: Shop) -> None:
+    """A key of one type and a made schema: confluent-kafka and Spark read both."""
+    shop.send(shop.order(1))
+
+    def stage(orders: DataFrame) -> DataFrame:
+        return orders.select(
+            (F.col("id") + 2**40).cast("bigint").alias("id"),
+            F.array(F.lit("a"), F.lit(None)).alias("tags"),
+            F.create_map(F.lit("k"), F.struct(F.lit(1.5).alias("x"))).alias("m"),
+            F.col("price"),
+            F.lit(None).cast("date").alias("day"),
+            F.col("at"),
+        )
+
+    topic = KafkaTopic(shop.target, key_column="id", key_codec=AvroCodec(), value_codec=AvroCodec())
+    shop.run(stage, topic=topic)
+    (record,) = shop.outputs()
+    key = record.key.encode() if isinstance(record.key, str) else record.key
+    assert shop.deserialized(key or b"", part=MessageField.KEY) == 2**40 + 1
+    value = {
+        "id": 2**40 + 1,
+        "tags": ["a", None],
+        "m": {"k": {"x": 1.5}},
+        "price": Decimal("12.50"),
+        "day": None,
+        "at": AT,
+    }
+    assert shop.deserialized(record.value or b"") == value
+
+
+def test_an_incompatible_schema_fails_before_the_run_writes(shop: Shop) -> None:
+    subject = f"{shop.target}-value"
+    shop.client.register_schema(subject, ConfluentSchema(json.dumps(V1), "AVRO"))
+    shop.client.set_compatibility(subject, "FULL")
+    shop.send(shop.order(1))
+    fields = [{"name": "id", "type": "string"}, *V1["fields"][1:]]
+    with pytest.raises(IncompatibleSchemaError, match=subject):
+        shop.run(topic=KafkaTopic(shop.target, value_codec=AvroCodec({**V1, "fields": fields})))
+    assert shop.committed() is None
+    assert shop.outputs() == []
+
+
+def test_no_registry(shop: Shop, kafka_io_manager: KafkaIOManager) -> None:
+    shop.send(shop.order(1))
+    shop.manager = kafka_io_manager
+    with pytest.raises(ConfigError, match="needs a schema registry"):
+        shop.run()
+
+
+def test_plain_avro_to_json(shop: Shop) -> None:
+    """Without framing there is no registry: the schema is given."""
+    shop.codec = AvroCodec(V1, framing="none")
+    shop.send(shop.order(1)[5:], b"\x00")
+    found = shop.run(topic=KafkaTopic(shop.target, value_codec=JsonCodec()))
+    assert (found["records_written"], found["dead_letters"]) == (1, 1)
+    assert json.loads(shop.outputs()[0].value or b"")["price"] == 12.5

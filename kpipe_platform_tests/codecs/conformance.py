@@ -1,0 +1,88 @@
+"""A case of the conformance test for each codec. A new codec gets its case here."""
+
+from __future__ import annotations
+
+import datetime as dt
+from decimal import Decimal
+
+from kpipe_platform import JsonCodec, RawCodec, TextCodec
+from kpipe_platform.testing.codecs import CodecCase
+
+from .careless import LongCodec, TypedCodec
+
+CASES: dict[str, CodecCase] = {
+    "raw": CodecCase(
+        RawCodec(),
+        values=[b"one", b"", b"\x00\xff", bytes(range(256))],
+        not_encodable=["text", 1, {"a": 1}],
+    ),
+    "text": CodecCase(
+        TextCodec(),
+        values=["one", "", "äé中\N{GRINNING FACE}", "two\nlines\t\x00"],
+        faults={b"\xff": "not_utf8", b"ok \xc3": "not_utf8", b"\xed\xa0\x80": "not_utf8"},
+        not_encodable=[b"bytes", 1, "\ud800"],
+    ),
+    "json": CodecCase(
+        JsonCodec("id BIGINT NOT NULL, note STRING, legs ARRAY<STRUCT<code: STRING NOT NULL>>, m MAP<STRING, INT>"),
+        values=[
+            {"id": 1, "note": "one", "legs": [{"code": "EWR"}], "m": {"a": 1}},
+            {"id": 2**63 - 1, "note": "äé中\n", "legs": [], "m": {}},
+            {"id": -1, "note": None, "legs": None, "m": None},
+        ],
+        faults={
+            b"": "empty",
+            b"\xff": "not_utf8",
+            b"{": "not_json",
+            b"[1]": "not_an_object",
+            b'{"note":"x"}': "missing_field",
+            b'{"id":null}': "null_field",
+            b'{"id":"1"}': "wrong_type",
+            b'{"id":1} x': "not_json",
+        },
+        not_encodable=[{"id": 1, "note": "\ud800"}, {"id": 1, "note": object()}],
+        lenient={b' {"more":1,"id":5} ': {"id": 5, "note": None, "legs": None, "m": None}},
+    ),
+    "long": CodecCase(
+        LongCodec(),
+        values=[1, 0, -(2**63), 2**63 - 1],
+        faults={b"": "unreadable", b"1234567": "unreadable", b"123456789": "unreadable"},
+        not_encodable=["text", 2**63],
+    ),
+    "typed": CodecCase(
+        TypedCodec(),
+        values=[
+            {
+                "price": Decimal("12345678901234567890.123456789012345678"),
+                "at": dt.datetime(2026, 1, 5, 10, 0, 0, 123456, tzinfo=dt.timezone.utc),
+                "local": dt.datetime.fromisoformat("2026-01-05T10:00:00.000001"),
+                "day": dt.date(1582, 10, 4),
+                "data": b"\x00\xff",
+                "legs": [{"code": "EWR", "stops": [1, None]}, {"code": "JFK", "stops": None}],
+                "tags": {"a": 1, "": None},
+                "ratio": 0.5,
+            },
+            {
+                "price": Decimal("-0.000000000000000001"),
+                "at": dt.datetime(1965, 1, 5, 10, 0, 0, 1, tzinfo=dt.timezone.utc),
+                "local": dt.datetime.fromisoformat("0001-01-02T00:00:00"),
+                "day": dt.date(9999, 12, 31),
+                "data": b"",
+                "legs": [],
+                "tags": {},
+                "ratio": -0.25,
+            },
+            {
+                "price": Decimal("0E-18"),
+                "at": dt.datetime(9999, 12, 30, tzinfo=dt.timezone.utc),
+                **dict.fromkeys(("local", "day", "data", "legs", "tags", "ratio")),
+            },
+        ],
+        faults={
+            b"": "unreadable",
+            b"{}": "unreadable",
+            b"[]": "unreadable",
+            b"null": "unreadable",
+        },
+        not_encodable=["text", {}],
+    ),
+}

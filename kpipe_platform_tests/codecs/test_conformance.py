@@ -1,0 +1,22 @@
+"""Each codec does what kpipe relies on, in Python and on every way that a record takes."""
+
+from __future__ import annotations
+
+import pytest
+
+from kpipe_platform import KafkaIOManager
+from kpipe_platform.testing.codecs import check_codec, check_codec_in_topics
+
+from .conformance import CASES
+
+pytestmark = [pytest.mark.broker, pytest.mark.spark]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_in_python(name: str) -> None:
+    check_codec(CASES[name])
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_in_topics(name: str, kafka_io_manager: KafkaIOManager) -> None:
+    check_codec_in_topics(CASES[name], kafka_io_manager)
