@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
-from kpipe_platform import ConnectJsonCodec, DebeziumCodec, JsonCodec, JsonSchemaCodec, RawCodec, TextCodec
+from kpipe_platform import ConnectJsonCodec, DebeziumCodec, JsonCodec, JsonSchemaCodec, ProtobufCodec, RawCodec, TextCodec
 from kpipe_platform.testing.codecs import CodecCase
 
 from .careless import LongCodec, TypedCodec
@@ -21,6 +21,22 @@ _ORDER_SCHEMA = {
 }
 _ROW = {"id": 1, "name": "Anne", "paid": Decimal("-1.50"), "day": dt.date(1969, 12, 31)}
 _CHANGE = {"op": "c", "before": None, "after": _ROW, "source": None, "ts_ms": 1}
+_PROTOBUF = """
+syntax = "proto3";
+package shop;
+import "google/protobuf/duration.proto";
+import "google/protobuf/timestamp.proto";
+import "google/protobuf/wrappers.proto";
+enum State { NEW = 0; PAID = 1; }
+message Order {
+  uint64 id = 1; optional string note = 2; google.protobuf.Timestamp at = 3; google.protobuf.Duration took = 4;
+  State state = 5; repeated Line lines = 6; map<string, int32> tags = 7;
+  oneof paid { int32 cash = 8; string card = 9; }
+  google.protobuf.DoubleValue weight = 10; bytes data = 11;
+  message Line { string sku = 1; uint32 pieces = 2; }
+}
+"""
+_NO_FIELDS = dict.fromkeys(("id", "note", "at", "took", "state", "lines", "tags", "cash", "card", "weight", "data"))
 
 CASES: dict[str, CodecCase] = {
     "raw": CodecCase(
@@ -156,5 +172,46 @@ CASES: dict[str, CodecCase] = {
             b"null": "unreadable",
         },
         not_encodable=["text", {}],
+    ),
+    "protobuf": CodecCase(
+        ProtobufCodec(schema=_PROTOBUF, message="shop.Order", framing="none"),
+        values=[
+            {
+                "id": 2**64 - 1,
+                "note": "äé中",
+                "at": dt.datetime(1965, 1, 5, 10, 0, 0, 1, tzinfo=dt.timezone.utc),
+                "took": dt.timedelta(days=-1, microseconds=1),
+                "state": "PAID",
+                "lines": [{"sku": "a", "pieces": 2**32 - 1}, {"sku": "", "pieces": 0}],
+                "tags": {"a": 1},
+                "cash": None,
+                "card": "",
+                "weight": 0.5,
+                "data": b"\x00\xff",
+            },
+            {
+                "id": 0,
+                "note": None,
+                "at": None,
+                "took": None,
+                "state": "7",
+                "lines": [],
+                "tags": {},
+                "cash": -1,
+                "card": None,
+                "weight": None,
+                "data": b"",
+            },
+        ],
+        faults={
+            b"\x12\x05ab": "not_protobuf",
+            b"\x12\x01\xff": "not_protobuf",
+            b"\x1a\x02\x10\x05\x1a": "not_protobuf",
+            b"\x1a\x0b\x10\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01": "out_of_range",
+            b"\x00": "not_protobuf",
+        },
+        not_encodable=["text", {"other": 1}, {"id": "x"}, {"note": "\ud800"}, {"lines": [None]}, {"state": "NONE"}],
+        misfits=[{**_NO_FIELDS, "id": -1}, {**_NO_FIELDS, "cash": 1, "card": ""}, {**_NO_FIELDS, "tags": {"a": None}}],
+        lenient={b"": {**_NO_FIELDS, "id": 0, "state": "NEW", "lines": [], "tags": {}, "data": b""}},
     ),
 }

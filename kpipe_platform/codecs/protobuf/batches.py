@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from kpipe_platform.codecs.batches import decode_each, encode_each
 from kpipe_platform.codecs.protobuf._compat import is_panic
 from kpipe_platform.codecs.protobuf.arrow import arrow_converter
-from kpipe_platform.errors import UnknownSchemaIdError
 
 # Where a batch does not convert as a whole, its halves are tried down to this size, then each record.
 _FEW = 32
@@ -50,17 +49,9 @@ class MessageCodec(Protocol):
 
 def decode_messages(codec: MessageCodec, data: pa.Array, kind: pa.DataType) -> pa.Array:
     """Decode a batch, as `Codec.decode_batch` does."""
-
-    def decoded(record: bytes | None) -> Any:
-        try:
-            return codec.decode(record)
-        except UnknownSchemaIdError:
-            # The driver gets the error when it asks why the record does not decode.
-            return None
-
     converter = arrow_converter(codec.descriptors, codec.message)
     if converter is None:
-        return decode_each(decoded, data, kind)
+        return decode_each(codec.decode, data, kind)
     is_usual, payloads = _payloads(data, codec.prefixes)
     found = _by_halves(
         payloads,
@@ -71,7 +62,7 @@ def decode_messages(codec: MessageCodec, data: pa.Array, kind: pa.DataType) -> p
         return found
     # These are null, cannot be read, or have an unusual prefix.
     others = pc.invert(is_usual)
-    rest = decode_each(decoded, data.filter(others), kind)
+    rest = decode_each(codec.decode, data.filter(others), kind)
     places = pa.concat_arrays([pc.indices_nonzero(is_usual), pc.indices_nonzero(others)])
     return pa.concat_arrays([found, rest]).take(pc.sort_indices(places))
 
