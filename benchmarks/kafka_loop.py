@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import closing
 
 from confluent_kafka import Consumer, KafkaException, Message, Producer, TopicPartition
@@ -11,12 +12,15 @@ from benchmarks.checks import ERROR_OFFSET, ERROR_PARTITION
 from benchmarks.measure import Problems, Run, stopwatch
 from benchmarks.orders import TAX
 from benchmarks.topics import TOPIC, run_tag
-from benchmarks.work import JsonEnrich
+from benchmarks.work import Work
 from kpipe_platform.testing.topics import create_topic, delete_topic
 
 RECORDS_A_TRANSACTION = 10_000
 _AT_ONCE = 1_000
 _TIMEOUT_S = 60.0
+
+Record = Callable[[Producer, Message, str, str], None]
+"""Takes a producer, a record, the topic of the outputs and that of the dead letters."""
 
 
 class KafkaLoop:
@@ -25,11 +29,13 @@ class KafkaLoop:
     Args:
         name: Key in the report.
         work: What to do; its source has one partition.
+        record: Does it with a record: enriches it and writes it, or its dead letter. JSON by default.
     """
 
-    def __init__(self, name: str, work: JsonEnrich) -> None:
+    def __init__(self, name: str, work: Work, record: Record | None = None) -> None:
         self.name = name
         self._work = work
+        self._record = record or _produce
 
     def run(self, turn: int) -> Run:
         tag = run_tag(self._work.source, self.name, turn)
@@ -76,7 +82,7 @@ class KafkaLoop:
                     for message in messages:
                         if message.error() is not None:
                             raise KafkaException(message.error())
-                        _produce(producer, message, out, dead_letters)
+                        self._record(producer, message, out, dead_letters)
                         position += 1
                 producer.send_offsets_to_transaction(
                     [TopicPartition(source, 0, position)], consumer.consumer_group_metadata(), _TIMEOUT_S
@@ -100,9 +106,14 @@ def _produce(producer: Producer, message: Message, out: str, dead_letters: str) 
             "gross": order["amount"] * TAX,
         }
     except (ValueError, KeyError):
-        where = {ERROR_PARTITION: message.partition(), ERROR_OFFSET: message.offset()}
-        headers: list[tuple[str, str | bytes | None]] = [(name, str(value)) for name, value in where.items()]
-        producer.produce(dead_letters, message.value(), message.key(), headers=headers)
+        to_dead_letters(producer, message, dead_letters)
         return
     producer.produce(out, json.dumps(enriched), enriched["customer"])
     producer.poll(0)
+
+
+def to_dead_letters(producer: Producer, message: Message, dead_letters: str) -> None:
+    """Write the dead letter of a record."""
+    where = {ERROR_PARTITION: message.partition(), ERROR_OFFSET: message.offset()}
+    headers: list[tuple[str, str | bytes | None]] = [(name, str(value)) for name, value in where.items()]
+    producer.produce(dead_letters, message.value(), message.key(), headers=headers)

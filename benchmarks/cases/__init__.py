@@ -10,6 +10,7 @@ from benchmarks.cases.latency import Latency
 from benchmarks.cases.limit import Limit
 from benchmarks.cases.load import ImportKpipe, Load
 from benchmarks.cases.one_record import OneRecord
+from benchmarks.cases.protobuf import Protobuf1p
 from benchmarks.cases.range_run import RangeRun
 from benchmarks.cases.raw import Raw
 from benchmarks.cases.record_size import RecordSize
@@ -32,6 +33,7 @@ CASES: tuple[Case, ...] = (
     Stage("map_records_1p", "a Python function over records", MapOrders),
     Avro1p(),
     AvroManyIds(),
+    Protobuf1p(),
     Slice20k(),
     Limit(),
     AtLeastOnce4p(),

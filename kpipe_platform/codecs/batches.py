@@ -1,4 +1,4 @@
-"""Decoding and encoding of Arrow batches."""
+"""Decoding and encoding of Arrow batches, one record after the other."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from kpipe_platform.codecs.base import Codec
 from kpipe_platform.codecs.exact import MISFITS, MisfitError, exact_array
-from kpipe_platform.codecs.faults import DecodeFault, EncodeFault, may_be_of_data
-from kpipe_platform.errors import ConfigError, UnknownSchemaIdError
+from kpipe_platform.codecs.faults import DecodeFault, EncodeFault
+from kpipe_platform.errors import UnknownSchemaIdError
 
 
 def decode_each(decode: Callable[[bytes | None], Any], data: pa.Array, kind: pa.DataType) -> pa.Array:
@@ -41,50 +40,6 @@ def encode_each(encode: Callable[[Any], bytes | None], values: pa.Array) -> tupl
         encoded.append(data)
         misfits.append(misfit)
     return pa.array(encoded, pa.binary()), pa.array(misfits, pa.string())
-
-
-def decode_batch(codec: Codec, data: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decode a batch with a codec's `Codec.decode_batch`, or one record after the other if that raises an exception.
-
-    Raises:
-        ConfigError: The codec returned another type or number of values.
-    """
-    try:
-        decoded = codec.decode_batch(data, kind)
-    except Exception as error:
-        if not may_be_of_data(error):
-            raise
-        decoded = decode_each(codec.decode, data, kind)
-    return _checked(codec, "decode_batch", decoded, kind, len(data))
-
-
-def encode_batch(codec: Codec, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Encode a batch with a codec's `Codec.encode_batch`, or one value after the other if that raises an exception.
-
-    Raises:
-        ConfigError: The codec returned another type or number of values.
-    """
-    try:
-        encoded, misfits = codec.encode_batch(values)
-    except Exception as error:
-        if not may_be_of_data(error):
-            raise
-        encoded, misfits = encode_each(codec.encode, values)
-    return (
-        _checked(codec, "encode_batch", encoded, pa.binary(), len(values)),
-        _checked(codec, "encode_batch", misfits, pa.string(), len(values)),
-    )
-
-
-def _checked(codec: Codec, method: str, array: Any, kind: pa.DataType, length: int) -> pa.Array:
-    if isinstance(array, pa.ChunkedArray):
-        array = array.combine_chunks()
-    if not isinstance(array, pa.Array) or len(array) != length or array.type != kind:
-        is_array = isinstance(array, pa.Array)
-        found = f"{len(array)} values of type {array.type}" if is_array else type(array).__name__
-        msg = f"{type(codec).__name__}.{method} returned {found}; expected {length} values of type {kind}"
-        raise ConfigError(msg, fix="return a pyarrow.Array with a value, or a null, for each record")
-    return array
 
 
 def _decoded(decode: Callable[[bytes | None], Any], data: bytes | None) -> Any:

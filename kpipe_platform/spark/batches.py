@@ -12,8 +12,10 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec
-from kpipe_platform.codecs.batches import decode_batch, encode_batch
+from kpipe_platform.codecs.batches import decode_each, encode_each
+from kpipe_platform.codecs.faults import may_be_of_data
 from kpipe_platform.codecs.types import stage_type
+from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark._compat import cloudpickle, to_arrow_type
 from kpipe_platform.spark.column_cache import reused
 
@@ -32,29 +34,76 @@ def arrow_type(codec: Codec) -> pa.DataType:
 
 def parse_batches(codec: Codec, data: Column) -> Column:
     """Decode a column of bytes with `Codec.decode_batch`. Null where the bytes are null or do not decode."""
-    return _decoder(codec)(data)
+    parsed: Column = _decoder(codec)(data)
+    return parsed
 
 
 def write_batches(codec: Codec, value: Column) -> Column:
     """Encode a column with `Codec.encode_batch`: a struct of ``data`` (binary) and ``misfit`` (string)."""
-    return _encoder(codec)(value)
+    written: Column = _encoder(codec)(value)
+    return written
+
+
+def decode_batch(codec: Codec, data: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Decode a batch with a codec's `Codec.decode_batch`, or one record after the other if that raises an exception.
+
+    Raises:
+        ConfigError: The codec returned another type or number of values.
+    """
+    try:
+        decoded = codec.decode_batch(data, kind)
+    except Exception as error:
+        if not may_be_of_data(error):
+            raise
+        decoded = decode_each(codec.decode, data, kind)
+    return _checked(codec, "decode_batch", decoded, kind, len(data))
+
+
+def encode_batch(codec: Codec, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+    """Encode a batch with a codec's `Codec.encode_batch`, or one value after the other if that raises an exception.
+
+    Raises:
+        ConfigError: The codec returned another type or number of values.
+    """
+    try:
+        encoded, misfits = codec.encode_batch(values)
+    except Exception as error:
+        if not may_be_of_data(error):
+            raise
+        encoded, misfits = encode_each(codec.encode, values)
+    return (
+        _checked(codec, "encode_batch", encoded, pa.binary(), len(values)),
+        _checked(codec, "encode_batch", misfits, pa.string(), len(values)),
+    )
+
+
+def _checked(codec: Codec, method: str, array: Any, kind: pa.DataType, length: int) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if not isinstance(array, pa.Array) or len(array) != length or array.type != kind:
+        is_array = isinstance(array, pa.Array)
+        found = f"{len(array)} values of type {array.type}" if is_array else type(array).__name__
+        msg = f"{type(codec).__name__}.{method} returned {found}; expected {length} values of type {kind}"
+        raise ConfigError(msg, fix="return a pyarrow.Array with a value, or a null, for each record")
+    return array
 
 
 # Spark calls a function once for two columns that are equal, so the function must be the same object.
 
 
 @reused
-def _decoder(codec: Codec) -> Callable[[Column], Column]:
+def _decoder(codec: Codec) -> Any:
     kind = arrow_type(codec)
 
     def decode(batch: pa.Array) -> pa.Array:
         return decode_batch(codec, batch, kind)
 
-    return _function(decode, decoded_type(codec), codec)
+    # If it were deterministic, Spark would decode once to filter and once more for the columns.
+    return _function(decode, decoded_type(codec), codec).asNondeterministic()
 
 
 @reused
-def _encoder(codec: Codec) -> Callable[[Column], Column]:
+def _encoder(codec: Codec) -> Any:
     def encode(batch: pa.Array) -> pa.Array:
         data, misfits = encode_batch(codec, batch)
         return pa.StructArray.from_arrays([data, misfits], names=["data", "misfit"])
@@ -62,11 +111,10 @@ def _encoder(codec: Codec) -> Callable[[Column], Column]:
     return _function(encode, _ENCODED, codec)
 
 
-def _function(call: Callable[[pa.Array], pa.Array], kind: T.DataType, codec: Codec) -> Callable[[Column], Column]:
+def _function(call: Callable[[pa.Array], pa.Array], kind: T.DataType, codec: Codec) -> Any:
     ship(codec)
     functions: Any = F
-    made: Callable[[Column], Column] = functions.arrow_udf(call, returnType=kind)
-    return made
+    return functions.arrow_udf(call, returnType=kind)
 
 
 def ship(codec: Codec) -> None:

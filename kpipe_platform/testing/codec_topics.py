@@ -25,7 +25,7 @@ from kpipe_platform.errors import KpipeError, RecordFaultError
 from kpipe_platform.io_managers import KafkaIOManager
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.policies.faults import Component, FaultAction
-from kpipe_platform.testing.codecs import CodecCase, Pinned, _require, _same
+from kpipe_platform.testing.codec_cases import CodecCase, Pinned, require_same, require_that
 from kpipe_platform.testing.messages import ConsumedRecord
 from kpipe_platform.testing.records import consume, produce
 from kpipe_platform.testing.topics import create_topic
@@ -167,7 +167,7 @@ class TopicsCheck:
                 fault, original = envelope.fault, envelope.original
                 kind = fault.kind if fault.component is not Component.STAGE else _POISON
                 found[original.key, original.value, kind, fault.component.value] += 1
-                _require(bool(fault.message), f"{asset}: the dead letter of {original.value!r:.200} has no message")
+                require_that(bool(fault.message), f"{asset}: the dead letter of {original.value!r:.200} has no message")
         return found
 
     def _check(
@@ -192,8 +192,8 @@ class TopicsCheck:
         expected = [(key, content(codecs, None, value)) for key, value in further]
         expected += [(r.key, content(self.value, r.value, lenient.get(r.value or b""))) for r in records]
         found = [(r.key, content(codecs, r.value, None)) for r in written]
-        _same(found, expected, f"{asset}: keys and values of the output")
-        _same(self._letters(asset), faults or Counter(), f"{asset}: dead letters")
+        require_same(found, expected, f"{asset}: keys and values of the output")
+        require_same(self._letters(asset), faults or Counter(), f"{asset}: dead letters")
 
     # The ways
 
@@ -217,7 +217,7 @@ class TopicsCheck:
         create_topic(self.client, self._target("plain"))
         self._materialize(self._plain)
         columns = self.value.reader.fields.names if self.case.codec.is_struct else ["value"]
-        _same(seen, [[*columns, "_kafka"]], "columns of an empty slice")
+        require_same(seen, [[*columns, "_kafka"]], "columns of an empty slice")
 
     def _redriven(self) -> None:
         """Dead letters have the original bytes, and a redrive sends them again."""
@@ -231,7 +231,7 @@ class TopicsCheck:
             return
         redrive(self.settings, RedriveOptions(f"{self.source}.dlq"))
         again = self._consumed(self.source)[len(records) :]
-        _same(
+        require_same(
             Counter((r.key, r.value) for r in again),
             Counter({(key, value): count for (key, value, _, _), count in faults.items()}),
             "keys and values after a redrive",
@@ -298,7 +298,7 @@ class TopicsCheck:
         written = self._consumed(self._target("keyed"))
         codecs = Pinned.of(self.keys, self.registry, self._target("keyed"), "key")
         is_exact = self.case.is_exact
-        _same(
+        require_same(
             [(r.json()["id"], codecs.content(r.key, is_exact=is_exact)) for r in written],
             [(r.offset, self.key.content(r.key, is_exact=is_exact)) for r in good],
             "keys that the key codec wrote",
@@ -324,7 +324,7 @@ class TopicsCheck:
         try:
             self._materialize(stage)
         except DecodeFault as fault:
-            _require(fault.kind in self.case.faults.values(), f"rethrown fault of kind {fault.kind}: {fault}")
+            require_that(fault.kind in self.case.faults.values(), f"rethrown fault of kind {fault.kind}: {fault}")
         else:
             message = "a run with FaultAction.RETHROW did not raise the codec's DecodeFault"
             raise AssertionError(message)
@@ -352,7 +352,7 @@ class TopicsCheck:
         asset = dg.asset(name="latest", ins={"table": table_input()})(latest)
         self._materialize(asset, partition=None, reads=table)
         is_exact = self.case.is_exact
-        _same(
+        require_same(
             {r.key: value.content(value.encode(r.value), is_exact=is_exact) for r in read},
             {k: value.content(v, is_exact=is_exact) for k, v in expected.items()},
             "a topic as a table",
@@ -363,7 +363,7 @@ class TopicsCheck:
                 self._materialize(asset, partition=None, reads=table)
             except RecordFaultError as error:
                 fault = value.reader.explain(bad)
-                _require(fault.message in str(error), f"the error of a table names no reason: {error}")
+                require_that(fault.message in str(error), f"the error of a table names no reason: {error}")
             except KpipeError as error:
                 message = f"a table with a value that does not decode raised {type(error).__name__}: {error}"
                 raise AssertionError(message) from error

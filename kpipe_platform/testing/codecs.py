@@ -9,109 +9,19 @@ from __future__ import annotations
 import json
 import pickle
 import random
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from kpipe_platform.codecs import Codec, DecodeFault, EncodeFault
-from kpipe_platform.codecs.base import Part
 from kpipe_platform.codecs.config import codec_from_config, codec_to_config
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.registry.client import RegistryClient
-from kpipe_platform.registry.wire import split
+from kpipe_platform.testing.codec_cases import CodecCase, Pinned, id_of, require_same, require_that
 
 if TYPE_CHECKING:
     from kpipe_platform.io_managers import KafkaIOManager
 
 __all__ = ["CodecCase", "check_codec", "check_codec_in_topics"]
-
-
-@dataclass(frozen=True)
-class CodecCase:
-    """A codec, and what it must do with values and bytes.
-
-    Args:
-        codec: The codec.
-        values: At least two different values, in the form that `Codec.decode` returns. A value is the only one that
-            its bytes decode to, and does not contain a NaN.
-        faults: Byte strings that do not decode, with the kinds of their faults.
-        not_encodable: Python values that the codec cannot encode.
-        misfits: Values that fit the codec's columns, and that it cannot encode.
-        lenient: Further byte strings that decode, each with its value.
-        is_exact: Whether Spark and Python must write the same bytes for a value. Default True. False if the format has
-            several forms of a value.
-        is_key: Whether keys are tested too. Default True.
-    """
-
-    codec: Codec
-    values: Sequence[Any]
-    faults: Mapping[bytes, str] = field(default_factory=dict)
-    not_encodable: Sequence[Any] = ()
-    misfits: Sequence[Any] = ()
-    lenient: Mapping[bytes, Any] = field(default_factory=dict)
-    is_exact: bool = True
-    is_key: bool = True
-
-
-@dataclass(frozen=True)
-class Pinned:
-    """The codecs to read and write one part of a topic's records, which need no registry."""
-
-    reader: Codec
-    writer: Codec
-
-    @classmethod
-    def of(cls, case: CodecCase, registry: RegistryClient | None, topic: str, part: Part) -> Pinned:
-        """Resolve the codec, with the ids of all values."""
-        codec = case.codec
-        writer = codec.resolved_to_write(registry, topic, part, codec.value_type if codec.has_schema else None)
-        data = [*(writer.encode(value) or b"" for value in case.values), *case.lenient, *case.faults]
-        return cls(codec.resolved(registry, topic, part, {_id_of(codec, one) for one in data}), writer)
-
-    def encode(self, value: Any) -> bytes:
-        """Encode a value, which must be possible."""
-        data = self.writer.encode(value)
-        _require(isinstance(data, bytes), f"encode({value!r:.200}) returned {data!r:.200}, not bytes")
-        return data or b""
-
-    def content(self, data: bytes | None, *, is_exact: bool = True) -> Any:
-        """What must be equal in two byte strings of the same value: the bytes after the schema's id, or the value."""
-        if data is None or not is_exact:
-            return self.reader.decode(data)
-        return data[len(_id_of(self.reader, data)) :]
-
-
-def _id_of(codec: Codec, data: bytes) -> bytes:
-    """The bytes in front of the data that name the schema."""
-    if not codec.is_framed:
-        return b""
-    try:
-        return data[: len(data) - len(split(data)[1])]
-    except DecodeFault:
-        return b""
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
-def _same(found: Any, expected: Any, what: str) -> None:
-    if found == expected:
-        return
-    if isinstance(found, list) and isinstance(expected, list):
-        pairs = enumerate(zip_longest(found, expected, fillvalue="nothing"))
-        number, (found, expected) = next((i, pair) for i, pair in pairs if pair[0] != pair[1])
-        what = f"{what}, number {number}"
-    elif isinstance(found, Counter) and isinstance(expected, Counter):
-        found, expected = found - expected, expected - found
-    message = f"{what}\n  expected: {expected!r:.2000}\n  found:    {found!r:.2000}"
-    raise AssertionError(message)
-
-
-# ------------------------------------------------------------------------------------------------ in Python
 
 
 def check_codec(case: CodecCase, *, registry: RegistryClient | None = None, topic: str = "codec-check") -> None:
@@ -125,7 +35,7 @@ def check_codec(case: CodecCase, *, registry: RegistryClient | None = None, topi
     Raises:
         AssertionError: The codec differs from what kpipe relies on.
     """
-    _require(len(case.values) > 1, "a case needs at least two values")
+    require_that(len(case.values) > 1, "a case needs at least two values")
     _check_declaration(case.codec)
     pinned = Pinned.of(case, registry, topic, "value")
     _check_records(case, pinned)
@@ -142,35 +52,37 @@ def _check_declaration(codec: Codec) -> None:
         ).key_codec,
     }
     for how, copy in copies.items():
-        _same(copy, codec, f"the codec differs after {how}")
-        _same(hash(copy), hash(codec), f"the codec's hash differs after {how}")
+        require_same(copy, codec, f"the codec differs after {how}")
+        require_same(hash(copy), hash(codec), f"the codec's hash differs after {how}")
 
 
 def _check_records(case: CodecCase, pinned: Pinned) -> None:
     reader, writer = pinned.reader, pinned.writer
-    _same(reader.decode(None), None, "decode(None)")
-    _same(writer.encode(None), None, "encode(None)")
+    require_same(reader.decode(None), None, "decode(None)")
+    require_same(writer.encode(None), None, "encode(None)")
     for value in case.values:
         data = pinned.encode(value)
-        _same(reader.decode(data), value, f"decode(encode(value)); the bytes are {data!r:.200}")
-        _same(reader.diagnose(data), None, f"diagnose({data!r:.200}), which decode")
-        _same(type(reader.decode(data)), type(value), f"type of decode({data!r:.200})")
+        require_same(reader.decode(data), value, f"decode(encode(value)); the bytes are {data!r:.200}")
+        require_same(reader.diagnose(data), None, f"diagnose({data!r:.200}), which decode")
+        require_same(type(reader.decode(data)), type(value), f"type of decode({data!r:.200})")
     for data, value in case.lenient.items():
-        _same(reader.decode(data), value, f"decode({data!r:.200})")
-        _same(reader.diagnose(data), None, f"diagnose({data!r:.200}), which decode")
+        require_same(reader.decode(data), value, f"decode({data!r:.200})")
+        require_same(reader.diagnose(data), None, f"diagnose({data!r:.200}), which decode")
     for data, kind in case.faults.items():
         raised = _fault_of(reader, data)
-        _require(raised is not None, f"decode({data!r:.200}) raised no DecodeFault")
+        require_that(raised is not None, f"decode({data!r:.200}) raised no DecodeFault")
         for fault in (raised, reader.diagnose(data), reader.explain(data)):
             found = None if fault is None else (fault.kind, bool(fault.message))
-            _same(found, (kind, True), f"kind of the fault of {data!r:.200}, and whether it has a message ({fault})")
+            require_same(
+                found, (kind, True), f"kind of the fault of {data!r:.200}, and whether it has a message ({fault})"
+            )
         again = pickle.loads(pickle.dumps(raised))  # noqa: S301 - the fault's own bytes
-        _same(str(again), str(raised), "a fault differs after pickle")
+        require_same(str(again), str(raised), "a fault differs after pickle")
     for value in (*case.not_encodable, *case.misfits):
         try:
             encoded = writer.encode(value)
         except EncodeFault as fault:
-            _require(bool(fault.message), f"the EncodeFault of {value!r:.200} has no message")
+            require_that(bool(fault.message), f"the EncodeFault of {value!r:.200} has no message")
         else:
             message = f"encode({value!r:.200}) returned {encoded!r:.200} and raised no EncodeFault"
             raise AssertionError(message)
@@ -193,7 +105,7 @@ def _check_any_bytes(case: CodecCase, pinned: Pinned) -> None:
             message = f"decode({data!r:.200}) raised {type(error).__name__}, not DecodeFault: {error}"
             raise AssertionError(message) from error
         diagnosed = pinned.reader.diagnose(data)
-        _same(
+        require_same(
             None if diagnosed is None else diagnosed.message,
             None if fault is None else fault.message,
             f"diagnose({data!r:.200}) and decode differ",
@@ -204,7 +116,7 @@ def _spoiled(codec: Codec, good: Sequence[bytes]) -> Iterator[bytes]:
     """Bytes that may not decode. The id of the schema stays, because another id needs the registry."""
     chance = random.Random(0)  # noqa: S311 - the same bytes in each run
     for data in good[:3]:
-        frame = _id_of(codec, data)
+        frame = id_of(codec, data)
         content = data[len(frame) :]
         for end in sorted({0, 1, len(content) // 2, max(len(content) - 1, 0)}):
             yield frame + content[:end]
@@ -227,8 +139,8 @@ def _check_batches(case: CodecCase, pinned: Pinned) -> None:
         return
     import pyarrow as pa
 
-    from kpipe_platform.codecs.batches import decode_batch, decode_each, encode_batch, encode_each
-    from kpipe_platform.spark.batches import arrow_type
+    from kpipe_platform.codecs.batches import decode_each, encode_each
+    from kpipe_platform.spark.batches import arrow_type, decode_batch, encode_batch
 
     reader, writer = pinned.reader, pinned.writer
     kind = arrow_type(reader)
@@ -247,10 +159,12 @@ def _check_batches(case: CodecCase, pinned: Pinned) -> None:
         # A slice, because Spark's batches may be parts of larger ones.
         batch = pa.array([b"", *chosen, b""], pa.binary()).slice(1, len(chosen))
         decoded = decode_batch(reader, batch, kind)
-        _same(decoded.to_pylist(), decode_each(reader.decode, batch, kind).to_pylist(), f"decode_batch of {what}")
+        require_same(
+            decoded.to_pylist(), decode_each(reader.decode, batch, kind).to_pylist(), f"decode_batch of {what}"
+        )
     for data in good:
         held = decode_each(reader.decode, pa.array([data], pa.binary()), kind)
-        _require(not held.null_count, f"{kind}, the codec's value_type, cannot hold the value of {data!r:.200}")
+        require_that(not held.null_count, f"{kind}, the codec's value_type, cannot hold the value of {data!r:.200}")
     # Otherwise each batch is decoded twice.
     reader.decode_batch(pa.array(good, pa.binary()), kind)
     values = [*case.values, None, *case.misfits, *case.values]
@@ -258,10 +172,10 @@ def _check_batches(case: CodecCase, pinned: Pinned) -> None:
         array = pa.array(those, kind)
         encoded, reasons = encode_batch(writer, array)
         expected, misfits = encode_each(writer.encode, array)
-        _same(encoded.to_pylist(), expected.to_pylist(), f"encode_batch of {what}")
-        _same(reasons.is_null().to_pylist(), misfits.is_null().to_pylist(), f"refused by encode_batch of {what}")
+        require_same(encoded.to_pylist(), expected.to_pylist(), f"encode_batch of {what}")
+        require_same(reasons.is_null().to_pylist(), misfits.is_null().to_pylist(), f"refused by encode_batch of {what}")
         if case.is_exact and those:
-            _same(encoded.to_pylist()[: len(good)], good, "bytes of encode_batch and of encode")
+            require_same(encoded.to_pylist()[: len(good)], good, "bytes of encode_batch and of encode")
 
 
 # ------------------------------------------------------------------------------------------------ in topics

@@ -75,8 +75,13 @@ def test_results_by_name_and_by_position() -> None:
     names = ("eu", "us")
     assert outputs_by_name((1, 2), names, "a") == {"eu": 1, "us": 2}
     assert outputs_by_name(namedtuple("Both", ["us", "eu"])(1, 2), names, "a") == {"eu": 2, "us": 1}
-    for result in ([1, 2], (1, 2, 3), None, {"eu": 1, "us": 2, "uk": 3}):
-        with pytest.raises(ConfigError):
+    mistakes = {
+        "returned list instead of the rows of its 2 outputs": [1, 2],
+        "returned a tuple of 3 instead of the rows of its 2 outputs": (1, 2, 3),
+        "has an unknown output 'uk'": {"eu": 1, "us": 2, "uk": 3},
+    }
+    for message, result in mistakes.items():
+        with pytest.raises(ConfigError, match=message):
             outputs_by_name(result, names, "a")
 
 

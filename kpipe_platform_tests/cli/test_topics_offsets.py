@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,7 +113,9 @@ def refused(result: Result, *parts: str) -> None:
 # ------------------------------------------------------------------------------------------- connection
 
 
-def test_security_comes_by_the_environment() -> None:
+def test_security_comes_by_the_environment(tmp_path: Path) -> None:
+    ca = tmp_path / "ca.pem"
+    ca.write_text("certificates")
     settings = connection_settings(
         "broker:9093",
         {
@@ -120,14 +123,14 @@ def test_security_comes_by_the_environment() -> None:
             "KAFKA_SASL_MECHANISM": "SCRAM-SHA-512",
             "KAFKA_SASL_USERNAME": "ops",
             "KAFKA_SASL_PASSWORD": "hush",
-            "KAFKA_SSL_CA_PEM": "/etc/ca.pem",
+            "KAFKA_SSL_CA_PEM": str(ca),
             "KAFKA_SSL_KEY_PEM": "",
         },
     )
     rendered = settings.for_librdkafka()
     assert rendered["sasl.mechanism"] == "SCRAM-SHA-512"
     assert rendered["sasl.password"] == "hush"
-    assert rendered["ssl.ca.location"] == "/etc/ca.pem"
+    assert rendered["ssl.ca.location"] == str(ca)
     assert "hush" not in repr(settings)
 
 

@@ -9,8 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from kpipe_platform.codecs.batches import decode_batch, decode_each, encode_batch, encode_each
+from kpipe_platform.codecs.batches import decode_each, encode_each
 from kpipe_platform.errors import ConfigError, DecodeFault, EncodeFault, EnvironmentSetupError, UnknownSchemaIdError
+from kpipe_platform.spark.batches import decode_batch, encode_batch
 
 from .careless import LongCodec
 

@@ -9,7 +9,7 @@ from kpipe_platform.testing.codecs import check_codec, check_codec_in_topics
 
 from .conformance import CASES
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -7,10 +7,12 @@ own or sessions on a server. They share the broker of the tests, and one server,
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -42,7 +44,10 @@ from kpipe_platform.spark.engine.session import get_session
 from kpipe_platform.spark.engine.settings import EngineSettings
 from kpipe_platform.spark.sink.single_pass import rows_per_record
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
+from kpipe_platform.testing.codecs import check_codec_in_topics
 from kpipe_platform.testing.plugin import TopicFactory
+from kpipe_platform_tests.codecs import careless
+from kpipe_platform_tests.codecs.conformance import CASES
 from kpipe_platform_tests.processes import wait_until
 from kpipe_platform_tests.spark import plan_cases, single_pass_cases
 
@@ -132,6 +137,15 @@ def test_several_topics_are_written(orders: Orders, kafka_topic: TopicFactory) -
     written = [(r.json()["id"], r.key) for r in orders.outputs()]
     assert written == [(n, f"N{n}".encode()) for n in (0, 2, 4, 6, 7, 8, 9)]
     assert [r.json()["id"] for r in orders.consume(other)] == [1, 3, 9]
+
+
+def test_a_codec_whose_module_the_server_lacks(
+    kafka_io_manager: KafkaIOManager, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "only_the_client_has_it.py").write_text(Path(careless.__file__).read_text(encoding="utf-8"))
+    monkeypatch.syspath_prepend(tmp_path)
+    codec = importlib.import_module("only_the_client_has_it").LongCodec()
+    check_codec_in_topics(replace(CASES["long"], codec=codec), kafka_io_manager)
 
 
 def test_a_stage_that_fails_on_a_record_is_isolated(orders: Orders) -> None:

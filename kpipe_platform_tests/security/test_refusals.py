@@ -18,7 +18,7 @@ from kpipe_platform.errors import (
 )
 from kpipe_platform.jvm.ports import LOOPBACK, free_port
 from kpipe_platform.kafka.admin.topics import describe_topics
-from kpipe_platform.kafka.client._compat import abortable_cause
+from kpipe_platform.kafka.client._compat import denied_cause
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange
@@ -84,7 +84,7 @@ def test_a_token_endpoint_that_does_not_respond_is_not_a_refusal(settings: Calla
 
 
 def test_the_cause_of_purged_records(cluster: Cluster, settings: Callable[..., ConnectionSettings]) -> None:
-    """Contract of ``abortable_cause``."""
+    """Contract of ``denied_cause``."""
     topic = create_topic(cluster.broker.bootstrap_servers, "write-denied")
     cluster.grant("User:kpipe", [Acl(ResourceType.TRANSACTIONAL_ID, "of-purged", AclOperation.WRITE)])
     cluster.grant("User:kpipe", [Acl(ResourceType.TOPIC, topic, AclOperation.DESCRIBE)])
@@ -96,12 +96,12 @@ def test_the_cause_of_purged_records(cluster: Cluster, settings: Callable[..., C
     producer.produce(topic, b"1", on_delivery=lambda error, _: errors.append(error))
     producer.flush(20)
     assert errors[0].code() == KafkaError._PURGE_QUEUE
-    assert abortable_cause(producer, errors[0]).code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    assert denied_cause(producer, errors[0]).code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     # A transaction without an error has no cause, and stays open.
     healthy = Producer({**config, "transactional.id": "of-purged"})
     healthy.init_transactions(20)
     healthy.begin_transaction()
-    assert abortable_cause(healthy, errors[0]) is errors[0]
+    assert denied_cause(healthy, errors[0]) is errors[0]
     healthy.commit_transaction(20)
 
 

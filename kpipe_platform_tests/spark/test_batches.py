@@ -7,16 +7,18 @@ import io
 from collections.abc import Callable
 
 import pytest
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import RawCodec
 from kpipe_platform.spark.columns import encoded_value, misfit_of
-from kpipe_platform.spark.source.reader import empty_rows
+from kpipe_platform.spark.source.reader import _SOURCE_COLUMNS, empty_rows
 from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs, decode_rows
 from kpipe_platform_tests.codecs.careless import LongCodec, TypedCodec
 from kpipe_platform_tests.codecs.conformance import CASES
+
+from .conftest import NOON
 
 pytestmark = pytest.mark.spark
 
@@ -24,22 +26,10 @@ TYPED = [TypedCodec().encode(value) for value in CASES["typed"].values]
 TOO_WIDE = b'["1e30","2026-01-05T10:00:00+00:00",null,null,null,null,null,null]'
 
 
-def frames(spark: SparkSession, *values: bytes | None, key: bytes | None = b"\0" * 8) -> SliceFrames:
-    def column(name: str, value: Column) -> Column:
-        return value.cast(empty_rows(spark).schema[name].dataType).alias(name)
-
-    rows = spark.createDataFrame(
-        [(value, number) for number, value in enumerate(values)], "value binary, offset bigint"
-    )
-    constant = {
-        "key": F.lit(key),
-        "topic": F.lit("t"),
-        "partition": F.lit(0),
-        "timestamp": F.timestamp_millis(F.lit(0)),
-    }
-    constant |= {"timestampType": F.lit(0), "headers": F.lit(None)}
-    made = rows.select("value", "offset", *(column(name, value) for name, value in constant.items()))
-    return decode_rows(made, TopicCodecs(LongCodec(), TypedCodec()), src=F.lit(0), only_range=0, small=True)
+def frames(spark: SparkSession, *values: bytes | None) -> SliceFrames:
+    rows = [(b"\0" * 8, value, "t", 0, number, NOON, 0, None) for number, value in enumerate(values)]
+    frame = spark.createDataFrame(rows, _SOURCE_COLUMNS)
+    return decode_rows(frame, TopicCodecs(LongCodec(), TypedCodec()), src=F.lit(0), only_range=0, small=True)
 
 
 def python_calls(frame: DataFrame) -> int:

@@ -22,7 +22,8 @@ SCHEMA_VIOLATION = "schema_violation"
 MAX_SCHEMA_BYTES = 1_000_000
 """Maximum size of a schema with its references, UTF-8. Each task gets the schemas of the slice."""
 
-_BASE = "json-schema:///"
+# Base of relative references. Nothing is loaded from it.
+_BASE = "http://schema.invalid/"
 _MAX_MESSAGE, _MAX_ENDS = 240, 120
 # The default of Confluent's serializers for a schema without $schema.
 _DEFAULT_DRAFT = "Draft7Validator"
@@ -96,7 +97,7 @@ def validator(schema: Schema, formats: bool) -> Validator:
     has_draft = isinstance(root, dict) and "$schema" in root
     make = jsonschema_rs.validator_for if has_draft else getattr(jsonschema_rs, _DEFAULT_DRAFT)
     try:
-        compiled: Validator = make(root, validate_formats=formats, retriever=retrieve)
+        compiled: Validator = make(root, validate_formats=formats, retriever=retrieve, base_uri=_BASE)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
         problem = str(error).partition("\n")[0]
         msg = f"the JSON Schema is invalid: {_shortened(problem)}"

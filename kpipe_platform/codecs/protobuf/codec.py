@@ -64,11 +64,6 @@ class ProtobufCodec(FramedCodec):
         super().__post_init__()
 
     @property
-    def has_schema(self) -> bool:
-        """Whether the codec has descriptors."""
-        return self.schema is not None
-
-    @property
     def fields(self) -> T.StructType:
         """The fields of the message type."""
         from pyspark.sql.types import StructType

@@ -14,7 +14,7 @@ from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
 from kpipe_platform.dead_letters.redrive.stored_offset import StoredOffset, read_stored_offset
 from kpipe_platform.errors import CommitUnknownError, KpipeError, OffsetConflictError
-from kpipe_platform.kafka.client._compat import MAX_PURGED, PURGED_CODES, abortable_cause
+from kpipe_platform.kafka.client._compat import MAX_PURGED, PURGED_CODES, denied_cause
 from kpipe_platform.kafka.client.calls import FENCED_CODES, REFUSED_CODES, kafka_error, not_delivered
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.producer import (
@@ -218,7 +218,7 @@ class RedriveTransaction(OffsetTransaction):
             return RejectedError(f"{error.str()} ({error.name()})")
         # After a fatal error the queued records fail too, with a less specific code than the first.
         error = next((e for e in failures if e.code() in FENCED_CODES), failures[0])
-        error = abortable_cause(self.producer, error)
+        error = denied_cause(self.producer, error)
         if error.code() in PURGED_CODES:
             return _PurgedError()
         return self.error(error, "write records", needs="Write", topic=producer.failed_topic_names)

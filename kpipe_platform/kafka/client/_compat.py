@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 __all__ = [
     "MAX_PURGED",
     "PURGED_CODES",
-    "abortable_cause",
+    "denied_cause",
     "fatal_cause",
     "has_feature",
     "ignored_by_producer",
@@ -26,6 +26,12 @@ __all__ = [
     "serve_reports",
 ]
 
+_DENIED_CODES = (
+    KafkaError.TOPIC_AUTHORIZATION_FAILED,
+    KafkaError.GROUP_AUTHORIZATION_FAILED,
+    KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+    KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+)
 PURGED_CODES = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 """After a failure and an abort, librdkafka purges records that are produced while it resets its sequence numbers."""
 MAX_PURGED = 5
@@ -76,15 +82,15 @@ def producer_fatal_cause(producer: Producer, error: KafkaError) -> KafkaError:
     return error
 
 
-def abortable_cause(producer: Producer, error: KafkaError) -> KafkaError:
-    """Return why an open transaction must be aborted, if the client reports only that it purged the records.
+def denied_cause(producer: Producer, error: KafkaError) -> KafkaError:
+    """Return the denied call for which an open transaction must be aborted, if there is one.
 
-    A request in a wrong state returns the transaction's error. To begin an open transaction is always such a request,
-    and changes nothing.
+    The client then reports only that it purged the records. A request in a wrong state returns the transaction's error.
+    To begin an open transaction is always such a request, and changes nothing.
 
     Args:
         producer: The producer, with an open transaction.
-        error: The reported error, to return if it is another one, or if the client has no cause.
+        error: The reported error, to return if it is another one, or if no call was denied.
     """
     if error.code() not in PURGED_CODES:
         return error
@@ -92,7 +98,7 @@ def abortable_cause(producer: Producer, error: KafkaError) -> KafkaError:
         producer.begin_transaction()
     except KafkaException as exception:
         cause: KafkaError = exception.args[0]
-        if cause.txn_requires_abort() or cause.fatal():
+        if cause.code() in _DENIED_CODES:
             return cause
     return error
 

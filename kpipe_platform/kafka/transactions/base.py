@@ -30,7 +30,7 @@ from kpipe_platform.errors import (
     KpipeError,
     TransactionTimedOutError,
 )
-from kpipe_platform.kafka.client._compat import abortable_cause, producer_fatal_cause
+from kpipe_platform.kafka.client._compat import denied_cause, producer_fatal_cause
 from kpipe_platform.kafka.client.calls import FENCED_CODES, kafka_error, translate
 from kpipe_platform.kafka.client.clients import Clients, Closable, new_client
 from kpipe_platform.kafka.client.settings import ConnectionSettings
@@ -175,7 +175,7 @@ class OffsetTransaction(Closable):
         if error.code() == KafkaError._FATAL:
             error = producer_fatal_cause(self.producer, error)
         elif self.is_open:
-            error = abortable_cause(self.producer, error)
+            error = denied_cause(self.producer, error)
         open_for_s = None if self._began_at is None else self._clock() - self._began_at
         if error.code() in _TIMED_OUT_CODES and open_for_s is not None and open_for_s >= self._timeout_s:
             msg = (

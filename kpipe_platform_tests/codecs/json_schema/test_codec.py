@@ -278,7 +278,7 @@ TREE = '{"type": "object", "properties": {"child": {"$ref": "#"}}}'
             json.dumps(object_of(a={"$ref": "http://127.0.0.1:1/x.json"})),
             "refers to 'http://127.0.0.1:1/x.json', which is not",
         ),
-        (json.dumps(object_of(a={"$ref": "other.json"})), "Resource 'other.json' is not present in a registry"),
+        (json.dumps(object_of(a={"$ref": "other.json"})), "refers to 'other.json', which is not a reference"),
         (json.dumps(object_of(a={"$ref": "#/definitions/no"})), "Pointer '/definitions/no' does not exist"),
         (json.dumps(object_of(a={"pattern": "("})), 'is not a "regex"'),
         (json.dumps(object_of(a={}, A={})), "differ only in case"),

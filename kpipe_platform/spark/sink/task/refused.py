@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from kpipe_platform.kafka.client._compat import MAX_PURGED, PURGED_CODES, abortable_cause
+from kpipe_platform.kafka.client._compat import MAX_PURGED, PURGED_CODES, denied_cause
 from kpipe_platform.kafka.client.calls import kafka_error, not_delivered, translate
 from kpipe_platform.kafka.client.producer import AckedProducer, GiveUpError
 from kpipe_platform.policies.faults import Component, Fault
@@ -86,7 +86,7 @@ def _probe(
         sink.failures.append(kafka_error(exception))
         left = 0
     # A failed batch also fails queued batches, and the abort purges the rest. Only failures before the abort count.
-    failures = [abortable_cause(producer, error) for error in sink.failures[:1]] + sink.failures[1:]
+    failures = [denied_cause(producer, error) for error in sink.failures[:1]] + sink.failures[1:]
     try:
         producer.abort_transaction(spec.settings.request_timeout_s)
     except KafkaException as exception:
