@@ -5,7 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from decimal import Decimal
 
-from kpipe_platform import ConnectJsonCodec, DebeziumCodec, JsonCodec, JsonSchemaCodec, ProtobufCodec, RawCodec, TextCodec
+from kpipe_platform import (
+    ConnectJsonCodec,
+    DebeziumCodec,
+    JsonCodec,
+    JsonSchemaCodec,
+    ProtobufCodec,
+    RawCodec,
+    TextCodec,
+)
 from kpipe_platform.testing.codecs import CodecCase
 
 from .careless import LongCodec, TypedCodec
