@@ -27,7 +27,6 @@ from kpipe_platform.jvm.ivy import Coordinate, run_ivy
 __all__ = [
     "KAFKA_VERSION",
     "artifact_name",
-    "avro_coordinate",
     "cache_dir",
     "class_path",
     "connector_coordinate",
@@ -73,11 +72,6 @@ def schema_registry_jars(*, progress: Progress | None = None) -> list[Path]:
 def connector_coordinate(spark_version: str) -> str:
     """Return the Maven coordinate of the Kafka connector, for ``spark.jars.packages``."""
     return f"org.apache.spark:{_CONNECTOR}:{spark_version}"
-
-
-def avro_coordinate(spark_version: str) -> str:
-    """Return the Maven coordinate of Spark's Avro functions, for ``spark.jars.packages``."""
-    return f"org.apache.spark:{_AVRO}:{spark_version}"
 
 
 def spark_connector_jars(

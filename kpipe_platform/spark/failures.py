@@ -21,7 +21,6 @@ from kpipe_platform.errors import (
     StageFailedError,
     TransientError,
 )
-from kpipe_platform.jvm.jars import avro_coordinate, connector_coordinate
 from kpipe_platform.kafka.client.sasl import MSK_COORDINATE
 from kpipe_platform.policies.faults import qualified_name
 from kpipe_platform.spark.causes import Cause, cause_of, is_of_lost_java, is_sparks, text_of
@@ -87,10 +86,13 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         "check the brokers, then run again",
     ),
 )
+# Not from jvm.jars, whose packages tasks do not have.
+_PACKAGES = ",".join(
+    f"org.apache.spark:{name}_2.13:{pyspark.__version__}" for name in ("spark-sql-kafka-0-10", "spark-avro")
+)
 _ADD_AVRO = (
-    f'spark_config={{"spark.jars.packages": "{connector_coordinate(pyspark.__version__)},'
-    f'{avro_coordinate(pyspark.__version__)}"}} where the session is started first, in a new process; or let '
-    "SparkEngine start the session"
+    f'spark_config={{"spark.jars.packages": "{_PACKAGES}"}} where the session is started first, in a new process; or '
+    "let SparkEngine start the session"
 )
 _MISSING_PACKAGE = re.compile(r"No module named '(kpipe_platform|confluent_kafka|pyarrow)")
 

@@ -49,7 +49,7 @@ def test_codecs_of_different_settings_differ() -> None:
     ("config", "message"),
     [
         ({}, "unknown codec None"),
-        ({"codec": "avro"}, "unknown codec 'avro'"),
+        ({"codec": "xml"}, "unknown codec 'xml'"),
         ({"codec": ["raw"]}, r"unknown codec \['raw'\]"),
         ({"codec": "text", "charset": "latin-1"}, "codec 'text' has no setting 'charset'"),
         ({"codec": "json", "fields": []}, "codec 'json' has no setting 'fields'"),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs.avro.columns import (
@@ -96,8 +97,11 @@ class AvroWriter(Codec):
         return avro_type(self.schema)
 
     def write(self, value: Column, kind: T.DataType) -> Column:
-        """Encode a column with ``to_avro``."""
-        return to_avro_column(self.schema, checked_type(self.schema, value, kind), self.frame)
+        """Encode a column with ``to_avro``. Null for a `misfit`, on which ``to_avro`` would fail."""
+        value = checked_type(self.schema, value, kind)
+        encoded = to_avro_column(self.schema, value, self.frame)
+        misfit = misfit_avro(self.schema, value)
+        return encoded if misfit is None else F.when(misfit.isNull(), encoded)
 
     def misfit(self, value: Column, kind: T.DataType) -> Column | None:
         """Why the schema does not allow a value."""

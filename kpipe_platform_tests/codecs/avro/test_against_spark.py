@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from typing import TYPE_CHECKING, Any
+from uuid import UUID
 
 import hypothesis
 import hypothesis.strategies as st
@@ -116,3 +117,19 @@ def test_corrupt_bytes(spark: SparkSession, data: st.DataObject, seed: int) -> N
     # Java and Python read some corrupt bytes differently, such as 2 as a boolean, so that some faults are "unreadable".
     for each, value in zip(broken, found[len(cut) :], strict=True):
         assert value is not FAULT or codec.explain(each).kind
+
+
+@pytest.mark.parametrize("count", [1, 8, 9, 40])
+def test_many_schemas(spark: SparkSession, count: int) -> None:
+    """Each record by its own schema, however many there are. Other ids, and ids in 16 bytes, are told apart."""
+    reader = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]}
+    writers = []
+    for number in range(count):
+        extra = {"name": f"only_{number}", "type": "string"}
+        writers.append(schema({**reader, "fields": [extra, *reader["fields"]]}))
+    frames = [frame(7 + 3 * number) for number in range(count - 1)] + [frame(UUID(int=5))]
+    data = [own + encode_avro({f"only_{n}": "x", "a": n}, writers[n]) for n, own in enumerate(frames)]
+    codec = AvroReader(schema(reader), WriterSchemas("AVRO", tuple(zip(frames, writers, strict=True))))
+    unknown = frame(8) + data[0][5:]
+    expected = [*[{"a": number} for number in range(count)], FAULT, FAULT, FAULT]
+    assert by_spark(spark, codec, [*data, unknown, b"", b"\x00\x00"]) == expected

@@ -8,7 +8,15 @@ from typing import Any
 
 import pytest
 
-from kpipe_platform import AvroCodec, KafkaIOManager, SchemaRegistry
+from kpipe_platform import (
+    AvroCodec,
+    KafkaConnection,
+    KafkaDeadLetterDestination,
+    KafkaDestination,
+    KafkaIOManager,
+    KafkaSource,
+    SchemaRegistry,
+)
 from kpipe_platform.registry.wire import frame
 from kpipe_platform.testing.codecs import CodecCase, check_codec, check_codec_in_topics
 from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
@@ -94,13 +102,14 @@ def test_in_python(name: str, schema_registry: EmbeddedRegistry) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_in_topics(name: str, kafka_io_manager: KafkaIOManager, schema_registry: EmbeddedRegistry) -> None:
+    kept = kafka_io_manager
+    servers = kept.source.connection.bootstrap_servers
     registry = SchemaRegistry(url=schema_registry.url)
-    manager = kafka_io_manager
-    if name != "plain":
-        connection = manager.source.connection.model_copy(update={"schema_registry": registry})
-        parts = {
-            part: getattr(manager, part).model_copy(update={"connection": connection})
-            for part in ("source", "destination", "dead_letter")
-        }
-        manager = manager.model_copy(update=parts)
+    connection = KafkaConnection(bootstrap_servers=servers, schema_registry=registry)
+    manager = KafkaIOManager(
+        source=KafkaSource(connection=connection, group_prefix=kept.source.group_prefix, start="earliest"),
+        destination=KafkaDestination(connection=connection),
+        dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
+        spark=kept.spark,
+    )
     check_codec_in_topics(CASES[name], manager)
