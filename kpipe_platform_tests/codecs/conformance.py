@@ -45,6 +45,8 @@ message Order {
 }
 """
 _NO_FIELDS = dict.fromkeys(("id", "note", "at", "took", "state", "lines", "tags", "cash", "card", "weight", "data"))
+_DELETED = {"op": "d", "before": dict.fromkeys(_ROW) | {"id": 1}, "after": None, "source": None, "ts_ms": None}
+_TRUNCATED = {**dict.fromkeys(_CHANGE), "op": "t"}
 
 CASES: dict[str, CodecCase] = {
     "raw": CodecCase(
@@ -124,9 +126,10 @@ CASES: dict[str, CodecCase] = {
         values=[
             _CHANGE,
             {**_CHANGE, "op": "u", "before": {**_ROW, "name": None}, "source": {"ts_ms": 5}},
-            {"op": "d", "before": dict.fromkeys(_ROW) | {"id": 1}, "after": None, "source": None, "ts_ms": None},
-            {**dict.fromkeys(_CHANGE), "op": "t"},
+            _DELETED,
+            _TRUNCATED,
         ],
+        removing=[_DELETED, _TRUNCATED],
         faults={
             b"": "empty",
             b"{}": "missing_field",
@@ -136,7 +139,7 @@ CASES: dict[str, CodecCase] = {
             b'{"op":"r","after":{"id":1,"day":2932897}}': "wrong_type",
         },
         not_encodable=[{"op": "c"}, 5],
-        lenient={b'{"schema":null,"payload":{"op":"t"}}': {**dict.fromkeys(_CHANGE), "op": "t"}},
+        lenient={b'{"schema":null,"payload":{"op":"t"}}': _TRUNCATED},
     ),
     "long": CodecCase(
         LongCodec(),
