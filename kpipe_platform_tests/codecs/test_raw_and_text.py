@@ -75,5 +75,5 @@ def test_explain_has_an_answer_even_where_nothing_is_found() -> None:
     fault = TextCodec().explain(b"fine")
     assert (fault.kind, fault.message) == (
         "unreadable",
-        "Spark could not decode these 4 bytes as text, and kpipe did not find the reason",
+        "Spark could not decode these 4 bytes as text; kpipe did not find the reason",
     )

@@ -61,7 +61,7 @@ def test_of_a_codec_keeps_its_kind_and_field() -> None:
     assert fault == Fault(
         Component.DECODE_VALUE,
         "missing_field",
-        "kpipe_platform.codecs.base.DecodeFault",
+        "kpipe_platform.errors.DecodeFault",
         'field "dep_time" is required but missing',
         1_357_041_600_250,
         stacktrace=None,
