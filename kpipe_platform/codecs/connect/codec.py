@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
 from pyspark.sql import Column
+from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs.base import Codec
 from kpipe_platform.codecs.connect import embedded
-from kpipe_platform.codecs.connect.row import CONNECT, DECIMALS, Row, declared_row, types_of
+from kpipe_platform.codecs.connect.row import CONNECT, DECIMALS, Row, bound, declared_row, types_of
 from kpipe_platform.codecs.faults import NULL_FIELD, DecodeFault
 from kpipe_platform.codecs.json.codec import JsonCodec
 from kpipe_platform.codecs.json.write import plain_value
@@ -72,22 +73,26 @@ class ConnectJsonCodec(Codec):
         return self._row.value_type
 
     def parse(self, data: Column) -> Column:
-        """Parse JSON text with ``from_json``."""
-        return self._json.parse(data)
+        """Parse JSON text with ``from_json``. The result has what it returned, and the record."""
+        parsed = self._json.parse(data)
+        return bound(parsed, lambda one: F.struct(one.alias("parsed"), self._json.value(one).alias("record")))
 
     def value(self, parsed: Column) -> Column:
         """Return the struct of the fields."""
-        record = self._json.value(parsed)
-        return self._row.column(record["payload"] if self.schemas else record)
+        record = parsed["record"]
+        return bound(record["payload"] if self.schemas else record, self._row.column)
 
     def fault(self, data: Column, parsed: Column) -> Column:
         """Return whether the text is not a record that fits the fields."""
-        record = self._json.value(parsed)
-        bad = self._json.fault(data, parsed)
+        bad = self._json.fault(data, parsed["parsed"])
         if not self.schemas:
-            return bad | self._row.unfit(record)
-        rows = self._row.unfit(record["payload"]) | embedded.differs(self._row, record["schema"]["fields"])
-        return bad | (data.isNotNull() & (record["payload"].isNull() | rows))
+            return bad | bound(parsed["record"], self._row.unfit)
+        return bad | (data.isNotNull() & bound(parsed["record"], self._is_unfit))
+
+    def _is_unfit(self, record: Column) -> Column:
+        payload = record["payload"]
+        differs = embedded.differs(self._row, record["schema"]["fields"])
+        return payload.isNull() | self._row.unfit(payload) | differs
 
     def _decode(self, data: bytes) -> Any:
         record = self._json.decode(data)

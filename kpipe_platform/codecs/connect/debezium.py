@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from kpipe_platform.codecs.base import Codec, Part, TableChanges
 from kpipe_platform.codecs.connect import embedded
 from kpipe_platform.codecs.connect.codec import check_decimals
-from kpipe_platform.codecs.connect.row import DEBEZIUM, Row, declared_row, row_over, types_of
+from kpipe_platform.codecs.connect.row import DEBEZIUM, Row, bound, declared_row, row_over, types_of
 from kpipe_platform.codecs.faults import MISSING_FIELD, NOT_ENCODABLE, WRONG_TYPE, DecodeFault, EncodeFault
 from kpipe_platform.codecs.json.codec import JsonCodec
 from kpipe_platform.codecs.json.write import plain_value
@@ -194,16 +194,21 @@ class DebeziumCodec(Codec):
     # Spark expressions
 
     def parse(self, data: Column) -> Column | None:
-        """Parse the event with the inner codec's expression."""
-        return self.inner.parse(data)
+        """Parse the event with the inner codec's expression. The result has what it returned, and the event."""
+        parsed = self.inner.parse(data)
+        if parsed is None:
+            return None
+        return bound(parsed, lambda one: F.struct(one.alias("parsed"), self._event_of(one).alias("event")))
 
     def value(self, parsed: Column) -> Column:
         """Return the struct of the columns."""
         if not self._is_expression:
             return parsed
-        event = self._event_of(parsed)
+        return bound(parsed["event"], self._columns_of)
+
+    def _columns_of(self, event: Column) -> Column:
         columns = [
-            (self._row.column(event[name]) if name in ("before", "after") else event[name]).alias(name)
+            (bound(event[name], self._row.column) if name in ("before", "after") else event[name]).alias(name)
             for name in self.fields.names
         ]
         return F.when(event.isNotNull(), F.struct(*columns))
@@ -212,23 +217,24 @@ class DebeziumCodec(Codec):
         """Return whether the bytes are not a change event that fits the columns."""
         if not self._is_expression:
             return super().fault(data, parsed)
-        inner = self.inner.fault(data, parsed)
-        event = self._event_of(parsed)
+        inner = self.inner.fault(data, parsed["parsed"])
+        bad = bound(parsed["event"], self._is_unfit)
+        if self.is_json:
+            fields = self._json.value(parsed["parsed"])["schema"]["fields"]
+            own = lambda one: one["field"].isin("before", "after") & embedded.differs(self._row, one["fields"])  # noqa: E731
+            bad = bad | F.coalesce(F.exists(fields, own), F.lit(False))
+        return data.isNotNull() & (bad if inner is None else bad | F.coalesce(inner, F.lit(False)))
+
+    def _is_unfit(self, event: Column) -> Column:
         op, before, after = event["op"], event["before"], event["after"]
         conditions = [
-            F.lit(False) if inner is None else inner,
             ~F.coalesce(op.isin(*OPERATIONS), F.lit(False)),
             op.isin(*WITH_ROW) & after.isNull(),
             (op == DELETE) & after.isNotNull(),
-            self._row.unfit(before),
-            self._row.unfit(after),
+            bound(before, self._row.unfit),
+            bound(after, self._row.unfit),
         ]
-        if self.is_json:
-            fields = self._json.value(parsed)["schema"]["fields"]
-            own = lambda one: one["field"].isin("before", "after") & embedded.differs(self._row, one["fields"])  # noqa: E731
-            conditions.append(F.exists(fields, own))
-        bad = reduce(Column.__or__, (F.coalesce(one, F.lit(False)) for one in conditions))
-        return data.isNotNull() & bad
+        return reduce(Column.__or__, (F.coalesce(one, F.lit(False)) for one in conditions))
 
     @property
     def _is_expression(self) -> bool:

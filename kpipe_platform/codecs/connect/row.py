@@ -40,6 +40,14 @@ CONNECT: Mapping[type[T.DataType], str] = {
 """The semantic types of Kafka Connect, by type of column other than DECIMAL."""
 
 
+def bound(value: Column, make: Callable[[Column], Column]) -> Column:
+    """Make a column of a value that it uses several times, and evaluate the value once.
+
+    Spark would put the value's whole expression into each place that uses it, and take seconds to compile the result.
+    """
+    return F.get(F.transform(F.array(value), make), 0)
+
+
 def types_of(types: object) -> Types:
     """Normalize a mapping from paths to names of semantic types.
 
