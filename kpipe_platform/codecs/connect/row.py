@@ -105,7 +105,8 @@ class Row:
 
     def column(self, value: Column) -> Column:
         """Convert a struct of the record to the struct of the columns."""
-        return self._column(self.fields, value, "")
+        # A record may have further fields.
+        return self._struct(self.fields, value, "")
 
     def unfit(self, value: Column) -> Column:
         """A condition that is true if a column cannot represent its value in the record."""
@@ -172,11 +173,7 @@ class Row:
         if not self._changes(kind, path):
             return value
         if isinstance(kind, T.StructType):
-            fields = [
-                self._column(field.dataType, value[field.name], _inside(path, field.name)).alias(field.name)
-                for field in kind
-            ]
-            return F.when(value.isNotNull(), F.struct(*fields))
+            return self._struct(kind, value, path)
         if isinstance(kind, T.ArrayType):
             element = kind.elementType
             return F.transform(value, lambda one: self._column(element, one, path))
@@ -185,6 +182,13 @@ class Row:
             return F.transform_values(value, lambda _, one: self._column(entry, one, path))
         semantic = self.semantic(path)
         return value if semantic is None else semantic.column(value, kind)
+
+    def _struct(self, kind: T.StructType, value: Column, path: str) -> Column:
+        fields = [
+            self._column(field.dataType, value[field.name], _inside(path, field.name)).alias(field.name)
+            for field in kind
+        ]
+        return F.when(value.isNotNull(), F.struct(*fields))
 
     def _unfit(self, kind: T.DataType, value: Column, path: str) -> Iterator[Column]:
         if not self._changes(kind, path):

@@ -200,6 +200,14 @@ class _Decoding:
     can_fault: bool
 
 
+def _key_value(key: Codec) -> Column:
+    """The decoded key. Users see all of it, so a struct has only the declared fields."""
+    value = key.value(F.col("key"))
+    if not key.is_struct:
+        return value
+    return F.when(value.isNotNull(), F.struct(*[value[name].alias(name) for name in key.fields.names]))
+
+
 @reused
 def _decoding(key: Codec, value: Codec, lacks_times: bool) -> _Decoding:
     kafka = _kafka_fields(key)
@@ -238,7 +246,7 @@ def _decoding(key: Codec, value: Codec, lacks_times: bool) -> _Decoding:
         fault=fault,
         flat=[
             F.col("src"),
-            *[key.value(F.col("key")).alias("key") if name == "key" else F.col(name) for name in kafka],
+            *[_key_value(key).alias("key") if name == "key" else F.col(name) for name in kafka],
             value.value(F.col("parsed")).alias("v"),
             F.when(F.col("fault").isNotNull(), letter).alias("bad"),
         ],
