@@ -17,6 +17,12 @@ def test_in_python(name: str) -> None:
     check_codec(CASES[name])
 
 
-@pytest.mark.parametrize("name", CASES)
+# One codec of Spark expressions and one that decodes record by record. The others take minutes together.
+_FAST = ("json", "long")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in _FAST else pytest.mark.slow) for name in CASES]
+)
 def test_in_topics(name: str, kafka_io_manager: KafkaIOManager) -> None:
     check_codec_in_topics(CASES[name], kafka_io_manager)
