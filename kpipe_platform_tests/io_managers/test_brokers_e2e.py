@@ -22,7 +22,7 @@ from kpipe_platform_tests.processes import wait_until
 from .conftest import CACHED, Orders, manager_at, order
 from .killing import INTERRUPTED, terminated
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,7 @@ from kpipe_platform_tests.codecs.connect.events import (
 
 from .conftest import Orders
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
 
 def key(number: int) -> bytes:

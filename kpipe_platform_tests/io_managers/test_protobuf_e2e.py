@@ -27,7 +27,7 @@ from kpipe_platform_tests.codecs.protobuf.schemas import BROAD
 
 from .conftest import Orders
 
-pytestmark = [pytest.mark.broker, pytest.mark.spark]
+pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
 NEWER = BROAD.replace("double d = 1;", "double d = 1; string added = 90;")
 BROAD_CODEC = ProtobufCodec(schema=BROAD, message="broad.All")

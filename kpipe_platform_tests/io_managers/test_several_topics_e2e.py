@@ -103,7 +103,14 @@ def by_id(orders: DataFrame) -> DataFrame:
 TOMBSTONE = {"key": "gone", "value": None}
 
 
-@pytest.mark.parametrize("how", ["one pass", "sorted", "pandas", "at least once", "lanes", "plain"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "one pass",
+        "sorted",
+        *(pytest.param(how, marks=pytest.mark.slow) for how in ("pandas", "at least once", "lanes", "plain")),
+    ],
+)
 def test_a_column_names_the_topic(split: Split, how: str) -> None:
     orders = split.orders
     count = 4_000 if how == "lanes" else 8
@@ -234,7 +241,13 @@ def as_records(orders: list[KafkaRecord]) -> dict[str, list[KafkaRecord]]:
     return {"eu": eu, "us": us}
 
 
-@pytest.mark.parametrize("stage", [both, as_pandas, as_records, "at least once", "lanes"])
+@pytest.mark.parametrize(
+    "stage",
+    [
+        both,
+        *(pytest.param(stage, marks=pytest.mark.slow) for stage in (as_pandas, as_records, "at least once", "lanes")),
+    ],
+)
 def test_each_output_has_its_topic(split: Split, stage: Any) -> None:
     orders, how = split.orders, stage if isinstance(stage, str) else ""
     count = 4_000 if how == "lanes" else 10
