@@ -50,7 +50,7 @@ class WriterSchemas:
 
         Raises:
             DecodeFault: The bytes do not begin with the id of a schema, or the registry does not have the schema.
-            UnknownSchemaIdError: The registry was not asked for this id.
+            UnknownSchemaIdError: The schema of this id was not read from the registry.
         """
         schema_id, payload = split(data)
         own = data[: len(data) - len(payload)]

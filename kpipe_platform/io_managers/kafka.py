@@ -218,7 +218,7 @@ class KafkaIOManager(KnownNames, dg.ConfigurableIOManager, StoresOffsets):
             if slice_.is_empty:
                 note_read(step.id, OpenRead(kafka_step, slice_, topic, None, events, watch))
                 topic = topic.resolved(settings.source.registry())
-                good = empty_slice(self.engine.spark_session, TopicCodecs(topic.key_codec, topic.value_codec)).good
+                good = empty_slice(self.engine.spark_session, TopicCodecs.of(topic)).good
                 return to_form(good, form, topic.value_codec)
             with self.source.clients() as clients:
                 # The function runs only once, so check first whether Spark's Kafka source would fail on a record.

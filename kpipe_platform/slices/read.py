@@ -56,6 +56,6 @@ def _read_topic(
             parallelism=max(tasks // slice_.lanes, 1),
             by_client=by_client,
         )
-        ids = rows.schema_ids(TopicCodecs(topic.key_codec, topic.value_codec)) if find_ids and topic.is_framed else None
+        ids = rows.schema_ids(TopicCodecs.of(topic)) if find_ids and topic.is_framed else None
         topic = topic.resolved(settings.source.registry(), ids)
-        return topic, rows.decoded(TopicCodecs(topic.key_codec, topic.value_codec))
+        return topic, rows.decoded(TopicCodecs.of(topic))

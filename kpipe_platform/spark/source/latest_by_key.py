@@ -71,11 +71,11 @@ def latest_by_key(
     # Only these can remove all rows of a table.
     unkeyed = rows.where("key is null and value is not null")
     if topic.is_framed:
-        ids = schema_ids(latest.unionByName(unkeyed), TopicCodecs(topic.key_codec, topic.value_codec))
+        ids = schema_ids(latest.unionByName(unkeyed), TopicCodecs.of(topic))
         topic = topic.resolved(clients.settings.registry(), ids)
     else:
         topic = topic.resolved(clients.settings.registry())
-    codecs = TopicCodecs(topic.key_codec, topic.value_codec)
+    codecs = TopicCodecs.of(topic)
     frames = decode_rows(latest, codecs, src=F.lit(0), lacks_times=by_client)
     frames.keep()
     try:

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from kpipe_platform.codecs import Codec, RawCodec, TextCodec
+from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.spark.column_cache import reused
@@ -30,6 +31,11 @@ class TopicCodecs:
 
     key: Codec
     value: Codec
+
+    @classmethod
+    def of(cls, topic: KafkaTopic) -> TopicCodecs:
+        """Return those of a topic."""
+        return cls(topic.key_codec, topic.value_codec)
 
 
 @dataclass(frozen=True)

@@ -10,16 +10,13 @@ import pytest
 
 from kpipe_platform import (
     AvroCodec,
-    KafkaConnection,
-    KafkaDeadLetterDestination,
-    KafkaDestination,
     KafkaIOManager,
-    KafkaSource,
     SchemaRegistry,
 )
 from kpipe_platform.registry.wire import frame
 from kpipe_platform.testing.codecs import CodecCase, check_codec, check_codec_in_topics
 from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
+from kpipe_platform_tests.codecs.managers import with_registry
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -102,14 +99,5 @@ def test_in_python(name: str, schema_registry: EmbeddedRegistry) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_in_topics(name: str, kafka_io_manager: KafkaIOManager, schema_registry: EmbeddedRegistry) -> None:
-    kept = kafka_io_manager
-    servers = kept.source.connection.bootstrap_servers
-    registry = SchemaRegistry(url=schema_registry.url)
-    connection = KafkaConnection(bootstrap_servers=servers, schema_registry=registry)
-    manager = KafkaIOManager(
-        source=KafkaSource(connection=connection, group_prefix=kept.source.group_prefix, start="earliest"),
-        destination=KafkaDestination(connection=connection),
-        dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
-        spark=kept.spark,
-    )
+    manager = with_registry(kafka_io_manager, SchemaRegistry(url=schema_registry.url), start="earliest")
     check_codec_in_topics(CASES[name], manager)

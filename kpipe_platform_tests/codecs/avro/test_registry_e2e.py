@@ -23,11 +23,7 @@ from pyspark.sql import functions as F
 from kpipe_platform import (
     AvroCodec,
     JsonCodec,
-    KafkaConnection,
-    KafkaDeadLetterDestination,
-    KafkaDestination,
     KafkaIOManager,
-    KafkaSource,
     KafkaTopic,
     SchemaRegistry,
     kafka_asset,
@@ -37,6 +33,7 @@ from kpipe_platform.errors import ConfigError, IncompatibleSchemaError, Registry
 from kpipe_platform.testing.messages import ConsumedRecord
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
+from kpipe_platform_tests.codecs.managers import with_registry
 from kpipe_platform_tests.metadata import plain_metadata
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -142,15 +139,7 @@ def shop(
     consume: Consume,
     instance: dg.DagsterInstance,
 ) -> Shop:
-    servers = kafka_io_manager.source.connection.bootstrap_servers
-    registry = SchemaRegistry(url=schema_registry.url, timeout_s=1)
-    connection = KafkaConnection(bootstrap_servers=servers, schema_registry=registry)
-    manager = KafkaIOManager(
-        source=KafkaSource(connection=connection, group_prefix=kafka_io_manager.source.group_prefix),
-        destination=KafkaDestination(connection=connection),
-        dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
-        spark=kafka_io_manager.spark,
-    )
+    manager = with_registry(kafka_io_manager, SchemaRegistry(url=schema_registry.url, timeout_s=1))
     client = SchemaRegistryClient({"url": schema_registry.url})
     return Shop(kafka_topic("orders"), kafka_topic("enriched"), manager, client, produce, consume, instance)
 

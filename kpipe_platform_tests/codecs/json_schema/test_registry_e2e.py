@@ -17,11 +17,7 @@ from pyspark.sql import DataFrame
 
 from kpipe_platform import (
     JsonSchemaCodec,
-    KafkaConnection,
-    KafkaDeadLetterDestination,
-    KafkaDestination,
     KafkaIOManager,
-    KafkaSource,
     KafkaTopic,
     SchemaRegistry,
     kafka_asset,
@@ -32,6 +28,7 @@ from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform.errors import IncompatibleSchemaError
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
+from kpipe_platform_tests.codecs.managers import with_registry
 from kpipe_platform_tests.metadata import plain_metadata
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -95,16 +92,7 @@ def shop(
     produce: Produce,
     consume: Consume,
 ) -> Shop:
-    connection = KafkaConnection(
-        bootstrap_servers=kafka_io_manager.source.connection.bootstrap_servers,
-        schema_registry=SchemaRegistry(url=schema_registry.url, timeout_s=1),
-    )
-    manager = KafkaIOManager(
-        source=KafkaSource(connection=connection, group_prefix=kafka_io_manager.source.group_prefix),
-        destination=KafkaDestination(connection=connection),
-        dead_letter=KafkaDeadLetterDestination(connection=connection, create_topic=True),
-        spark=kafka_io_manager.spark,
-    )
+    manager = with_registry(kafka_io_manager, SchemaRegistry(url=schema_registry.url, timeout_s=1))
     client = SchemaRegistryClient({"url": schema_registry.url})
     return Shop(kafka_topic("orders"), kafka_topic("enriched"), manager, client, produce, consume)
 
