@@ -74,6 +74,11 @@ class Codec(ABC):
         return kind if isinstance(kind, StructType) else StructType()
 
     @property
+    def is_expression(self) -> bool:
+        """Whether Spark decodes with the expression of `parse`, and not with `decode_batch`."""
+        return type(self).parse is not Codec.parse
+
+    @property
     def has_schema(self) -> bool:
         """Whether the codec knows the columns of a value, which is required to read a topic."""
         return True
@@ -204,7 +209,7 @@ class Codec(ABC):
         fault = self.diagnose(data)
         if fault is not None:
             return fault
-        if type(self).parse is Codec.parse:
+        if not self.is_expression:
             kind = self.value_type.simpleString()
             message = f"{type(self).__name__} decodes these {len(data)} bytes to a value that {kind} cannot hold"
         else:

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 from kpipe_platform.codecs.base import Codec, Part
 from kpipe_platform.codecs.faults import DecodeFault
@@ -19,6 +19,8 @@ from kpipe_platform.registry.model import RegisteredSchema, Schema, SchemaType
 from kpipe_platform.registry.wire import KEY_HEADER, VALUE_HEADER, frame, split
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Column
     from pyspark.sql import types as T
 
 UNKNOWN_SCHEMA_ID = "unknown_schema_id"
@@ -66,6 +68,52 @@ class WriterSchemas:
             return schema, payload
         msg = f"schema {schema_id} of a record was not known when the slice was read"
         raise UnknownSchemaIdError(msg)
+
+
+def header_of(part: Part) -> str:
+    """Confluent's record header for the id of the schema."""
+    return {"key": KEY_HEADER, "value": VALUE_HEADER}[part]
+
+
+def payload_of(data: bytes, own: bytes) -> bytes:
+    """Return the bytes after the id of the schema that a codec writes with.
+
+    Raises:
+        DecodeFault: The bytes do not begin with the id of a schema.
+        ConfigError: It is the id of another schema.
+    """
+    if data.startswith(own):
+        return data[len(own) :]
+    msg = f"the value names schema {split(data)[0]}; the schema of the topic is {split(own)[0]}"
+    raise ConfigError(msg, fix="return values that kpipe encodes, or write the topic with RawCodec()")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PinnedCodec(Codec):
+    """Base of the codecs that have their schema, and need no registry.
+
+    Args:
+        schema: The schema of the columns, and of what is written.
+        writers: The schemas of the records; None: there are no ids, and all records have ``schema``.
+        frame: The bytes of the id of ``schema``, which are written in front of each value.
+    """
+
+    schema: Schema
+    writers: WriterSchemas | None = None
+    frame: bytes = b""
+
+    @property
+    def is_framed(self) -> bool:
+        """Whether the id of its schema is in front of each value that is read."""
+        return self.writers is not None
+
+    def id_header(self, part: Part) -> str | None:
+        """Return Confluent's header for the id."""
+        return header_of(part) if self.is_framed else None
+
+    def _split(self, data: bytes) -> tuple[Schema, bytes]:
+        """Return the schema that a record was written with, and the bytes after its id."""
+        return (self.schema, payload_of(data, self.frame)) if self.writers is None else self.writers.split(data)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,6 +165,10 @@ class FramedCodec(Codec):
         """
 
     @abstractmethod
+    def plain(self) -> Codec:
+        """Return the codec of values without an id, which have the schema that the user gave."""
+
+    @abstractmethod
     def reading(self, schema: Schema, writers: WriterSchemas) -> Codec:
         """Return the codec that reads the writers' records into the columns of a schema. It needs no registry.
 
@@ -137,7 +189,7 @@ class FramedCodec(Codec):
 
     def id_header(self, part: Part) -> str | None:
         """Return Confluent's header for the id."""
-        return {"key": KEY_HEADER, "value": VALUE_HEADER}[part] if self.is_framed else None
+        return header_of(part) if self.is_framed else None
 
     def resolved(
         self, registry: RegistryClient | None, topic: str, part: Part, ids: Collection[bytes] | None = None
@@ -165,6 +217,49 @@ class FramedCodec(Codec):
         if schema is None:
             return self
         return self.writing(_registered(registry, self._subject(topic, part, schema), schema, self.register))
+
+    # Without a registry, the codec reads and writes itself.
+
+    def parse(self, data: Column) -> Column | None:
+        """Parse in one expression, if the format has one."""
+        return self._plain().parse(data)
+
+    def value(self, parsed: Column) -> Column:
+        """Return the decoded value."""
+        return self._plain().value(parsed)
+
+    def fault(self, data: Column, parsed: Column) -> Column | None:
+        """Return whether the bytes do not decode."""
+        return self._plain().fault(data, parsed)
+
+    def write(self, value: Column, kind: T.DataType) -> Column | None:
+        """Encode in one expression, if the format has one."""
+        return self._plain().write(value, kind)
+
+    def misfit(self, value: Column, kind: T.DataType) -> Column | None:
+        """Why the schema does not allow a value."""
+        return self._plain().misfit(value, kind)
+
+    def decode_batch(self, data: pa.Array, kind: pa.DataType) -> pa.Array:
+        """Decode a batch."""
+        return self._plain().decode_batch(data, kind)
+
+    def encode_batch(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """Encode a batch."""
+        return self._plain().encode_batch(values)
+
+    def _decode(self, data: bytes) -> Any:
+        return self._plain()._decode(data)
+
+    def _encode(self, value: Any) -> bytes:
+        return self._plain()._encode(value)
+
+    def _plain(self) -> Codec:
+        if self.is_framed:
+            msg = f"{type(self).__name__} with framing='confluent' needs a schema registry to decode and encode"
+            fix = "use the codec that resolved() or resolved_to_write() returns, or framing='none' and a schema"
+            raise ConfigError(msg, fix=fix)
+        return self.plain()
 
     def _registry(self, registry: RegistryClient | None, topic: str, part: Part) -> RegistryClient:
         if registry is None:

@@ -99,8 +99,7 @@ class RegistryClient:
                 f"schemas/guids/{guid}", f"read schema {guid}", lambda found: parse_schema({"id": 0, **found})
             )
 
-        found = self._cached(guid, lambda: self._resolved(read()))
-        return Schema(found.text, found.type, found.references)
+        return self._cached(guid, lambda: self._resolved(read())).plain
 
     def latest(self, subject: str) -> RegisteredSchema:
         """Return the latest schema of a subject, with its references.

@@ -110,6 +110,11 @@ class RegisteredSchema(Schema):
     subject: str | None = field(default=None, compare=False)
     version: int | None = field(default=None, compare=False)
 
+    @property
+    def plain(self) -> Schema:
+        """The schema without its id."""
+        return Schema(self.text, self.type, self.references)
+
 
 def parse_schema(response: Mapping[str, Any]) -> RegisteredSchema:
     """Parse a schema in a response of the registry. Its references have no schemas yet.

@@ -129,13 +129,8 @@ def _spoiled(codec: Codec, good: Sequence[bytes]) -> Iterator[bytes]:
         yield from (b"", b" ", b"\x00", b"\xff\xfe", b"null", b"{}", b"\xff" * 20)
 
 
-def is_expression(codec: Codec) -> bool:
-    """Whether Spark decodes with the codec's expressions, and not with `Codec.decode_batch`."""
-    return type(codec).parse is not Codec.parse
-
-
 def _check_batches(case: CodecCase, pinned: Pinned) -> None:
-    if is_expression(case.codec):
+    if case.codec.is_expression:
         return
     import pyarrow as pa
 

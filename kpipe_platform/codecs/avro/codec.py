@@ -24,31 +24,19 @@ from kpipe_platform.codecs.avro.made import made_schema
 from kpipe_platform.codecs.avro.records import decode_avro, encode_avro, require_fastavro
 from kpipe_platform.codecs.avro.schema import parse_avro
 from kpipe_platform.codecs.base import Codec
-from kpipe_platform.codecs.framed import FramedCodec, WriterSchemas
+from kpipe_platform.codecs.framed import FramedCodec, PinnedCodec, WriterSchemas
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.registry.model import RegisteredSchema, Schema, SchemaType
-from kpipe_platform.registry.wire import frame, split
+from kpipe_platform.registry.wire import frame
 
 _MADE_NAME = "Record"
 
 
 @dataclass(frozen=True)
-class AvroReader(Codec):
-    """Reads Avro without a registry.
-
-    Args:
-        schema: The schema of the columns.
-        writers: The schemas of the records; None: there are no ids, and all records have ``schema``.
-    """
+class PinnedAvroCodec(PinnedCodec):
+    """Reads and writes Avro without a registry."""
 
     name: ClassVar[str] = "avro"
-    schema: Schema
-    writers: WriterSchemas | None = None
-
-    @property
-    def is_framed(self) -> bool:
-        """Whether the id of its schema is in front of each value."""
-        return self.writers is not None
 
     @property
     def value_type(self) -> T.DataType:
@@ -57,10 +45,9 @@ class AvroReader(Codec):
 
     def parse(self, data: Column) -> Column:
         """Parse with ``from_avro``, each record with the schema that it was written with."""
-        if self.writers is None:
-            return parse_avro_column(data, [(b"", self.schema)], self.schema)
         # Most records of a slice have one of the newest schemas.
-        return parse_avro_column(data, reversed(self.writers.found), self.schema)
+        writers = [(b"", self.schema)] if self.writers is None else reversed(self.writers.found)
+        return parse_avro_column(data, writers, self.schema)
 
     def value(self, parsed: Column) -> Column:
         """Return the decoded value."""
@@ -69,32 +56,6 @@ class AvroReader(Codec):
     def fault(self, data: Column, parsed: Column) -> Column:
         """Return whether the bytes are not a value of their schema."""
         return data.isNotNull() & is_bad_avro(self.schema, parsed)
-
-    def _decode(self, data: bytes) -> Any:
-        writer, payload = (self.schema, data) if self.writers is None else self.writers.split(data)
-        return decode_avro(payload, writer, self.schema)
-
-    def _encode(self, value: Any) -> bytes:
-        return encode_avro(value, self.schema)
-
-
-@dataclass(frozen=True)
-class AvroWriter(Codec):
-    """Writes Avro without a registry.
-
-    Args:
-        schema: The schema.
-        frame: The bytes of its id, which are written in front of each value.
-    """
-
-    name: ClassVar[str] = "avro"
-    schema: Schema
-    frame: bytes = b""
-
-    @property
-    def value_type(self) -> T.DataType:
-        """The Spark type of the schema."""
-        return avro_type(self.schema)
 
     def write(self, value: Column, kind: T.DataType) -> Column:
         """Encode a column with ``to_avro``. Null for a `misfit`, on which ``to_avro`` would fail."""
@@ -108,14 +69,8 @@ class AvroWriter(Codec):
         return misfit_avro(self.schema, checked_type(self.schema, value, kind))
 
     def _decode(self, data: bytes) -> Any:
-        if self.frame:
-            schema_id, payload = split(data)
-            if frame(schema_id) != self.frame:
-                own, _ = split(self.frame)
-                msg = f"the value names schema {schema_id}; the schema of the topic is {own}"
-                raise ConfigError(msg, fix="return values that kpipe encodes, or write the topic with RawCodec()")
-            data = payload
-        return decode_avro(data, self.schema, self.schema)
+        writer, payload = self._split(data)
+        return decode_avro(payload, writer, self.schema)
 
     def _encode(self, value: Any) -> bytes:
         return self.frame + encode_avro(value, self.schema)
@@ -186,49 +141,16 @@ class AvroCodec(FramedCodec):
             raise ConfigError(msg, fix='use subject="topic", or a schema with a name')
         return name
 
+    def plain(self) -> Codec:
+        """Return the codec of plain Avro with the given schema."""
+        assert self.given is not None  # noqa: S101  # plain values have a given schema
+        return PinnedAvroCodec(schema=self.given)
+
     def reading(self, schema: Schema, writers: WriterSchemas) -> Codec:
         """Return the codec to read with."""
         avro_type(schema)
-        return AvroReader(schema, writers)
+        return PinnedAvroCodec(schema=schema, writers=writers)
 
     def writing(self, schema: RegisteredSchema) -> Codec:
         """Return the codec to write with."""
-        return AvroWriter(Schema(schema.text, schema.type, schema.references), frame(schema.id))
-
-    # Without a registry, the codec reads and writes itself.
-
-    def parse(self, data: Column) -> Column:
-        """Parse with ``from_avro``."""
-        return AvroReader(self._plain).parse(data)
-
-    def value(self, parsed: Column) -> Column:
-        """Return the decoded value."""
-        return AvroReader(self._plain).value(parsed)
-
-    def fault(self, data: Column, parsed: Column) -> Column:
-        """Return whether the bytes are not a value of the schema."""
-        return AvroReader(self._plain).fault(data, parsed)
-
-    def write(self, value: Column, kind: T.DataType) -> Column:
-        """Encode a column with ``to_avro``."""
-        return AvroWriter(self._plain).write(value, kind)
-
-    def misfit(self, value: Column, kind: T.DataType) -> Column | None:
-        """Why the schema does not allow a value."""
-        return AvroWriter(self._plain).misfit(value, kind)
-
-    def _decode(self, data: bytes) -> Any:
-        return decode_avro(data, self._plain, self._plain)
-
-    def _encode(self, value: Any) -> bytes:
-        return encode_avro(value, self._plain)
-
-    @property
-    def _plain(self) -> Schema:
-        if self.is_framed and self.given is None:
-            msg = "AvroCodec() has no schema, so it cannot convert single records"
-            raise ConfigError(msg, fix="give the schema: AvroCodec(schema=...)")
-        if self.is_framed or self.given is None:
-            msg = "AvroCodec() needs a schema registry, which the connection does not have"
-            raise ConfigError(msg, fix='KafkaConnection(schema_registry=SchemaRegistry(url="http://..."), ...)')
-        return self.given
+        return PinnedAvroCodec(schema=schema.plain, frame=frame(schema.id))

@@ -202,7 +202,7 @@ class DebeziumCodec(Codec):
 
     def value(self, parsed: Column) -> Column:
         """Return the struct of the columns."""
-        if not self._is_expression:
+        if not self.inner.is_expression:
             return parsed
         return bound(parsed["event"], self._columns_of)
 
@@ -215,7 +215,7 @@ class DebeziumCodec(Codec):
 
     def fault(self, data: Column, parsed: Column) -> Column | None:
         """Return whether the bytes are not a change event that fits the columns."""
-        if not self._is_expression:
+        if not self.inner.is_expression:
             return super().fault(data, parsed)
         inner = self.inner.fault(data, parsed["parsed"])
         bad = bound(parsed["event"], self._is_unfit)
@@ -235,10 +235,6 @@ class DebeziumCodec(Codec):
             bound(after, self._row.unfit),
         ]
         return reduce(Column.__or__, (F.coalesce(one, F.lit(False)) for one in conditions))
-
-    @property
-    def _is_expression(self) -> bool:
-        return type(self.inner).parse is not Codec.parse
 
     def _event_of(self, parsed: Column) -> Column:
         value = self.inner.value(parsed)

@@ -15,45 +15,38 @@ from pyspark.sql import types as T
 
 from kpipe_platform.codecs.base import Codec
 from kpipe_platform.codecs.faults import NOT_ENCODABLE, DecodeFault, EncodeFault
-from kpipe_platform.codecs.framed import FramedCodec, WriterSchemas
+from kpipe_platform.codecs.framed import FramedCodec, PinnedCodec, WriterSchemas
 from kpipe_platform.codecs.json.codec import JsonCodec
 from kpipe_platform.codecs.json_schema.columns import columns_of, schema_of_columns
 from kpipe_platform.codecs.json_schema.documents import document, is_valid, require, validator, violation
 from kpipe_platform.codecs.schema import schema_of, to_ddl
+from kpipe_platform.codecs.types import stage_type
 from kpipe_platform.errors import ConfigError, UnknownSchemaIdError
 from kpipe_platform.registry.model import RegisteredSchema, Schema, SchemaType
-from kpipe_platform.registry.wire import frame, split
+from kpipe_platform.registry.wire import frame
 
 _ID_BYTES, _GUID_BYTES = 5, 17
 
 
 @dataclass(frozen=True)
-class JsonSchemaReader(Codec):
-    """Reads JSON with a JSON Schema, without a registry.
+class PinnedJsonSchemaCodec(PinnedCodec):
+    """Reads and writes JSON with a JSON Schema, without a registry.
 
     Args:
-        columns: The columns, as DDL text.
+        columns: The columns, as DDL text. Empty: the JSON Schema alone says what can be written.
         formats: Whether formats are validated.
-        schema: The schema of all records; None if the records have ids.
-        writers: The schemas of the records, by id; None if they have no ids.
+        include_nulls: Whether null fields are written.
     """
 
     name: ClassVar[str] = "json_schema"
+    is_struct: ClassVar[bool] = True
     columns: str
     formats: bool
-    schema: Schema | None = None
-    writers: WriterSchemas | None = None
-
-    is_struct: ClassVar[bool] = True
+    include_nulls: bool = False
 
     @cached_property
     def _json(self) -> JsonCodec:
-        return _json_codec(self.columns, False)
-
-    @property
-    def is_framed(self) -> bool:
-        """Whether the id of its schema is in front of each value."""
-        return self.writers is not None
+        return _json_codec(self.columns, self.include_nulls)
 
     @property
     def fields(self) -> T.StructType:
@@ -65,9 +58,14 @@ class JsonSchemaReader(Codec):
         """The struct of the columns, in the types that a stage gets."""
         return self._json.value_type
 
+    @property
+    def has_schema(self) -> bool:
+        """Whether there are columns."""
+        return bool(self.columns)
+
     def parse(self, data: Column) -> Column:
         """Parse with ``from_json``, and validate Arrow batches with jsonschema-rs."""
-        valid = _function(_Validate(self), T.BooleanType())(data)
+        valid = _function(self._accepts, T.BooleanType(), pa.bool_())(data)
         return F.struct(self._json.parse(self._payload(data)).alias("json"), valid.alias("valid"))
 
     def value(self, parsed: Column) -> Column:
@@ -79,80 +77,6 @@ class JsonSchemaReader(Codec):
         bad = self._json.fault(self._payload(data), parsed["json"])
         return data.isNotNull() & (bad | ~F.coalesce(parsed["valid"], F.lit(False)))
 
-    def _payload(self, data: Column) -> Column:
-        if not self.is_framed:
-            return data
-        is_guid = F.substring(data, 1, 1) == F.lit(b"\x01")
-        # The functions of Spark count from 1. A truncated frame leaves no bytes.
-        return F.substring(data, F.when(is_guid, _GUID_BYTES + 1).otherwise(_ID_BYTES + 1), F.length(data))
-
-    def accepts(self, data: bytes) -> bool:
-        """Return whether the schema of a record, if it is known, accepts the record."""
-        try:
-            schema, payload = self._split(data)
-        except (DecodeFault, UnknownSchemaIdError):
-            return False
-        return is_valid(schema, payload, self.formats)
-
-    def _split(self, data: bytes) -> tuple[Schema, bytes]:
-        if self.writers is not None:
-            return self.writers.split(data)
-        assert self.schema is not None  # noqa: S101 # one of both is set
-        return self.schema, data
-
-    def _decode(self, data: bytes) -> Any:
-        schema, payload = self._split(data)
-        syntax = JsonCodec().diagnose(payload)
-        fault = syntax or violation(schema, payload.decode(), self.formats)
-        if fault is not None:
-            raise fault
-        return self._json.decode(payload)
-
-    def _encode(self, value: Any) -> bytes:
-        msg = "this codec only reads"
-        raise EncodeFault(msg, kind=NOT_ENCODABLE)
-
-
-@dataclass(frozen=True)
-class JsonSchemaWriter(Codec):
-    """Writes JSON with a JSON Schema, without a registry.
-
-    Args:
-        schema: The schema.
-        formats: Whether formats are validated.
-        columns: Declared columns, as DDL text; empty if none are.
-        include_nulls: Whether null fields are written.
-        frame: The bytes of the schema's id, which are written in front of each value.
-    """
-
-    name: ClassVar[str] = "json_schema"
-    schema: Schema
-    formats: bool
-    columns: str = ""
-    include_nulls: bool = False
-    frame: bytes = b""
-
-    is_struct: ClassVar[bool] = True
-
-    @cached_property
-    def _json(self) -> JsonCodec:
-        return _json_codec(self.columns, self.include_nulls)
-
-    @property
-    def fields(self) -> T.StructType:
-        """The declared columns."""
-        return self._json.fields
-
-    @property
-    def value_type(self) -> T.DataType:
-        """The struct of the declared columns."""
-        return self._json.value_type
-
-    @property
-    def has_schema(self) -> bool:
-        """Whether columns are declared. Otherwise the JSON Schema alone says what can be written."""
-        return bool(self.columns)
-
     def write(self, value: Column, kind: T.DataType) -> Column:
         """Write a struct with ``to_json``."""
         check_columns(self.schema, kind)
@@ -160,9 +84,24 @@ class JsonSchemaWriter(Codec):
 
     def misfit(self, value: Column, kind: T.DataType) -> Column:
         """Why the schema does not accept a value."""
-        return _function(_Refuse(self), T.StringType())(self._json.write(value, kind))
+        return _function(self._refusal, T.StringType(), pa.string())(self._json.write(value, kind))
 
-    def refusal(self, payload: bytes) -> str | None:
+    def _payload(self, data: Column) -> Column:
+        if not self.is_framed:
+            return data
+        is_guid = F.substring(data, 1, 1) == F.lit(b"\x01")
+        # The functions of Spark count from 1. A truncated frame leaves no bytes.
+        return F.substring(data, F.when(is_guid, _GUID_BYTES + 1).otherwise(_ID_BYTES + 1), F.length(data))
+
+    def _accepts(self, data: bytes) -> bool:
+        """Return whether the schema of a record, if it is known, accepts the record."""
+        try:
+            schema, payload = self._split(data)
+        except (DecodeFault, UnknownSchemaIdError):
+            return False
+        return is_valid(schema, payload, self.formats)
+
+    def _refusal(self, payload: bytes) -> str | None:
         """Return why the schema does not accept a JSON text; None if it does."""
         if is_valid(self.schema, payload, self.formats):
             return None
@@ -170,19 +109,15 @@ class JsonSchemaWriter(Codec):
         return None if fault is None else f"violates the JSON Schema: {fault.message}"
 
     def _decode(self, data: bytes) -> Any:
-        payload = data[len(self.frame) :]
-        if not data.startswith(self.frame):
-            schema_id, _ = split(data)
-            msg = f"the value names schema {schema_id}; the schema of the topic is {split(self.frame)[0]}"
-            raise ConfigError(msg, fix="return values that kpipe encodes, or write the topic with RawCodec()")
-        fault = JsonCodec().diagnose(payload) or violation(self.schema, payload.decode(), self.formats)
+        schema, payload = self._split(data)
+        fault = JsonCodec().diagnose(payload) or violation(schema, payload.decode(), self.formats)
         if fault is not None:
             raise fault
         return self._json.decode(payload)
 
     def _encode(self, value: Any) -> bytes:
         payload = self._json.encode(value) or b""
-        refusal = self.refusal(payload)
+        refusal = self._refusal(payload)
         if refusal is not None:
             raise EncodeFault(refusal, kind=NOT_ENCODABLE)
         return self.frame + payload
@@ -253,15 +188,12 @@ class JsonSchemaCodec(FramedCodec):
     @property
     def fields(self) -> T.StructType:
         """The columns; none if the schema is not known yet."""
-        if self.columns is None and self.given is None:
-            return T.StructType()
-        return JsonCodec(self.columns or self._columns(self.given)).fields
+        return _json_codec(self._columns(self.given), False).fields
 
     @property
     def value_type(self) -> T.DataType:
         """The struct of the columns, in the types that a stage gets."""
-        fields = self.fields
-        return JsonCodec(fields).value_type if fields else fields
+        return stage_type(self.fields)
 
     def schema_for(self, kind: T.DataType) -> Schema:
         """Make the schema of a struct."""
@@ -282,70 +214,31 @@ class JsonSchemaCodec(FramedCodec):
             raise ConfigError(msg, fix='use subject="topic", or a schema with a title')
         return title
 
+    def plain(self) -> Codec:
+        """Return the codec of plain JSON with the given schema."""
+        assert self.given is not None  # noqa: S101  # plain values have a given schema
+        return self._pinned(self.given, self._columns(self.given))
+
     def reading(self, schema: Schema, writers: WriterSchemas) -> Codec:
         """Return the codec to read with."""
         for _, each in writers.found:
             validator(each, self.formats)
         columns = self._columns(schema)
         _json_codec(columns, False)
-        return JsonSchemaReader(columns, self.formats, writers=writers)
+        return self._pinned(schema, columns, writers=writers)
 
     def writing(self, schema: RegisteredSchema) -> Codec:
         """Return the codec to write with."""
-        plain = Schema(schema.text, schema.type, schema.references)
-        validator(plain, self.formats)
-        return self._writer(plain, frame(schema.id))
+        validator(schema.plain, self.formats)
+        return self._pinned(schema.plain, self.columns or "", frame=frame(schema.id))
 
     def _columns(self, schema: Schema | None) -> str:
         if self.columns is not None or schema is None:
             return self.columns or ""
         return to_ddl(columns_of(schema, self.formats))
 
-    def _writer(self, schema: Schema, frame: bytes) -> JsonSchemaWriter:
-        return JsonSchemaWriter(schema, self.formats, self.columns or "", self.include_nulls, frame)
-
-    # Without a registry, the codec reads and writes itself.
-
-    def parse(self, data: Column) -> Column:
-        """Parse with ``from_json``, and validate."""
-        return self._plain_reader.parse(data)
-
-    def value(self, parsed: Column) -> Column:
-        """Return the struct of the columns."""
-        return self._plain_reader.value(parsed)
-
-    def fault(self, data: Column, parsed: Column) -> Column:
-        """Return whether the bytes are not JSON that is valid and fits the columns."""
-        return self._plain_reader.fault(data, parsed)
-
-    def write(self, value: Column, kind: T.DataType) -> Column:
-        """Write a struct with ``to_json``."""
-        return self._plain_writer.write(value, kind)
-
-    def misfit(self, value: Column, kind: T.DataType) -> Column:
-        """Why the schema does not accept a value."""
-        return self._plain_writer.misfit(value, kind)
-
-    def _decode(self, data: bytes) -> Any:
-        return self._plain_reader._decode(data)
-
-    def _encode(self, value: Any) -> bytes:
-        return self._plain_writer._encode(value)
-
-    @property
-    def _plain(self) -> Schema:
-        if self.given is None:
-            msg = "JsonSchemaCodec() has no schema, and its topic's connection was not asked for one"
-            raise ConfigError(msg, fix="give the schema: JsonSchemaCodec(schema=...)")
-        return self.given
-
-    @property
-    def _plain_reader(self) -> JsonSchemaReader:
-        return JsonSchemaReader(self._columns(self._plain), self.formats, self._plain)
-
-    @property
-    def _plain_writer(self) -> JsonSchemaWriter:
-        return self._writer(self._plain, b"")
+    def _pinned(self, schema: Schema, columns: str, **ids: Any) -> Codec:
+        return PinnedJsonSchemaCodec(columns, self.formats, self.include_nulls, schema=schema, **ids)
 
 
 def check_columns(schema: Schema, kind: T.DataType) -> None:
@@ -368,31 +261,9 @@ def check_columns(schema: Schema, kind: T.DataType) -> None:
         raise ConfigError(msg, fix="select the columns, or correct the schema")
 
 
-@dataclass(frozen=True)
-class _Validate:
-    """Validates batches. An object, so that Spark pickles the codec with it."""
-
-    reader: JsonSchemaReader
-
-    def __call__(self, data: pa.Array) -> pa.Array:
-        accepts = self.reader.accepts
-        return pa.array([None if each is None else accepts(each) for each in data.to_pylist()], pa.bool_())
-
-
-@dataclass(frozen=True)
-class _Refuse:
-    """Says why values of batches are refused."""
-
-    writer: JsonSchemaWriter
-
-    def __call__(self, data: pa.Array) -> pa.Array:
-        refusal = self.writer.refusal
-        return pa.array([None if each is None else refusal(each) for each in data.to_pylist()], pa.string())
-
-
-def _function(call: Callable[[pa.Array], pa.Array], kind: T.DataType) -> Callable[[Column], Column]:
+def _function(call: Callable[[bytes], Any], kind: T.DataType, result: pa.DataType) -> Callable[[Column], Column]:
     def convert(data: pa.Array) -> pa.Array:
-        return call(data)
+        return pa.array([None if each is None else call(each) for each in data.to_pylist()], result)
 
     functions: Any = F
     made: Callable[[Column], Column] = functions.arrow_udf(convert, returnType=kind)

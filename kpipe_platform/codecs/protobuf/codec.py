@@ -20,7 +20,6 @@ from kpipe_platform.registry.model import RegisteredSchema, Schema, SchemaType
 from kpipe_platform.registry.wire import frame, frame_indexes
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import types as T
 
 
@@ -51,6 +50,7 @@ class ProtobufCodec(FramedCodec):
     name: ClassVar[str] = "protobuf"
     schema_type: ClassVar[SchemaType] = "PROTOBUF"
     is_struct: ClassVar[bool] = True
+    is_expression: ClassVar[bool] = False
     schema: Any = None
     message: str | None = None
 
@@ -68,40 +68,16 @@ class ProtobufCodec(FramedCodec):
         """The fields of the message type."""
         from pyspark.sql.types import StructType
 
-        return StructType() if self._plain is None else self._plain.fields
+        return StructType() if self.schema is None else fields_of(self.schema, self.message or "")
 
     @property
     def value_type(self) -> T.DataType:
         """The struct of the fields."""
         return stage_type(self.fields)
 
-    # The messages without a registry
-
-    @property
-    def _plain(self) -> MessageCodec | None:
-        return None if self.schema is None else MessageCodec(self.schema, self.message or "")
-
-    def _messages(self) -> MessageCodec:
-        if self._plain is None or self.is_framed:
-            msg = "ProtobufCodec with framing='confluent' needs a schema registry to decode and encode"
-            raise ConfigError(
-                msg, fix="use the codec that resolved() or resolved_to_write() returns, or framing='none'"
-            )
-        return self._plain
-
-    def _decode(self, data: bytes) -> Any:
-        return self._messages()._decode(data)
-
-    def _encode(self, value: Any) -> bytes:
-        return self._messages()._encode(value)
-
-    def decode_batch(self, data: pa.Array, kind: pa.DataType) -> pa.Array:
-        """Decode a batch as a whole if possible, else the records one by one."""
-        return self._messages().decode_batch(data, kind)
-
-    def encode_batch(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """Encode a batch as a whole if possible, else the values one by one."""
-        return self._messages().encode_batch(values)
+    def plain(self) -> Codec:
+        """Return the codec of messages without an id."""
+        return MessageCodec(self.schema, self.message or "")
 
     # The schema registry
 
@@ -148,7 +124,7 @@ class ProtobufCodec(FramedCodec):
         prefix = frame(schema.id, frame_indexes(indexes_of(message)))
         descriptors = self.schema or own
         fields_of(descriptors, message.full_name)
-        return MessageCodec(descriptors, message.full_name, (), prefix)
+        return MessageCodec(descriptors, message.full_name, prefix=prefix)
 
 
 @lru_cache(maxsize=1024)

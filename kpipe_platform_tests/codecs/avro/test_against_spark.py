@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as F
 
-from kpipe_platform.codecs.avro.codec import AvroReader, AvroWriter
+from kpipe_platform.codecs.avro.codec import PinnedAvroCodec
 from kpipe_platform.codecs.avro.records import encode_avro
 from kpipe_platform.codecs.avro.schema import parse_avro
 from kpipe_platform.codecs.faults import DecodeFault
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.spark
 FAULT = object()
 
 
-def by_spark(spark: SparkSession, codec: AvroReader, data: list[bytes]) -> list[Any]:
+def by_spark(spark: SparkSession, codec: PinnedAvroCodec, data: list[bytes]) -> list[Any]:
     frame = spark.createDataFrame([(bytearray(each),) for each in data], "data binary").coalesce(1)
     parsed = frame.select("data", codec.parse(F.col("data")).alias("parsed"))
     decoded = parsed.select(
@@ -43,7 +43,7 @@ def by_spark(spark: SparkSession, codec: AvroReader, data: list[bytes]) -> list[
     return [FAULT if row["bad"] else row["v"] for row in rows]
 
 
-def by_python(codec: AvroReader, data: list[bytes]) -> list[Any]:
+def by_python(codec: PinnedAvroCodec, data: list[bytes]) -> list[Any]:
     def one(each: bytes) -> Any:
         try:
             return codec.decode(each)
@@ -63,10 +63,10 @@ def test_values(spark: SparkSession, data: st.DataObject) -> None:
     written = schema(data.draw(schemas()))
     drawn = data.draw(st.lists(values(parse_avro(written)), min_size=1, max_size=4))
     encoded = [encode_avro(value, written) for value in drawn]
-    codec = AvroReader(written)
+    codec = PinnedAvroCodec(schema=written)
     assert by_python(codec, encoded) == drawn
     assert by_spark(spark, codec, encoded) == drawn
-    writer = AvroWriter(written)
+    writer = PinnedAvroCodec(schema=written)
     frame = (
         spark.createDataFrame([{"v": None}], "v int")
         .where("false")
@@ -90,7 +90,7 @@ def test_evolution(spark: SparkSession, data: st.DataObject) -> None:
     drawn = data.draw(st.lists(values(parse_avro(written)), min_size=1, max_size=4))
     encoded = [frame(7) + encode_avro(value, written) for value in drawn]
     try:
-        codec = AvroReader(reader, WriterSchemas("AVRO", ((frame(7), written),)))
+        codec = PinnedAvroCodec(schema=reader, writers=WriterSchemas("AVRO", ((frame(7), written),)))
         codec.value_type  # noqa: B018
     except ConfigError:
         hypothesis.reject()
@@ -111,7 +111,7 @@ def test_corrupt_bytes(spark: SparkSession, data: st.DataObject, seed: int) -> N
         for _ in range(source.randint(1, 3)):
             copy[source.randrange(len(copy))] = source.randrange(256)
         broken.append(bytes(copy))
-    codec = AvroReader(written)
+    codec = PinnedAvroCodec(schema=written)
     found = by_spark(spark, codec, [*cut, *broken])
     assert found[: len(cut)] == by_python(codec, cut) == [FAULT] * len(cut)
     # Java and Python read some corrupt bytes differently, such as 2 as a boolean, so that some faults are "unreadable".
@@ -129,7 +129,9 @@ def test_many_schemas(spark: SparkSession, count: int) -> None:
         writers.append(schema({**reader, "fields": [extra, *reader["fields"]]}))
     frames = [frame(7 + 3 * number) for number in range(count - 1)] + [frame(UUID(int=5))]
     data = [own + encode_avro({f"only_{n}": "x", "a": n}, writers[n]) for n, own in enumerate(frames)]
-    codec = AvroReader(schema(reader), WriterSchemas("AVRO", tuple(zip(frames, writers, strict=True))))
+    codec = PinnedAvroCodec(
+        schema=schema(reader), writers=WriterSchemas("AVRO", tuple(zip(frames, writers, strict=True)))
+    )
     unknown = frame(8) + data[0][5:]
     expected = [*[{"a": number} for number in range(count)], FAULT, FAULT, FAULT]
     assert by_spark(spark, codec, [*data, unknown, b"", b"\x00\x00"]) == expected

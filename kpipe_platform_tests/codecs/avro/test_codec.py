@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import types as T
 
 from kpipe_platform import AvroCodec, DecodeFault, EncodeFault, KafkaTopic
-from kpipe_platform.codecs.avro.codec import AvroReader, AvroWriter
+from kpipe_platform.codecs.avro.codec import PinnedAvroCodec
 from kpipe_platform.codecs.avro.made import made_schema
 from kpipe_platform.codecs.avro.schema import parse_avro, to_text
 from kpipe_platform.codecs.config import codec_from_config, codec_to_config
@@ -37,7 +37,7 @@ def text(given: Any) -> Schema:
 
 
 def read(writer: Any, reader: Any, payload: bytes) -> Any:
-    codec = AvroReader(text(reader), WriterSchemas("AVRO", ((frame(1), text(writer)),)))
+    codec = PinnedAvroCodec(schema=text(reader), writers=WriterSchemas("AVRO", ((frame(1), text(writer)),)))
     return codec.decode(frame(1) + payload)
 
 
@@ -189,21 +189,27 @@ class TestResolution:
         address = Schema(json.dumps({**record("string", name="Address"), "namespace": "shop"}))
         reference = SchemaReference("shop.Address", "address", 1, address)
         order = Schema(json.dumps(record("shop.Address", ["null", "shop.Address"])), references=(reference,))
-        codec = AvroReader(order)
+        codec = PinnedAvroCodec(schema=order)
         assert codec.value_type.simpleString() == "struct<f0:struct<f0:string>,f1:struct<f0:string>>"
         value = {"f0": {"f0": "x"}, "f1": None}
         assert codec.decode(codec.encode(value)) == value
         assert to_text(parse_avro(order)).count('"record"') == 2
 
     def test_an_id_that_is_not_known(self) -> None:
-        codec = AvroReader(text(record("int")), WriterSchemas("AVRO", ((frame(1), None),)))
+        codec = PinnedAvroCodec(schema=text(record("int")), writers=WriterSchemas("AVRO", ((frame(1), None),)))
         assert codec.explain(frame(1)).kind == "unknown_schema_id"
         with pytest.raises(UnknownSchemaIdError):
             codec.explain(frame(2))
 
+    def test_an_id_in_a_header(self) -> None:
+        schema = text(record("int"))
+        codec = AvroCodec().reading(schema, WriterSchemas("AVRO", ((frame(1), schema),)))
+        headers = [("__value_schema_id", frame(1))]
+        assert codec.decode(codec.framed(b"\x02", headers, "value")) == {"f0": 1}
+
 
 def test_a_writer_puts_its_id_in_front() -> None:
-    writer = AvroWriter(text("string"), frame(258))
+    writer = PinnedAvroCodec(schema=text("string"), frame=frame(258))
     assert writer.encode("ab") == b"\x00\x00\x00\x01\x02\x04ab"
     assert writer.decode(b"\x00\x00\x00\x01\x02\x04ab") == "ab"
 
@@ -215,7 +221,7 @@ class TestMadeSchema:
             "m", T.MapType(T.StringType(), T.LongType())
         )
         node = parse_avro(text(made_schema(kind, "R")))
-        assert AvroReader(text(made_schema(kind, "R"))).value_type.simpleString() == (
+        assert PinnedAvroCodec(schema=text(made_schema(kind, "R"))).value_type.simpleString() == (
             "struct<a:int,b:struct<c:decimal(5,2)>,d:array<struct<e:date>>,m:map<string,bigint>>"
         )
         assert all(each.node.is_nullable and each.attributes["default"] is None for each in node.fields)
