@@ -42,6 +42,7 @@ cross Spark workers and Dagster's step processes.
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Literal
 
 Part = Literal["source", "stage", "destination", "dead_letter"]
@@ -237,3 +238,22 @@ class DeliveryError(TransientError):
 
 class EngineUnavailableError(TransientError):
     """The Spark session cannot be created, or died during the run."""
+
+
+def require_packages(user: str, extra: str, *modules: str) -> None:
+    """Check that optional packages are installed.
+
+    Args:
+        user: What needs them, for the message.
+        extra: The extra of kpipe-platform that installs them.
+        modules: Modules of the packages.
+
+    Raises:
+        EnvironmentSetupError: A package is missing.
+    """
+    try:
+        for module in modules:
+            importlib.import_module(module)
+    except ImportError as error:
+        msg = f"{user} needs the optional package {error.name}, which is not installed."
+        raise EnvironmentSetupError(msg, fix=f"pip install 'kpipe-platform[{extra}]'", package=error.name) from error

@@ -75,6 +75,14 @@ def header_of(part: Part) -> str:
     return {"key": KEY_HEADER, "value": VALUE_HEADER}[part]
 
 
+def frame_column(data: Column) -> Column:
+    """The bytes in front of the data that name the schema: the magic byte and the id."""
+    from pyspark.sql import functions as F
+
+    is_guid = F.substring(data, 1, 1) == F.lit(b"\x01")
+    return F.when(is_guid, F.substring(data, 1, 17)).otherwise(F.substring(data, 1, 5))
+
+
 def payload_of(data: bytes, own: bytes) -> bytes:
     """Return the bytes after the id of the schema that a codec writes with.
 

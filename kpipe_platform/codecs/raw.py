@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from kpipe_platform.codecs.base import Codec
-from kpipe_platform.codecs.faults import NOT_ENCODABLE, DecodeFault, EncodeFault
+from kpipe_platform.codecs.faults import NOT_ENCODABLE, EncodeFault
 from kpipe_platform.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,10 +39,6 @@ class RawCodec(Codec):
     def write(self, value: Column, kind: T.DataType) -> Column:
         """Return the bytes, or the text in UTF-8."""
         return as_bytes(self, value, kind)
-
-    def diagnose(self, data: bytes) -> DecodeFault | None:
-        """Return None, because all bytes decode."""
-        return None
 
     def _decode(self, data: bytes) -> bytes:
         return bytes(data)

@@ -43,14 +43,6 @@ class TextCodec(Codec):
         """Return the bytes, or the text in UTF-8."""
         return as_bytes(self, value, kind)
 
-    def diagnose(self, data: bytes) -> DecodeFault | None:
-        """Return a fault with the position of the first byte that is not UTF-8, or None."""
-        try:
-            str(data, "utf-8")
-        except UnicodeDecodeError as error:
-            return not_utf8(error)
-        return None
-
     def _decode(self, data: bytes) -> str:
         try:
             return str(data, "utf-8")
@@ -68,8 +60,8 @@ class TextCodec(Codec):
             raise EncodeFault(message, kind=NOT_ENCODABLE) from None
 
 
-def not_utf8(error: UnicodeDecodeError) -> DecodeFault:
-    """Return the fault for the first byte that is not UTF-8. Its position counts from 0."""
+def not_utf8(error: UnicodeDecodeError, of: str = "") -> DecodeFault:
+    """Return the fault for the first byte that is not UTF-8. Its position counts from 0, in what ``of`` names."""
     byte = error.object[error.start]
-    message = f"not UTF-8: byte 0x{byte:02x} at position {error.start} ({error.reason})"
+    message = f"not UTF-8: byte 0x{byte:02x} at position {error.start}{of} ({error.reason})"
     return DecodeFault(message, kind=NOT_UTF8)

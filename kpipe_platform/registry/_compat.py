@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from kpipe_platform.errors import EnvironmentSetupError
+from kpipe_platform.errors import require_packages
 from kpipe_platform.registry.settings import RegistrySettings
 
 __all__ = ["RestClient", "require", "rest_client"]
@@ -31,12 +31,7 @@ def require() -> None:
     Raises:
         EnvironmentSetupError: A package is missing.
     """
-    try:
-        import cachetools  # noqa: F401
-        import confluent_kafka.schema_registry  # noqa: F401
-    except ImportError as error:
-        msg = f"A schema registry needs the optional package {error.name}, which is not installed."
-        raise EnvironmentSetupError(msg, fix="pip install 'kpipe-platform[registry]'", package=error.name) from error
+    require_packages("A schema registry", "registry", "cachetools", "confluent_kafka.schema_registry")
 
 
 def rest_client(settings: RegistrySettings) -> RestClient:

@@ -37,14 +37,6 @@ def framed(codec: Codec, data: Column, headers: Column, part: Part) -> Column:
     return F.when(F.size(frames) > 0, F.concat(F.element_at(frames, -1)["value"], data)).otherwise(data)
 
 
-def schema_frame(codec: Codec, data: Column) -> Column:
-    """The bytes of Confluent's wire format in front of the data: the magic byte and the id. Null without an id."""
-    if not codec.is_framed:
-        return F.lit(None).cast("binary")
-    is_guid = F.substring(data, 1, 1) == F.lit(b"\x01")
-    return F.when(is_guid, F.substring(data, 1, 17)).otherwise(F.substring(data, 1, 5))
-
-
 def parsed(codec: Codec, data: Column) -> Column:
     """Parse bytes in one expression. Evaluate it once: `Codec.value` and `Codec.fault` take its result."""
     parse = codec.parse(data)

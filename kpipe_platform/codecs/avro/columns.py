@@ -27,6 +27,8 @@ from kpipe_platform.codecs.avro.schema import (
     to_text,
     without_logical,
 )
+from kpipe_platform.codecs.framed import frame_column
+from kpipe_platform.codecs.types import field_path, is_type
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.registry.model import Schema
 
@@ -56,9 +58,7 @@ def parse_avro_column(data: Column, writers: Iterable[tuple[bytes, Schema]], rea
         return F.when(F.lit(False), _from_avro(data, resolve(reader, reader)))
     if known[0][0] == b"":
         return _from_avro(data, known[0][1])
-    frame = F.when(F.substring(data, 1, 1) == F.lit(b"\x01"), F.substring(data, 1, 17)).otherwise(
-        F.substring(data, 1, 5)
-    )
+    frame = frame_column(data)
     if len(known) <= _FEW:
         return _by_frame(known, frame, data)
     # More would make a function that is too long for Java's compiler. A lambda is not compiled as a part of it.
@@ -231,25 +231,10 @@ def checked_type(schema: Schema, value: Column, kind: T.DataType) -> Column:
         ConfigError: It has another type.
     """
     expected = avro_type(schema)
-    if not _has_type(kind, expected):
+    if not is_type(kind, expected):
         msg = f"the column is {kind.simpleString()}, and the Avro schema is {expected.simpleString()}"
         raise ConfigError(msg, fix="cast or select the columns in the stage, or change the schema")
     return _typed(value, kind, expected)
-
-
-def _has_type(kind: T.DataType, expected: T.DataType) -> bool:
-    if isinstance(kind, T.NullType):
-        return True
-    if isinstance(kind, T.StructType) and isinstance(expected, T.StructType):
-        return set(kind.names) == set(expected.names) and all(
-            _has_type(each.dataType, expected[each.name].dataType) for each in kind
-        )
-    if isinstance(kind, T.ArrayType) and isinstance(expected, T.ArrayType):
-        return _has_type(kind.elementType, expected.elementType)
-    if isinstance(kind, T.MapType) and isinstance(expected, T.MapType):
-        return isinstance(kind.keyType, T.StringType) and _has_type(kind.valueType, expected.valueType)
-    # A string with any collation is a string.
-    return kind == expected or (isinstance(kind, T.StringType) and isinstance(expected, T.StringType))
 
 
 def _typed(value: Column, kind: T.DataType, expected: T.DataType) -> Column:
@@ -291,7 +276,7 @@ def _misfits(node: Node, column: Column, path: str) -> Iterator[tuple[Column, st
         yield column.isNotNull() & (count != 1), f"{where} does not have exactly one member of the union"
     if node.type == "record" or (node.type == "union" and plain is None):
         for name, inner in _children(node):
-            within = f"{path}.{name}" if path else name
+            within = field_path(path, name)
             yield from _misfits(inner, column[name], within)
             if node.type == "record" and not inner.is_nullable:
                 yield column.isNotNull() & column[name].isNull(), f"{within!r} is null, declared NOT NULL"

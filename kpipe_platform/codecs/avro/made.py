@@ -11,6 +11,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
+from kpipe_platform.codecs.types import field_path
 from kpipe_platform.errors import ConfigError
 
 _SCALARS: dict[type[T.DataType], Any] = {
@@ -63,7 +64,7 @@ def _made(kind: T.DataType, name: str, path: str) -> Any:
 
 
 def _field(field: T.StructField, name: str, path: str) -> dict[str, Any]:
-    where = f"{path}.{field.name}" if path else field.name
+    where = field_path(path, field.name)
     if not _NAME.fullmatch(field.name):
         msg = f"column {where!r} is not a name in Avro, which has only letters, digits and _"
         raise ConfigError(msg, fix="rename it in the stage: df.withColumnRenamed(...)", column=where)

@@ -14,8 +14,10 @@ from typing import Any
 from kpipe_platform.codecs.avro.resolution import RawFloat, RawInt, default_value, resolve
 from kpipe_platform.codecs.avro.scalars import to_raw
 from kpipe_platform.codecs.avro.schema import Node, parse_avro, to_text, without_logical
-from kpipe_platform.codecs.faults import NOT_ENCODABLE, NOT_UTF8, NULL_FIELD, DecodeFault, EncodeFault
-from kpipe_platform.errors import EnvironmentSetupError
+from kpipe_platform.codecs.faults import NOT_ENCODABLE, NULL_FIELD, DecodeFault, EncodeFault
+from kpipe_platform.codecs.text import not_utf8
+from kpipe_platform.codecs.types import field_path
+from kpipe_platform.errors import require_packages
 from kpipe_platform.registry.model import Schema
 
 NOT_AVRO = "not_avro"
@@ -35,11 +37,7 @@ def require_fastavro() -> None:
     Raises:
         EnvironmentSetupError: It is not.
     """
-    try:
-        import fastavro  # noqa: F401
-    except ImportError as error:
-        msg = f"Avro needs the optional package {error.name}, which is not installed."
-        raise EnvironmentSetupError(msg, fix="pip install 'kpipe-platform[avro]'", package=error.name) from error
+    require_packages("AvroCodec", "avro", "fastavro")
 
 
 def decode_avro(payload: bytes, writer: Schema, reader: Schema) -> Any:
@@ -69,25 +67,19 @@ def decode_avro(payload: bytes, writer: Schema, reader: Schema) -> Any:
         msg = f"the value ends after {len(payload)} bytes, within a field"
         raise DecodeFault(msg, kind=TRUNCATED) from None
     except UnicodeDecodeError as error:
-        raise _not_utf8(error) from None
+        raise not_utf8(error, " of a string") from None
     except Exception as error:  # noqa: BLE001 - fastavro raises errors of many types for wrong bytes
         msg = f"not a value of the Avro schema: {type(error).__name__}: {error!s:.100}"
         raise DecodeFault(msg, kind=NOT_AVRO) from None
     try:
         value = resolution.decode(raw)
     except UnicodeDecodeError as error:
-        raise _not_utf8(error) from None
+        raise not_utf8(error, " of a string") from None
     rest = len(payload) - stream.tell()
     if rest:
         msg = f"{rest} bytes follow the value, which ends at position {stream.tell()}"
         raise DecodeFault(msg, kind=TRAILING_BYTES)
     return value
-
-
-def _not_utf8(error: UnicodeDecodeError) -> DecodeFault:
-    byte = error.object[error.start]
-    msg = f"not UTF-8: byte 0x{byte:02x} at position {error.start} of a string ({error.reason})"
-    return DecodeFault(msg, kind=NOT_UTF8)
 
 
 def encode_avro(value: Any, schema: Schema) -> bytes:
@@ -153,7 +145,7 @@ def _written_record(node: Node, value: Any, path: str) -> dict[str, Any]:
         raise EncodeFault(msg, kind=NOT_ENCODABLE, field=str(unknown[0]))
     written = {}
     for each in node.fields:
-        where = f"{path}.{each.name}" if path else each.name
+        where = field_path(path, each.name)
         own = value.get(each.name)
         if each.name not in value and "default" in each.attributes:
             own = default_value(each.node, each.attributes["default"])

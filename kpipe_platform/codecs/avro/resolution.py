@@ -18,6 +18,7 @@ from typing import Any
 from kpipe_platform.codecs.avro.scalars import from_raw, single_float
 from kpipe_platform.codecs.avro.schema import NAMED, TIMESTAMPS, Node, parse_avro
 from kpipe_platform.codecs.faults import DecodeFault
+from kpipe_platform.codecs.types import field_path
 from kpipe_platform.registry.model import Schema
 
 SCHEMA_MISMATCH = "schema_mismatch"
@@ -188,7 +189,7 @@ class _Resolver:
         decoders: list[tuple[str, str, _Decode]] = []
         defaults: dict[str, Any] = {}
         for each in reader.fields:
-            where = f"{path}.{each.name}" if path else each.name
+            where = field_path(path, each.name)
             found = written.get(each.name)
             if found is not None:
                 decoders.append((each.name, found.name, self.resolve(found.node, each.node, where)))

@@ -17,6 +17,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
+from kpipe_platform.codecs.types import field_path, require_distinct_names
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.registry.model import Schema
 
@@ -306,7 +307,9 @@ def spark_type(node: Node) -> T.DataType:
     Raises:
         ConfigError: The schema cannot be represented in Spark, or kpipe cannot read it without losing values.
     """
-    return _spark_type(node, "", ())
+    kind = _spark_type(node, "", ())
+    require_distinct_names(kind, "Avro schema")
+    return kind
 
 
 def _spark_type(node: Node, path: str, within: tuple[Node, ...]) -> T.DataType:
@@ -340,15 +343,8 @@ def _union_type(node: Node, path: str, within: tuple[Node, ...]) -> T.DataType:
 
 
 def _struct(fields: list[tuple[str, Node]], path: str, within: tuple[Node, ...]) -> T.StructType:
-    known: dict[str, str] = {}
-    made = []
-    for name, node in fields:
-        where = f"{path}.{name}" if path else name
-        twin = known.setdefault(name.lower(), name)
-        if twin != name:
-            raise _not_for_spark(where, f"the name differs from {twin!r} in case only, which Spark ignores")
-        made.append(T.StructField(name, _spark_type(node, where, within), node.is_nullable))
-    return T.StructType(made)
+    kinds = [(name, _spark_type(node, field_path(path, name), within), node.is_nullable) for name, node in fields]
+    return T.StructType([T.StructField(*each) for each in kinds])
 
 
 def _not_for_spark(path: str, problem: str) -> ConfigError:

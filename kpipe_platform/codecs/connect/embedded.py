@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from kpipe_platform.codecs.connect.row import Row
 from kpipe_platform.codecs.connect.semantics import ExactDecimal, PlainDecimal
 from kpipe_platform.codecs.faults import DecodeFault
-from kpipe_platform.codecs.types import TimestampMicrosType, TimestampMillisType
+from kpipe_platform.codecs.types import TimestampMicrosType, TimestampMillisType, field_path
 from kpipe_platform.errors import ConfigError
 
 SCHEMA_MISMATCH = "schema_mismatch"
@@ -81,7 +81,7 @@ def check(row: Row, fields: Any, where: str = "") -> None:
         if name not in names or (scale is not None and own_scale != scale):
             own = f"{name or 'no semantic type'}{f' of scale {own_scale}' if own_scale is not None else ''}"
             declared = f"{names[0] or 'no semantic type'}{f' of scale {scale}' if scale is not None else ''}"
-            path = f"{where}.{column}" if where else column
+            path = field_path(where, column)
             message = f'field "{path}": its schema in the record has {own}, but the codec expects {declared}'
             raise DecodeFault(message, kind=SCHEMA_MISMATCH, field=path, fix="correct the codec's types or decimals")
 
@@ -111,7 +111,7 @@ def _other_scale(own: Column, scale: str | None) -> Column:
 
 def _struct(row: Row, kind: T.StructType, path: str) -> dict[str, Any]:
     fields = [
-        {**_schema(row, field.dataType, f"{path}.{field.name}" if path else field.name), "optional": field.nullable}
+        {**_schema(row, field.dataType, field_path(path, field.name)), "optional": field.nullable}
         | {"field": field.name}
         for field in kind
     ]

@@ -13,7 +13,7 @@ from pyspark.sql import types as T
 
 from kpipe_platform.codecs.connect.semantics import SEMANTICS, Semantic, UnfitError
 from kpipe_platform.codecs.faults import NOT_ENCODABLE, WRONG_TYPE, DecodeFault, EncodeFault
-from kpipe_platform.codecs.types import stage_type
+from kpipe_platform.codecs.types import field_path, map_fields, stage_type
 from kpipe_platform.errors import ConfigError
 
 _Convert: TypeAlias = Callable[[str, Any, T.DataType, str], Any]
@@ -99,9 +99,12 @@ class Row:
         Args:
             required: Whether fields that are NOT NULL are so in the record.
         """
-        kind = self._physical(self.fields, "", required)
-        assert isinstance(kind, T.StructType)  # noqa: S101
-        return kind
+
+        def physical(kind: T.DataType, path: str) -> T.DataType:
+            semantic = self.semantic(path)
+            return kind if semantic is None else semantic.physical(kind)
+
+        return map_fields(self.fields, physical, keep_not_null=required)
 
     def column(self, value: Column) -> Column:
         """Convert a struct of the record to the struct of the columns."""
@@ -143,31 +146,8 @@ class Row:
 
         return self._python(self.fields, value, "", where, convert)
 
-    def _physical(self, kind: T.DataType, path: str, required: bool) -> T.DataType:
-        if isinstance(kind, T.StructType):
-            return T.StructType(
-                [
-                    T.StructField(
-                        field.name,
-                        self._physical(field.dataType, _inside(path, field.name), required),
-                        field.nullable or not required,
-                    )
-                    for field in kind
-                ]
-            )
-        if isinstance(kind, T.ArrayType):
-            return T.ArrayType(self._physical(kind.elementType, path, required))
-        if isinstance(kind, T.MapType):
-            return T.MapType(kind.keyType, self._physical(kind.valueType, path, required))
-        semantic = self.semantic(path)
-        return kind if semantic is None else semantic.physical(kind)
-
     def _changes(self, kind: T.DataType, path: str) -> bool:
-        if isinstance(kind, T.StructType):
-            return any(self._changes(field.dataType, _inside(path, field.name)) for field in kind)
-        if isinstance(kind, T.ArrayType | T.MapType):
-            return self._changes(kind.elementType if isinstance(kind, T.ArrayType) else kind.valueType, path)
-        return self.semantic(path) is not None
+        return any(self.semantic(each) is not None for each, _ in _leaves(kind, path))
 
     def _column(self, kind: T.DataType, value: Column, path: str) -> Column:
         if not self._changes(kind, path):
@@ -185,7 +165,7 @@ class Row:
 
     def _struct(self, kind: T.StructType, value: Column, path: str) -> Column:
         fields = [
-            self._column(field.dataType, value[field.name], _inside(path, field.name)).alias(field.name)
+            self._column(field.dataType, value[field.name], field_path(path, field.name)).alias(field.name)
             for field in kind
         ]
         return F.when(value.isNotNull(), F.struct(*fields))
@@ -195,11 +175,11 @@ class Row:
             return
         if isinstance(kind, T.StructType):
             for field in kind:
-                yield from self._unfit(field.dataType, value[field.name], _inside(path, field.name))
+                yield from self._unfit(field.dataType, value[field.name], field_path(path, field.name))
         elif isinstance(kind, T.ArrayType | T.MapType):
-            inside = kind.elementType if isinstance(kind, T.ArrayType) else kind.valueType
+            element = kind.elementType if isinstance(kind, T.ArrayType) else kind.valueType
             values = value if isinstance(kind, T.ArrayType) else F.map_values(value)
-            yield F.exists(values, lambda one: _either(self._unfit(inside, one, path)))
+            yield F.exists(values, lambda one: _either(self._unfit(element, one, path)))
         else:
             semantic = self.semantic(path)
             if semantic is not None:
@@ -218,7 +198,7 @@ class Row:
         if isinstance(kind, T.StructType) and isinstance(value, Mapping):
             kinds = {field.name: field.dataType for field in kind}
             return {
-                name: self._python(kinds[name], one, _inside(path, name), _inside(where, name), convert)
+                name: self._python(kinds[name], one, field_path(path, name), field_path(where, name), convert)
                 if name in kinds
                 else one
                 for name, one in value.items()
@@ -275,21 +255,9 @@ def row_over(physical: T.StructType, types: Types) -> Row:
                 return semantic.columns[0]()
             msg = f"types: {path!r} is {kind.simpleString()} in the records, which is not the form of {name}"
             raise ConfigError(msg, fix="correct types, or remove the column from it", column=path)
-        if isinstance(kind, T.StructType):
-            return T.StructType(
-                [
-                    T.StructField(field.name, change(field.dataType, _inside(path, field.name)), field.nullable)
-                    for field in kind
-                ]
-            )
-        if isinstance(kind, T.ArrayType):
-            return T.ArrayType(change(kind.elementType, path))
-        if isinstance(kind, T.MapType):
-            return T.MapType(kind.keyType, change(kind.valueType, path))
         return kind
 
-    fields = change(physical, "")
-    assert isinstance(fields, T.StructType)  # noqa: S101
+    fields = map_fields(physical, change, keep_not_null=True)
     _refuse_rest(given, physical)
     return Row(fields, types)
 
@@ -317,17 +285,13 @@ def _refuse_rest(rest: Mapping[str, str], fields: T.StructType) -> None:
 def _leaves(kind: T.DataType, path: str) -> Iterator[tuple[str, T.DataType]]:
     if isinstance(kind, T.StructType):
         for field in kind:
-            yield from _leaves(field.dataType, _inside(path, field.name))
+            yield from _leaves(field.dataType, field_path(path, field.name))
     elif isinstance(kind, T.ArrayType):
         yield from _leaves(kind.elementType, path)
     elif isinstance(kind, T.MapType):
         yield from _leaves(kind.valueType, path)
     else:
         yield path, kind
-
-
-def _inside(path: str, name: str) -> str:
-    return f"{path}.{name}" if path else name
 
 
 def _either(conditions: Iterator[Column]) -> Column:

@@ -25,7 +25,7 @@ from kpipe_platform.codecs.json.syntax import JsonSyntaxError, read_json
 from kpipe_platform.codecs.json.write import write_json
 from kpipe_platform.codecs.schema import schema_of, to_ddl
 from kpipe_platform.codecs.text import not_utf8
-from kpipe_platform.codecs.types import stage_type
+from kpipe_platform.codecs.types import field_path, require_distinct_names, stage_type
 from kpipe_platform.errors import ConfigError
 
 _WHITE_SPACE = " \t\r\n"
@@ -42,6 +42,9 @@ class JsonCodec(Codec):
     Otherwise it is as lenient as Spark: a STRING field accepts any value as JSON text, and names that are not in the
     schema are ignored. Names are case-sensitive. kpipe adds two types: TIMESTAMP_MILLIS and TIMESTAMP_MICROS are
     integers since 1970 in JSON, and TIMESTAMP columns in the stage.
+
+    The fault of a value is the first of these: not UTF-8; empty; not JSON; not an object; the first field of the schema
+    that is missing, null or of a wrong type; text after the object.
 
     Args:
         schema: The fields of the value: DDL text such as ``"dep_time INT NOT NULL, tailnum STRING"``, the
@@ -65,7 +68,8 @@ class JsonCodec(Codec):
         if self.schema is None:
             return
         fields = schema_of(self.schema)
-        _check_fields(fields)
+        require_distinct_names(fields, "schema")
+        _require_text_keys(fields)
         object.__setattr__(self, "_fields", fields)
         object.__setattr__(self, "schema", to_ddl(fields))
 
@@ -85,24 +89,6 @@ class JsonCodec(Codec):
     def has_schema(self) -> bool:
         """Whether the codec has a schema, which is required to decode values to columns."""
         return self.schema is not None
-
-    def diagnose(self, data: bytes) -> DecodeFault | None:
-        """Return the first reason why these bytes do not decode.
-
-        The order of the checks: not UTF-8; empty; not JSON; not an object; the first field of the schema that is
-        missing, null or of a wrong type; text after the object.
-
-        Args:
-            data: The value's bytes.
-
-        Returns:
-            The fault, with the field and its value, or None if the bytes decode.
-        """
-        try:
-            self._decode(data)
-        except DecodeFault as fault:
-            return fault.with_traceback(None)
-        return None
 
     def parse(self, data: Column) -> Column:
         """Parse JSON text with ``from_json``."""
@@ -151,24 +137,14 @@ class JsonCodec(Codec):
         return fields
 
 
-def _check_fields(fields: T.StructType, path: str = "") -> None:
-    known: dict[str, str] = {}
-    for one in fields:
-        where = f"{path}.{one.name}" if path else one.name
-        twin = known.setdefault(one.name.lower(), one.name)
-        if twin != one.name:
-            msg = f"schema: fields {twin!r} and {where!r} differ only in case, which Spark does not distinguish"
-            raise ConfigError(msg, fix="declare one of them, or read the topic with RawCodec()", field=where)
-        _check_type(one.dataType, where)
-
-
-def _check_type(kind: T.DataType, where: str) -> None:
+def _require_text_keys(kind: T.DataType, where: str = "") -> None:
     if isinstance(kind, T.MapType):
         if not isinstance(kind.keyType, T.StringType):
             msg = f"schema: field {where!r} is {kind.simpleString()}, but the keys of a JSON object are strings"
             raise ConfigError(msg, fix="use MAP<STRING, ...>", field=where)
-        _check_type(kind.valueType, where)
+        _require_text_keys(kind.valueType, where)
     elif isinstance(kind, T.ArrayType):
-        _check_type(kind.elementType, where)
+        _require_text_keys(kind.elementType, where)
     elif isinstance(kind, T.StructType):
-        _check_fields(kind, where)
+        for field in kind:
+            _require_text_keys(field.dataType, field_path(where, field.name))

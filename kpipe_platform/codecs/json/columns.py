@@ -229,7 +229,7 @@ def _only(kind: T.DataType, kept: tuple[type[T.DataType], ...]) -> T.DataType | 
 
 def _exactly(fields: T.StructType, data: Column) -> Column:
     """Parse the fields of a record as VARIANT, which keeps all digits."""
-    return _first(_from_json(map_fields(fields, lambda _: T.VariantType()), data))
+    return _first(_from_json(map_fields(fields, lambda _, path: T.VariantType()), data))
 
 
 _Rule: TypeAlias = Callable[[T.DataType, Column], Column]

@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 from kpipe_platform.codecs.faults import MISSING_FIELD, NULL_FIELD, WRONG_TYPE, DecodeFault
 from kpipe_platform.codecs.json.scalars import mismatch, with_doubles
 from kpipe_platform.codecs.json.syntax import RepeatedNames
+from kpipe_platform.codecs.types import field_path
 
 MAX_SHOWN_CHARS = 60
 """Maximum length of record data in a message. Messages appear in headers, consumer logs and the UI."""
@@ -37,7 +38,7 @@ def read_fields(
     """
     fields: dict[str, Any] = {}
     for field in schema:
-        where = f"{path}.{field.name}" if path else field.name
+        where = field_path(path, field.name)
         # If a name is repeated, Spark converts every value, keeps the last, and refuses the record if any is invalid.
         if isinstance(value, RepeatedNames):
             values = [one for name, one in value.pairs if name == field.name]

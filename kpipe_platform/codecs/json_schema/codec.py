@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 
 from kpipe_platform.codecs.base import Codec
 from kpipe_platform.codecs.faults import NOT_ENCODABLE, DecodeFault, EncodeFault
-from kpipe_platform.codecs.framed import FramedCodec, PinnedCodec, WriterSchemas
+from kpipe_platform.codecs.framed import FramedCodec, PinnedCodec, WriterSchemas, frame_column
 from kpipe_platform.codecs.json.codec import JsonCodec
 from kpipe_platform.codecs.json_schema.columns import columns_of, schema_of_columns
 from kpipe_platform.codecs.json_schema.documents import document, is_valid, require, validator, violation
@@ -24,8 +24,6 @@ from kpipe_platform.codecs.types import stage_type
 from kpipe_platform.errors import ConfigError, UnknownSchemaIdError
 from kpipe_platform.registry.model import RegisteredSchema, Schema, SchemaType
 from kpipe_platform.registry.wire import frame
-
-_ID_BYTES, _GUID_BYTES = 5, 17
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,8 @@ class PinnedJsonSchemaCodec(PinnedCodec):
         return _function(self._refusal, T.StringType(), pa.string())(self._json.write(value, kind))
 
     def _payload(self, data: Column) -> Column:
-        if not self.is_framed:
-            return data
-        is_guid = F.substring(data, 1, 1) == F.lit(b"\x01")
         # The functions of Spark count from 1. A truncated frame leaves no bytes.
-        return F.substring(data, F.when(is_guid, _GUID_BYTES + 1).otherwise(_ID_BYTES + 1), F.length(data))
+        return F.substring(data, F.length(frame_column(data)) + 1, F.length(data)) if self.is_framed else data
 
     def _accepts(self, data: bytes) -> bool:
         """Return whether the schema of a record, if it is known, accepts the record."""

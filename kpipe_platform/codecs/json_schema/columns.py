@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs.json_schema.documents import document, follow
+from kpipe_platform.codecs.types import field_path
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.registry.model import Schema
 
@@ -232,7 +233,7 @@ def schema_of_columns(kind: T.DataType) -> dict[str, Any]:
 
 def _made(kind: T.DataType, path: str) -> dict[str, Any]:
     if isinstance(kind, T.StructType):
-        properties = {field.name: _made_field(field, f"{path}.{field.name}" if path else field.name) for field in kind}
+        properties = {field.name: _made_field(field, field_path(path, field.name)) for field in kind}
         made: dict[str, Any] = {"type": "object", "properties": properties, "additionalProperties": False}
         required = [field.name for field in kind if not field.nullable]
         return {**made, "required": required} if required else made

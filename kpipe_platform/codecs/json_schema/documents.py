@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urljoin
 
 from kpipe_platform.codecs.faults import DecodeFault
-from kpipe_platform.errors import ConfigError, EnvironmentSetupError
+from kpipe_platform.errors import ConfigError, require_packages
 from kpipe_platform.registry.model import Schema
 
 SCHEMA_VIOLATION = "schema_violation"
@@ -45,11 +45,7 @@ def require() -> None:
     Raises:
         EnvironmentSetupError: It is missing.
     """
-    try:
-        import jsonschema_rs  # noqa: F401
-    except ImportError as error:
-        msg = "JsonSchemaCodec needs the optional package jsonschema-rs, which is not installed."
-        raise EnvironmentSetupError(msg, fix="pip install 'kpipe-platform[jsonschema]'", package=error.name) from error
+    require_packages("JsonSchemaCodec", "jsonschema", "jsonschema_rs")
 
 
 @lru_cache(maxsize=256)

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from kpipe_platform.errors import EnvironmentSetupError
+from kpipe_platform.errors import require_packages
 
 __all__ = ["ArrowMessages", "arrow_messages", "is_panic", "protoc_command", "require"]
 
@@ -34,11 +34,7 @@ def require() -> None:
     Raises:
         EnvironmentSetupError: A package is missing.
     """
-    try:
-        import google.protobuf  # noqa: F401
-        import ptars  # noqa: F401
-    except ImportError as error:
-        raise _missing(error) from error
+    require_packages("ProtobufCodec", "protobuf", "google.protobuf", "ptars")
 
 
 def arrow_messages(file: bytes, message: str) -> ArrowMessages:
@@ -64,13 +60,5 @@ def protoc_command(arguments: Sequence[str]) -> list[str]:
     Raises:
         EnvironmentSetupError: The package with the compiler is missing.
     """
-    try:
-        import grpc_tools  # noqa: F401
-    except ImportError as error:
-        raise _missing(error) from error
+    require_packages("ProtobufCodec", "protobuf", "grpc_tools")
     return [sys.executable, "-m", "grpc_tools.protoc", *arguments]
-
-
-def _missing(error: ImportError) -> EnvironmentSetupError:
-    msg = f"ProtobufCodec needs the optional package {error.name}, which is not installed."
-    return EnvironmentSetupError(msg, fix="pip install 'kpipe-platform[protobuf]'", package=error.name)

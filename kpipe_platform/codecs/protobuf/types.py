@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import types as T
 
+from kpipe_platform.codecs.types import field_path, require_distinct_names
 from kpipe_platform.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -66,7 +67,9 @@ def struct_of(message: Descriptor) -> T.StructType:
     Raises:
         ConfigError: A message type contains itself, or names differ only in case.
     """
-    return _struct(message, (), "")
+    kind = _struct(message, (), "")
+    require_distinct_names(kind, f"Protobuf message type {message.full_name}")
+    return kind
 
 
 def _struct(message: Descriptor, within: tuple[Descriptor, ...], path: str) -> T.StructType:
@@ -75,17 +78,11 @@ def _struct(message: Descriptor, within: tuple[Descriptor, ...], path: str) -> T
         msg = f"the Protobuf message type {message.full_name!r} contains itself, at {path!r}: {names}"
         fix = "a Spark column cannot be recursive: read the topic with RawCodec() and decode it in the stage"
         raise ConfigError(msg, fix=fix, field=path)
-    known: dict[str, str] = {}
-    fields = []
-    for each in message.fields:
-        where = f"{path}.{each.name}" if path else each.name
-        twin = known.setdefault(each.name.lower(), each.name)
-        if twin != each.name:
-            msg = f"the Protobuf fields {twin!r} and {where!r} differ only in case, which Spark does not distinguish"
-            raise ConfigError(msg, fix="read the topic with RawCodec() and decode it in the stage", field=where)
-        kind = _field(each, (*within, message), where)
-        fields.append(T.StructField(each.name, kind, nullable=not each.is_required))
-    return T.StructType(fields)
+    within = (*within, message)
+    kinds = [
+        (each.name, _field(each, within, field_path(path, each.name)), not each.is_required) for each in message.fields
+    ]
+    return T.StructType([T.StructField(*each) for each in kinds])
 
 
 def _field(field: FieldDescriptor, within: tuple[Descriptor, ...], path: str) -> T.DataType:

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec
-from kpipe_platform.codecs.types import stage_type
+from kpipe_platform.codecs.types import is_type, stage_type
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.columns import MISFIT
 
@@ -35,33 +35,11 @@ def check_output_schema(output: object, codec: Codec, topic: str, fields: T.Stru
     problems += [
         f"{name!r} is {returned[name].simpleString()}, declared as {kind.simpleString()}"
         for name, kind in declared.items()
-        if name in returned and not _is(returned[name], stage_type(kind))
+        if name in returned and not is_type(returned[name], stage_type(kind))
     ]
     if problems:
         msg = f"the stage's output does not match the schema of topic {topic!r}: {'; '.join(problems)}"
         raise ConfigError(msg, fix="cast or select the columns, or correct KafkaTopic(value_codec=JsonCodec(...))")
-
-
-def _is(returned: T.DataType, declared: T.DataType) -> bool:
-    """Whether a column has the declared type. Struct fields match in any order; a NullType matches every type."""
-    if isinstance(returned, T.NullType):
-        return True
-    if isinstance(declared, T.ArrayType):
-        return isinstance(returned, T.ArrayType) and _is(returned.elementType, declared.elementType)
-    if isinstance(declared, T.MapType):
-        return (
-            isinstance(returned, T.MapType)
-            and _is(returned.keyType, declared.keyType)
-            and _is(returned.valueType, declared.valueType)
-        )
-    if isinstance(declared, T.StructType):
-        return (
-            isinstance(returned, T.StructType)
-            and set(returned.names) == set(declared.names)
-            and all(_is(field.dataType, declared[field.name].dataType) for field in returned)
-        )
-    # A string with any collation is a string.
-    return returned == declared or (isinstance(declared, T.StringType) and isinstance(returned, T.StringType))
 
 
 def columns_of(output: object, fields: T.StructType | None = None) -> list[tuple[str, str]]:

@@ -17,11 +17,12 @@ from pyspark.sql import functions as F
 
 from kpipe_platform.codecs import Codec
 from kpipe_platform.codecs.base import Part
+from kpipe_platform.codecs.framed import frame_column
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.kafka.model.slices import Slice
 from kpipe_platform.spark._compat import frame_of, java_session
-from kpipe_platform.spark.columns import HEADERS_TYPE, framed, schema_frame
+from kpipe_platform.spark.columns import HEADERS_TYPE, framed
 from kpipe_platform.spark.source.client_reader import reading
 from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs, decode_rows, is_small
 
@@ -201,7 +202,11 @@ def schema_ids(rows: DataFrame, codecs: TopicCodecs) -> dict[Part, set[bytes]]:
         "key": (codecs.key, framed(codecs.key, F.col("key"), headers, "key")),
         "value": (codecs.value, framed(codecs.value, F.col("value"), headers, "value")),
     }
-    ids = [F.collect_set(schema_frame(codec, data)).alias(part) for part, (codec, data) in parts.items()]
+    none = F.lit(None).cast("binary")
+    ids = [
+        F.collect_set(frame_column(data) if codec.is_framed else none).alias(part)
+        for part, (codec, data) in parts.items()
+    ]
     found = rows.agg(*ids).collect()[0]
     return {part: set(map(bytes, found[part])) for part in parts}
 

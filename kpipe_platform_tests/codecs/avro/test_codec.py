@@ -62,7 +62,7 @@ NODE = record("int", ["null", "Node"], name="Node")
         (NODE, "contains itself"),
         (record(["null"]), "no type except null"),
         (record({"type": "bytes", "logicalType": "decimal", "precision": 39}), "39 digits; Spark has at most 38"),
-        ({**record(), "fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]}, "in case only"),
+        ({**record(), "fields": [{"name": "a", "type": "int"}, {"name": "A", "type": "int"}]}, "differ only in case"),
         ("[" * 100_000, "nested too deeply"),
     ],
 )
