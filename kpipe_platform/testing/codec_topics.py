@@ -159,10 +159,10 @@ class TopicsCheck:
             instance=self.instance,
         )
 
-    def _letters(self, asset: str) -> Counter[Seen]:
+    def _dead_letters(self, asset: str) -> Counter[Seen]:
         found: Counter[Seen] = Counter()
-        for letter in self._consumed(f"{self.source}.dlq"):
-            envelope = decode_envelope(letter.value or b"")
+        for record in self._consumed(f"{self.source}.dlq"):
+            envelope = decode_envelope(record.value or b"")
             if envelope.asset == asset:
                 fault, original = envelope.fault, envelope.original
                 kind = fault.kind if fault.component is not Component.STAGE else _POISON
@@ -195,7 +195,7 @@ class TopicsCheck:
         expected += [(r.key, content(self.value, r.value, form)) for r, form in zip(records, forms, strict=True)]
         found = [(r.key, content(codecs, r.value, None)) for r in written]
         require_same(found, expected, f"{asset}: keys and values of the output")
-        require_same(self._letters(asset), faults or Counter(), f"{asset}: dead letters")
+        require_same(self._dead_letters(asset), faults or Counter(), f"{asset}: dead letters")
 
     # The ways
 
@@ -288,11 +288,11 @@ class TopicsCheck:
             self._check(name, good, faults=faults)
         rejected = Component.DESTINATION.value
         for name, refused in {"as_records": not_encodable, "misfitting": misfits}.items():
-            letters = Counter((r.key, r.value, "does_not_fit", rejected) for r in refused)
+            own = Counter((r.key, r.value, "does_not_fit", rejected) for r in refused)
             new = [(_NEW_KEY, self.case.values[0])] if name == "as_records" else []
-            self._check(name, [r for r in good if r not in refused], faults=faults + letters, further=new)
-        letters = Counter([(poisoned.key, poisoned.value, _POISON, Component.STAGE.value)])
-        self._check("failing", [r for r in good if r is not poisoned], faults=faults + letters)
+            self._check(name, [r for r in good if r not in refused], faults=faults + own, further=new)
+        own = Counter([(poisoned.key, poisoned.value, _POISON, Component.STAGE.value)])
+        self._check("failing", [r for r in good if r is not poisoned], faults=faults + own)
         self._check_keys(good)
 
     def _check_keys(self, good: Sequence[ConsumedRecord]) -> None:

@@ -13,7 +13,7 @@ import datetime as dt
 import re
 from abc import ABC, abstractmethod
 from decimal import Context, Decimal
-from typing import Any, ClassVar
+from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -42,17 +42,19 @@ class Semantic(ABC):
     Attributes:
         names: Names of the type in the schema of a record.
         columns: Types of columns that a value can become, the usual one first.
+        in_record: Type of the value in the record; None: that of the column.
     """
 
     names: tuple[str, ...]
-    columns: ClassVar[tuple[type[T.DataType], ...]]
+    columns: tuple[type[T.DataType], ...]
+    in_record: T.DataType | None = None
 
     def __init__(self, *names: str) -> None:
         self.names = names
 
-    @abstractmethod
     def physical(self, kind: T.DataType) -> T.DataType:
         """Type of the value in the record, for a column of the type ``kind``."""
+        return self.in_record or kind
 
     @abstractmethod
     def from_record(self, value: Any, kind: T.DataType) -> Any:
@@ -79,10 +81,7 @@ class Days(Semantic):
     """Days since 1970."""
 
     columns = (T.DateType,)
-
-    def physical(self, kind: T.DataType) -> T.DataType:
-        """INT."""
-        return T.IntegerType()
+    in_record = T.IntegerType()
 
     def from_record(self, value: Any, kind: T.DataType) -> Any:
         """Return a date."""
@@ -115,11 +114,8 @@ class TimeOfDay(Semantic):
         super().__init__(*names)
         self._per_second = per_second
         self._digits = len(str(per_second)) - 1
+        self.in_record = T.IntegerType() if per_second == 1_000 else T.LongType()
         self._text = re.compile(rf"([01][0-9]|2[0-4]):([0-5][0-9]):([0-5][0-9])(?:[.]([0-9]{{1,{self._digits}}}))?")
-
-    def physical(self, kind: T.DataType) -> T.DataType:
-        """INT for milliseconds, else BIGINT."""
-        return T.IntegerType() if self._per_second == 1_000 else T.LongType()
 
     def from_record(self, value: Any, kind: T.DataType) -> Any:
         """Return the text."""
@@ -157,14 +153,11 @@ class Moment(Semantic):
     """
 
     columns = (T.TimestampNTZType, T.TimestampType)
+    in_record = T.LongType()
 
     def __init__(self, per_second: int, *names: str) -> None:
         super().__init__(*names)
         self._per_second = per_second
-
-    def physical(self, kind: T.DataType) -> T.DataType:
-        """BIGINT."""
-        return T.LongType()
 
     def from_record(self, value: Any, kind: T.DataType) -> Any:
         """Return a datetime, with the time zone UTC for a TIMESTAMP."""
@@ -190,11 +183,8 @@ class IsoDate(Semantic):
     """A date as ISO 8601 text, with or without Z."""
 
     columns = (T.DateType,)
+    in_record = T.StringType()
     _TEXT = re.compile(f"{_DATE}Z?")
-
-    def physical(self, kind: T.DataType) -> T.DataType:
-        """STRING."""
-        return T.StringType()
 
     def from_record(self, value: Any, kind: T.DataType) -> Any:
         """Return a date."""
@@ -222,15 +212,12 @@ class IsoMoment(Semantic):
         names: Names of the type.
     """
 
+    in_record = T.StringType()
     _TEXT = re.compile(f"({_DATE})T({_TIME})({_ZONE})")
 
     def __init__(self, columns: tuple[type[T.DataType], ...], *names: str) -> None:
         super().__init__(*names)
-        self.columns = columns  # type: ignore[misc] # the same attribute, with another value for an instance
-
-    def physical(self, kind: T.DataType) -> T.DataType:
-        """STRING."""
-        return T.StringType()
+        self.columns = columns
 
     def from_record(self, value: Any, kind: T.DataType) -> Any:
         """Return a datetime, with the time zone UTC for a TIMESTAMP."""
@@ -261,10 +248,7 @@ class ExactDecimal(Semantic):
     """The unscaled number as big-endian bytes. The schema has the scale, which must be that of the column."""
 
     columns = (T.DecimalType,)
-
-    def physical(self, kind: T.DataType) -> T.DataType:
-        """BINARY."""
-        return T.BinaryType()
+    in_record = T.BinaryType()
 
     def from_record(self, value: Any, kind: T.DataType) -> Any:
         """Return a Decimal."""
@@ -286,10 +270,7 @@ class VariableDecimal(Semantic):
     """A struct of the scale, and the unscaled number as big-endian bytes."""
 
     columns = (T.DecimalType,)
-
-    def physical(self, kind: T.DataType) -> T.DataType:
-        """STRUCT."""
-        return T.StructType().add("scale", T.IntegerType()).add("value", T.BinaryType())
+    in_record = T.StructType().add("scale", T.IntegerType()).add("value", T.BinaryType())
 
     def from_record(self, value: Any, kind: T.DataType) -> Any:
         """Return a Decimal."""
@@ -329,10 +310,6 @@ class PlainDecimal(Semantic):
     def __init__(self, name: str, *, as_text: bool) -> None:
         super().__init__(name)
         self._as_text = as_text
-
-    def physical(self, kind: T.DataType) -> T.DataType:
-        """DECIMAL."""
-        return kind
 
     def from_record(self, value: Any, kind: T.DataType) -> Any:
         """Return the Decimal."""

@@ -96,6 +96,22 @@ def indexes_of(message: Descriptor) -> tuple[int, ...]:
     return tuple(reversed(path))
 
 
+def files_of(file: FileDescriptor) -> dict[str, FileDescriptorProto]:
+    """Return a file and those that it imports by name, each after those that it imports itself."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+    files: dict[str, FileDescriptorProto] = {}
+
+    def add(file: FileDescriptor) -> None:
+        if file.name not in files:
+            for each in file.dependencies:
+                add(each)
+            files[file.name] = FileDescriptorProto.FromString(file.serialized_pb)
+
+    add(file)
+    return files
+
+
 def _encoded(files: Iterable[FileDescriptorProto]) -> str:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
@@ -168,22 +184,12 @@ def _parsed(data: bytes) -> str:
 
 def _of_class(schema: object) -> tuple[str, str]:
     from google.protobuf.descriptor import Descriptor
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
     message = getattr(schema, "DESCRIPTOR", schema)
     if not isinstance(message, Descriptor):
         msg = f"schema: {schema!r} is not a Protobuf schema"
         raise ConfigError(msg, fix=_FIX)
-    files: dict[str, FileDescriptorProto] = {}
-
-    def add(file: FileDescriptor) -> None:
-        if file.name not in files:
-            for each in file.dependencies:
-                add(each)
-            files[file.name] = FileDescriptorProto.FromString(file.serialized_pb)
-
-    add(message.file)
-    return _encoded(files.values()), message.full_name
+    return _encoded(files_of(message.file).values()), message.full_name
 
 
 def _imported(path: str) -> object:

@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from kpipe_platform.codecs.protobuf.compiler import compiled, own_file
-from kpipe_platform.codecs.protobuf.descriptors import last_file, message_type
+from kpipe_platform.codecs.protobuf.descriptors import files_of, last_file, message_type
 from kpipe_platform.codecs.protobuf.text import proto_text
 from kpipe_platform.errors import ConfigError, SchemaNotFoundError
 from kpipe_platform.registry.client import RegistryClient
@@ -55,20 +55,21 @@ def registered(
 
 def as_schema(descriptors: str, message: str) -> Schema:
     """Return the schema of a message type without the versions of its imports."""
-    return Schema(proto_text(_file(message_type(descriptors, message))), "PROTOBUF")
+    file = message_type(descriptors, message).file
+    return Schema(proto_text(files_of(file)[file.name]), "PROTOBUF")
 
 
 def _with_imports(registry: RegistryClient, message: Descriptor) -> Schema:
     known: dict[str, SchemaReference] = {}
 
-    def referenced(file: FileDescriptorProto, files: dict[str, FileDescriptorProto]) -> tuple[SchemaReference, ...]:
+    def referenced(file: FileDescriptorProto) -> tuple[SchemaReference, ...]:
         names = [name for name in file.dependency if own_file(name) is None]
-        return tuple(known.get(name) or add(name, files) for name in names)
+        return tuple(known.get(name) or add(name) for name in names)
 
-    def add(name: str, files: dict[str, FileDescriptorProto]) -> SchemaReference:
+    def add(name: str) -> SchemaReference:
         found = _registered_file(registry, name, files[name])
         if found is None:
-            schema = Schema(proto_text(files[name]), "PROTOBUF", referenced(files[name], files))
+            schema = Schema(proto_text(files[name]), "PROTOBUF", referenced(files[name]))
             registry.register(name, schema)
             # Confluent's registry responds to a registration with the id only.
             found = registry.lookup(name, schema)
@@ -78,8 +79,9 @@ def _with_imports(registry: RegistryClient, message: Descriptor) -> Schema:
         known[name] = SchemaReference(name, name, found.version, found)
         return known[name]
 
-    files = {each.name: each for each in _files(message)}
-    return Schema(proto_text(files[message.file.name]), "PROTOBUF", referenced(files[message.file.name], files))
+    files = files_of(message.file)
+    file = files[message.file.name]
+    return Schema(proto_text(file), "PROTOBUF", referenced(file))
 
 
 def _registered_file(registry: RegistryClient, name: str, file: FileDescriptorProto) -> RegisteredSchema | None:
@@ -106,25 +108,6 @@ def _normalized(file: FileDescriptorProto) -> FileDescriptorProto:
     for message in normalized.message_type:
         clear(message)
     return normalized
-
-
-def _files(message: Descriptor) -> list[FileDescriptorProto]:
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
-
-    met = {}
-
-    def add(file: object) -> None:
-        if file.name not in met:  # type: ignore[attr-defined]
-            met[file.name] = FileDescriptorProto.FromString(file.serialized_pb)  # type: ignore[attr-defined]
-            for each in file.dependencies:  # type: ignore[attr-defined]
-                add(each)
-
-    add(message.file)
-    return list(met.values())
-
-
-def _file(message: Descriptor) -> FileDescriptorProto:
-    return _files(message)[0]
 
 
 def _is_same(found: Schema, own: Descriptor) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import datetime as dt
 import json
 import threading
@@ -29,6 +28,8 @@ from kpipe_platform import (
     kafka_asset,
     kafka_topic_asset,
 )
+from kpipe_platform.dead_letters import decode_envelope
+from kpipe_platform.dead_letters.envelope.model import Envelope
 from kpipe_platform.errors import ConfigError, IncompatibleSchemaError, RegistryUnavailableError
 from kpipe_platform.testing.messages import ConsumedRecord
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
@@ -116,8 +117,8 @@ class Shop:
     def outputs(self) -> list[ConsumedRecord]:
         return self.consume(self.target)
 
-    def letters(self) -> list[ConsumedRecord]:
-        return self.consume(f"{self.topic}.dlq")
+    def dead_letters(self) -> list[Envelope]:
+        return [decode_envelope(record.value or b"") for record in self.consume(f"{self.topic}.dlq")]
 
     def committed(self) -> int | None:
         found = self.manager.source.committed(f"{self.manager.source.group_prefix}.enriched", self.topic)[0]
@@ -175,10 +176,9 @@ def test_faults_of_single_records(shop: Shop) -> None:
     shop.send(good, *bad, shop.order(2))
     found = shop.run()
     assert (found["records_written"], found["dead_letters"]) == (2, len(bad))
-    letters = shop.letters()
-    assert [base64.b64decode(letter.json()["original"]["value_base64"]) for letter in letters] == bad
-    kinds = [letter.json()["fault"]["kind"] for letter in letters]
-    assert kinds == [
+    dead_letters = shop.dead_letters()
+    assert [each.original.value for each in dead_letters] == bad
+    assert [each.fault.kind for each in dead_letters] == [
         "unknown_schema_id",
         "wrong_magic_byte",
         "truncated_frame",

@@ -112,7 +112,7 @@ def test_records_of_two_schemas_and_their_faults(shop: Shop) -> None:
     assert (found["records_written"], found["dead_letters"]) == (3, len(bad))
     values = [shop.deserialized(record.value) for record in shop.consume(shop.target)]
     assert values == [{"id": 1, "note": "abc"}, None, {"id": 2, "state": "paid"}]
-    faults = [decode_envelope(letter.value or b"") for letter in shop.consume(f"{shop.topic}.dlq")]
+    faults = [decode_envelope(record.value or b"") for record in shop.consume(f"{shop.topic}.dlq")]
     assert [(each.original.value, each.fault.kind) for each in faults] == list(
         zip(
             bad,
