@@ -5,8 +5,9 @@ On the driver, such a codec asks the registry for the schemas of a slice and bec
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
@@ -129,6 +130,7 @@ class FramedCodec(Codec):
     """Base of the codecs with a schema registry.
 
     Args:
+        schema: The schema; None to use the registry's.
         framing: ``confluent``: the id of the schema is in front of each value, or in a header. ``none``: values are
             plain, so that a schema must be given and no registry is used.
         subject: Strategy for the subject's name: ``topic`` (the default), ``record`` or ``topic-record``.
@@ -136,6 +138,7 @@ class FramedCodec(Codec):
     """
 
     schema_type: ClassVar[SchemaType]
+    schema: Any = None
     framing: Literal["confluent", "none"] = "confluent"
     subject: SubjectStrategy = "topic"
     register: bool = True
@@ -145,9 +148,12 @@ class FramedCodec(Codec):
             if getattr(self, setting) not in known:
                 msg = f"{type(self).__name__}({setting}={getattr(self, setting)!r})"
                 raise ConfigError(msg, fix=f"use one of {', '.join(map(repr, known))}", setting=setting)
-        if self.framing == "none" and self.given is None:
+        if self.framing == "none" and self.schema is None:
             msg = f"{type(self).__name__}(framing='none') has no schema"
             raise ConfigError(msg, fix="give the schema, or use the schema registry: framing='confluent'")
+        if self.subject != "topic" and self.schema is None:
+            msg = f"{type(self).__name__}(subject={self.subject!r}) needs a schema"
+            raise ConfigError(msg, fix="give the schema: its name is part of the subject's name")
 
     # What a format implements
 
@@ -269,6 +275,14 @@ class FramedCodec(Codec):
             raise ConfigError(msg, fix=fix)
         return self.plain()
 
+    def _keep_schema_as_text(self, what: str) -> None:
+        """Store a schema in JSON, which is given as text, a dict or a list, as text."""
+        if isinstance(self.schema, Mapping | list):
+            object.__setattr__(self, "schema", json.dumps(self.schema))
+        if self.schema is not None and not isinstance(self.schema, str):
+            msg = f"{type(self).__name__}(schema=...): {type(self.schema).__name__} is not {what}"
+            raise ConfigError(msg, fix="give JSON text or a dict", setting="schema")
+
     def _registry(self, registry: RegistryClient | None, topic: str, part: Part) -> RegistryClient:
         if registry is None:
             cls = type(self).__name__
@@ -280,9 +294,6 @@ class FramedCodec(Codec):
         return registry
 
     def _latest(self, registry: RegistryClient, topic: str, part: Part) -> RegisteredSchema:
-        if self.subject != "topic":
-            msg = f"topic {topic!r}: {type(self).__name__}(subject={self.subject!r}) needs a schema to read the topic"
-            raise ConfigError(msg, fix="give the schema: its name is part of the subject's name", topic=topic)
         found = registry.latest(f"{topic}-{part}")
         if found.type != self.schema_type:
             msg = f"topic {topic!r}: the schema of subject {topic}-{part} is {found.type}, not {self.schema_type}"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -107,11 +106,7 @@ class AvroCodec(FramedCodec):
 
     def __post_init__(self) -> None:
         require_fastavro()
-        if isinstance(self.schema, Mapping | list):
-            object.__setattr__(self, "schema", json.dumps(self.schema))
-        if self.schema is not None and not isinstance(self.schema, str):
-            msg = f"AvroCodec(schema=...): {type(self.schema).__name__} is not an Avro schema"
-            raise ConfigError(msg, fix="give JSON text or a dict", setting="schema")
+        self._keep_schema_as_text("an Avro schema")
         super().__post_init__()
         if self.given is not None:
             avro_type(self.given)
@@ -128,9 +123,6 @@ class AvroCodec(FramedCodec):
 
     def schema_for(self, kind: T.DataType) -> Schema:
         """Make the schema of a Spark type."""
-        if self.subject != "topic":
-            msg = f"AvroCodec(subject={self.subject!r}) needs a schema to write, because its name is in the subject's"
-            raise ConfigError(msg, fix="give the schema: AvroCodec(schema=...)")
         return Schema(json.dumps(made_schema(kind, _MADE_NAME)))
 
     def record_name(self, schema: Schema) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar
@@ -162,11 +162,7 @@ class JsonSchemaCodec(FramedCodec):
 
     def __post_init__(self) -> None:
         require()
-        if isinstance(self.schema, Mapping):
-            object.__setattr__(self, "schema", json.dumps(self.schema))
-        if self.schema is not None and not isinstance(self.schema, str):
-            msg = f"JsonSchemaCodec(schema=...): {type(self.schema).__name__} is not a JSON Schema"
-            raise ConfigError(msg, fix="give JSON text or a dict", setting="schema")
+        self._keep_schema_as_text("a JSON Schema")
         super().__post_init__()
         if self.columns is not None:
             fields = JsonCodec(self.columns).fields
@@ -192,11 +188,6 @@ class JsonSchemaCodec(FramedCodec):
 
     def schema_for(self, kind: T.DataType) -> Schema:
         """Make the schema of a struct."""
-        if self.subject != "topic":
-            msg = (
-                f"JsonSchemaCodec(subject={self.subject!r}) needs a schema to write; its title is in the subject's name"
-            )
-            raise ConfigError(msg, fix="give the schema: JsonSchemaCodec(schema=...)")
         declared = schema_of(self.columns) if self.columns is not None else kind
         return Schema(json.dumps(schema_of_columns(declared)), "JSON")
 

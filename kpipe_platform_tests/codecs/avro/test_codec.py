@@ -241,7 +241,7 @@ class TestMadeSchema:
 
     def test_a_name_in_the_subject_needs_a_schema(self) -> None:
         with pytest.raises(ConfigError, match="needs a schema"):
-            AvroCodec(subject="record").schema_for(T.StructType().add("x", T.IntegerType()))
+            AvroCodec(subject="record")
         with pytest.raises(ConfigError, match="has no name"):
             AvroCodec('"string"', subject="record").record_name(Schema('"string"'))
         assert AvroCodec(record("int", name="shop.R")).record_name(text(record("int", name="shop.R"))) == "shop.R"

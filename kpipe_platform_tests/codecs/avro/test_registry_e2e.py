@@ -21,7 +21,6 @@ from pyspark.sql import functions as F
 
 from kpipe_platform import (
     AvroCodec,
-    JsonCodec,
     KafkaIOManager,
     KafkaTopic,
     SchemaRegistry,
@@ -30,7 +29,7 @@ from kpipe_platform import (
 )
 from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform.dead_letters.envelope.model import Envelope
-from kpipe_platform.errors import ConfigError, IncompatibleSchemaError, RegistryUnavailableError
+from kpipe_platform.errors import IncompatibleSchemaError, RegistryUnavailableError
 from kpipe_platform.testing.messages import ConsumedRecord
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
@@ -269,19 +268,3 @@ def test_an_incompatible_schema_fails_before_the_run_writes(shop: Shop) -> None:
         shop.run(topic=KafkaTopic(shop.target, value_codec=AvroCodec({**V1, "fields": fields})))
     assert shop.committed() is None
     assert shop.outputs() == []
-
-
-def test_no_registry(shop: Shop, kafka_io_manager: KafkaIOManager) -> None:
-    shop.send(shop.order(1))
-    shop.manager = kafka_io_manager
-    with pytest.raises(ConfigError, match="needs a schema registry"):
-        shop.run()
-
-
-def test_plain_avro_to_json(shop: Shop) -> None:
-    """Without framing there is no registry: the schema is given."""
-    shop.codec = AvroCodec(V1, framing="none")
-    shop.send(shop.order(1)[5:], b"\x00")
-    found = shop.run(topic=KafkaTopic(shop.target, value_codec=JsonCodec()))
-    assert (found["records_written"], found["dead_letters"]) == (1, 1)
-    assert json.loads(shop.outputs()[0].value or b"")["price"] == 12.5

@@ -373,8 +373,8 @@ def test_a_schema_from_columns_reads_as_the_same_columns() -> None:
         (lambda: JsonSchemaCodec(framing="none"), "has no schema"),
         (lambda: JsonSchemaCodec(columns="a INTT"), "expected a type"),
         (lambda: JsonSchemaCodec().encode({}), "needs a schema registry to decode and encode"),
-        (lambda: JsonSchemaCodec(subject="record").schema_for(T.StructType()), "needs a schema to write"),
-        (lambda: JsonSchemaCodec(subject="record").record_name(Schema(TREE, "JSON")), "the schema has no title"),
+        (lambda: JsonSchemaCodec(subject="record"), "needs a schema"),
+        (lambda: JsonSchemaCodec(ORDER, subject="record").record_name(Schema(TREE, "JSON")), "the schema has no title"),
     ],
 )
 def test_settings_that_do_not_fit(make: Any, message: str) -> None:

@@ -25,7 +25,6 @@ from kpipe_platform import (
 )
 from kpipe_platform.codecs import Codec
 from kpipe_platform.dead_letters import decode_envelope
-from kpipe_platform.errors import IncompatibleSchemaError
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
 from kpipe_platform_tests.codecs.managers import with_registry
@@ -128,16 +127,6 @@ def test_records_of_two_schemas_and_their_faults(shop: Shop) -> None:
         "note": {"type": ["null", "string"]},
         "state": {"type": ["null", "string"]},
     }
-
-
-def test_an_incompatible_schema_fails_before_anything_is_written(shop: Shop) -> None:
-    shop.produce(shop.topic, [{"value": shop.serialized(V1, {"id": 1})}])
-    shop.serialized({**V1, "properties": {"id": {"type": "string"}}}, {"id": "x"}, shop.target)
-    shop.client.set_compatibility(f"{shop.target}-value", "BACKWARD")
-    with pytest.raises(IncompatibleSchemaError) as caught:
-        shop.run(JsonSchemaCodec(), JsonSchemaCodec(schema=V1))
-    assert f"{shop.target}-value" in str(caught.value)
-    assert shop.consume(shop.target) == []
 
 
 def test_references_in_the_registry(shop: Shop) -> None:
