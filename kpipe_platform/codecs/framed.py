@@ -196,6 +196,15 @@ class FramedCodec(Codec):
 
     # What they share
 
+    def unresolved(self) -> ConfigError:
+        """Return the error for single values that are to be converted without a registered schema."""
+        cls = type(self).__name__
+        if self.given is None:
+            msg = f"{cls}() has no schema to convert single values with, such as those of a list[KafkaRecord]"
+            return ConfigError(msg, fix=f"give the schema of the topic: {cls}(schema=...), or return a DataFrame")
+        msg = f"{cls}(...) needs a schema registry to convert single values, and there is none"
+        return ConfigError(msg, fix='KafkaConnection(schema_registry=SchemaRegistry(url="http://..."), ...)')
+
     @property
     def is_framed(self) -> bool:
         """Whether the id of its schema is in front of each value."""
@@ -270,9 +279,7 @@ class FramedCodec(Codec):
 
     def _plain(self) -> Codec:
         if self.is_framed:
-            msg = f"{type(self).__name__} with framing='confluent' needs a schema registry to decode and encode"
-            fix = "use the codec that resolved() or resolved_to_write() returns, or framing='none' and a schema"
-            raise ConfigError(msg, fix=fix)
+            raise self.unresolved()
         return self.plain()
 
     def _keep_schema_as_text(self, what: str) -> None:

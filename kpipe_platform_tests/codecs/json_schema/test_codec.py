@@ -372,7 +372,7 @@ def test_a_schema_from_columns_reads_as_the_same_columns() -> None:
     [
         (lambda: JsonSchemaCodec(framing="none"), "has no schema"),
         (lambda: JsonSchemaCodec(columns="a INTT"), "expected a type"),
-        (lambda: JsonSchemaCodec().encode({}), "needs a schema registry to decode and encode"),
+        (lambda: JsonSchemaCodec().encode({}), "has no schema to convert single values"),
         (lambda: JsonSchemaCodec(subject="record"), "needs a schema"),
         (lambda: JsonSchemaCodec(ORDER, subject="record").record_name(Schema(TREE, "JSON")), "the schema has no title"),
     ],
