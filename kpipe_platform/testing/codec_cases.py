@@ -99,6 +99,3 @@ def require_same(found: Any, expected: Any, what: str) -> None:
         found, expected = found - expected, expected - found
     message = f"{what}\n  expected: {expected!r:.2000}\n  found:    {found!r:.2000}"
     raise AssertionError(message)
-
-
-# ------------------------------------------------------------------------------------------------ in Python
