@@ -166,6 +166,19 @@ class FramedCodec(Codec):
             return self
         return self.writing(_registered(registry, self._subject(topic, part, schema), schema, self.register))
 
+    @property
+    def _plain(self) -> Schema:
+        """The given schema, to decode and encode values without a registry."""
+        given = self.given
+        if self.is_framed or given is None:
+            msg = f"{type(self).__name__}(framing={self.framing!r}) cannot decode or encode without a schema registry"
+            fix = (
+                'give schema=... and framing="none"; or, for values with the ids of schemas, call '
+                "resolved(registry, ...) or resolved_to_write(registry, ...) and use the codec that it returns"
+            )
+            raise ConfigError(msg, fix=fix)
+        return given
+
     def _registry(self, registry: RegistryClient | None, topic: str, part: Part) -> RegistryClient:
         if registry is None:
             cls = type(self).__name__

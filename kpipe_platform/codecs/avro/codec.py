@@ -222,13 +222,3 @@ class AvroCodec(FramedCodec):
 
     def _encode(self, value: Any) -> bytes:
         return encode_avro(value, self._plain)
-
-    @property
-    def _plain(self) -> Schema:
-        if self.is_framed and self.given is None:
-            msg = "AvroCodec() has no schema, so it cannot convert single records"
-            raise ConfigError(msg, fix="give the schema: AvroCodec(schema=...)")
-        if self.is_framed or self.given is None:
-            msg = "AvroCodec() needs a schema registry, which the connection does not have"
-            raise ConfigError(msg, fix='KafkaConnection(schema_registry=SchemaRegistry(url="http://..."), ...)')
-        return self.given

@@ -109,7 +109,7 @@ class JsonSchemaReader(Codec):
         return self._json.decode(payload)
 
     def _encode(self, value: Any) -> bytes:
-        msg = "this codec only reads"
+        msg = "this codec decodes only; encode with the codec that resolved_to_write(registry, ...) returns"
         raise EncodeFault(msg, kind=NOT_ENCODABLE)
 
 
@@ -331,13 +331,6 @@ class JsonSchemaCodec(FramedCodec):
 
     def _encode(self, value: Any) -> bytes:
         return self._plain_writer._encode(value)
-
-    @property
-    def _plain(self) -> Schema:
-        if self.given is None:
-            msg = "JsonSchemaCodec() has no schema, and its topic's connection was not asked for one"
-            raise ConfigError(msg, fix="give the schema: JsonSchemaCodec(schema=...)")
-        return self.given
 
     @property
     def _plain_reader(self) -> JsonSchemaReader:

@@ -12,7 +12,7 @@ from kpipe_platform.codecs.protobuf.changes import unreadable
 from kpipe_platform.codecs.protobuf.compiler import compiled
 from kpipe_platform.codecs.protobuf.descriptors import descriptors_of, indexes_of, message_type
 from kpipe_platform.codecs.protobuf.messages import MessageCodec, Writer, fields_of
-from kpipe_platform.codecs.protobuf.registered import as_schema, registered
+from kpipe_platform.codecs.protobuf.registered import registered
 from kpipe_platform.codecs.types import stage_type
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.registry.client import RegistryClient
@@ -68,7 +68,7 @@ class ProtobufCodec(FramedCodec):
         """The fields of the message type."""
         from pyspark.sql.types import StructType
 
-        return StructType() if self._plain is None else self._plain.fields
+        return StructType() if self.schema is None else fields_of(self.schema, self.message or "")
 
     @property
     def value_type(self) -> T.DataType:
@@ -78,39 +78,29 @@ class ProtobufCodec(FramedCodec):
     # The messages without a registry
 
     @property
-    def _plain(self) -> MessageCodec | None:
-        return None if self.schema is None else MessageCodec(self.schema, self.message or "")
-
     def _messages(self) -> MessageCodec:
-        if self._plain is None or self.is_framed:
-            msg = "ProtobufCodec with framing='confluent' needs a schema registry to decode and encode"
-            raise ConfigError(
-                msg, fix="use the codec that resolved() or resolved_to_write() returns, or framing='none'"
-            )
-        return self._plain
+        return MessageCodec(self._plain.text, self.message or "")
 
     def _decode(self, data: bytes) -> Any:
-        return self._messages()._decode(data)
+        return self._messages._decode(data)
 
     def _encode(self, value: Any) -> bytes:
-        return self._messages()._encode(value)
+        return self._messages._encode(value)
 
     def decode_batch(self, data: pa.Array, kind: pa.DataType) -> pa.Array:
         """Decode a batch as a whole if possible, else the records one by one."""
-        return self._messages().decode_batch(data, kind)
+        return self._messages.decode_batch(data, kind)
 
     def encode_batch(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Encode a batch as a whole if possible, else the values one by one."""
-        return self._messages().encode_batch(values)
+        return self._messages.encode_batch(values)
 
     # The schema registry
 
     @property
     def given(self) -> Schema | None:
-        """The descriptors as the registry stores them; None if none were given."""
-        if self.schema is None or self.message is None:
-            return None
-        return as_schema(self.schema, self.message)
+        """The descriptors that were given, in base64; None if none were."""
+        return None if self.schema is None else Schema(self.schema, "PROTOBUF")
 
     def schema_for(self, kind: T.DataType) -> Schema:
         """Refuse to make a schema: the fields of a message type have numbers, which columns do not have."""
@@ -136,9 +126,9 @@ class ProtobufCodec(FramedCodec):
         if not self.is_framed:
             return self
         registry = self._registry(registry, topic, part)
-        if self.schema is None or self.message is None:
+        if self.given is None or self.message is None:
             return self.writing(self._latest(registry, topic, part))
-        subject = self._subject(topic, part, Schema("", "PROTOBUF"))
+        subject = self._subject(topic, part, self.given)
         return self.writing(registered(registry, subject, self.schema, self.message, self.register))
 
     def writing(self, schema: RegisteredSchema) -> Codec:

@@ -53,11 +53,6 @@ def registered(
     return registry.register(subject, schema)
 
 
-def as_schema(descriptors: str, message: str) -> Schema:
-    """Return the schema of a message type without the versions of its imports."""
-    return Schema(proto_text(_file(message_type(descriptors, message))), "PROTOBUF")
-
-
 def _with_imports(registry: RegistryClient, message: Descriptor) -> Schema:
     known: dict[str, SchemaReference] = {}
 
@@ -123,10 +118,6 @@ def _files(message: Descriptor) -> list[FileDescriptorProto]:
     return list(met.values())
 
 
-def _file(message: Descriptor) -> FileDescriptorProto:
-    return _files(message)[0]
-
-
 def _is_same(found: Schema, own: Descriptor) -> bool:
     try:
         other = message_type(compiled(found), own.full_name)
@@ -155,12 +146,15 @@ def _shape(message: Descriptor) -> dict[str, object]:
             FileDescriptorProto.FromString(each.file.serialized_pb).syntax,
             tuple(sorted(fields)),
             tuple(one.name for one in made.oneof_decl),
+            # In an edition, these depend on options.
+            tuple((one.type, one.has_presence) for one in each.fields),
         )
         for one in each.fields:
             if one.message_type is not None:
                 add(one.message_type)
             if one.enum_type is not None:
-                shapes[one.enum_type.full_name] = {value.name: value.number for value in one.enum_type.values}
+                names = {value.name: value.number for value in one.enum_type.values}
+                shapes[one.enum_type.full_name] = (one.enum_type.is_closed, names)
 
     add(message)
     return shapes
