@@ -9,12 +9,13 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from kpipe_platform.codecs.protobuf import _compat
-from kpipe_platform.errors import ConfigError
+from kpipe_platform.errors import ConfigError, TransientError
 from kpipe_platform.registry.model import Schema
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def compiled(schema: Schema) -> str:
 
     Raises:
         ConfigError: The compiler refuses the schema.
+        TransientError: The compiler did not finish in time, or was killed.
         EnvironmentSetupError: The extra ``protobuf`` is not installed.
     """
     _compat.require()
@@ -106,18 +108,20 @@ def _run(folder: Path, main: str) -> bytes:
         f"--descriptor_set_out={out}",
         main,
     ]
-    try:
+    done: subprocess.CompletedProcess[str] | None = None
+    with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
             _compat.protoc_command(arguments), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
-    except subprocess.TimeoutExpired as error:
-        msg = f"the Protobuf compiler did not finish a schema within {_TIMEOUT_S} s"
-        raise ConfigError(msg, fix="check the schema in the registry") from error
+    if done is None or done.returncode < 0:
+        # Says nothing about the schema, so its records must not become dead letters.
+        how = f"did not finish within {_TIMEOUT_S:g} s" if done is None else f"was killed by signal {-done.returncode}"
+        msg = f"the Protobuf compiler {how}, so a schema cannot be used"
+        raise TransientError(msg, fix="run again; if it is not the load of the machine, check the schema")
     if done.returncode:
         lines = [each for each in done.stderr.splitlines() if not re.match(r"WARNING: All log|[WI]\d{4} ", each)]
-        reason = (
-            " ".join(" ".join(lines).replace(f"{source}/", "").split())[:_MAX_QUOTED] or f"exit code {done.returncode}"
-        )
+        said = " ".join(" ".join(lines).replace(f"{source}/", "").split())
+        reason = said[:_MAX_QUOTED] or f"exit code {done.returncode}"
         raise ConfigError(f"the Protobuf compiler refuses the schema: {reason}", fix="correct the schema")
     return out.read_bytes()
 

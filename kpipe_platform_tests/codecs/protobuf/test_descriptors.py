@@ -16,12 +16,14 @@ from google.protobuf.message_factory import GetMessageClass
 
 from kpipe_platform import ProtobufCodec
 from kpipe_platform.codecs import codec_from_config, codec_to_config
+from kpipe_platform.codecs.framed import WriterSchemas
+from kpipe_platform.codecs.protobuf import _compat, compiler
 from kpipe_platform.codecs.protobuf.compiler import compiled
 from kpipe_platform.codecs.protobuf.descriptors import indexes_of, last_file, message_type
 from kpipe_platform.codecs.protobuf.registered import _shape
 from kpipe_platform.codecs.protobuf.text import proto_text
 from kpipe_platform.codecs.schema import to_ddl
-from kpipe_platform.errors import ConfigError
+from kpipe_platform.errors import ConfigError, TransientError
 from kpipe_platform.registry.model import Schema
 from kpipe_platform_tests.codecs.protobuf.schemas import BROAD, JSONS, PROTO2
 
@@ -101,6 +103,21 @@ def test_a_missing_import_is_named() -> None:
     imported.file.add(name="a.proto", dependency=["b.proto"])
     with pytest.raises(ConfigError, match=r"lacks 'b\.proto', which 'a\.proto' imports"):
         plain(schema=imported.SerializeToString())
+
+
+@pytest.mark.parametrize(
+    ("command", "timeout_s", "reason"),
+    [(["sleep", "30"], 0.1, "did not finish within 0.1 s"), (["sh", "-c", "kill -9 $$"], 60, "was killed by signal 9")],
+)
+def test_a_compiler_that_cannot_finish_is_no_fault_of_records(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], timeout_s: float, reason: str
+) -> None:
+    monkeypatch.setattr(_compat, "protoc_command", lambda _: command)
+    monkeypatch.setattr(compiler, "_TIMEOUT_S", timeout_s)
+    written = Schema(ORDER + f"// {reason}", "PROTOBUF")
+    codec = ProtobufCodec(schema=type_pb2.Field)
+    with pytest.raises(TransientError, match=reason):
+        codec.reading(written, WriterSchemas("PROTOBUF", ((b"\x00\x00\x00\x00\x01", written),)))
 
 
 def wide(fields: int) -> str:
