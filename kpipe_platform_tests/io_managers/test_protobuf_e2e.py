@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
 
 from kpipe_platform import (
     KafkaConnection,
@@ -14,6 +15,7 @@ from kpipe_platform import (
     KafkaIOManager,
     KafkaSource,
     KafkaTopic,
+    KafkaTopics,
     ProtobufCodec,
     SchemaRegistry,
     kafka_topic_asset,
@@ -22,6 +24,7 @@ from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform.errors import ConfigError, RegistryUnavailableError
 from kpipe_platform.registry.client import RegistryClient
 from kpipe_platform.registry.wire import frame
+from kpipe_platform.testing.plugin import TopicFactory
 from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
 from kpipe_platform_tests.codecs.protobuf.schemas import BROAD
 
@@ -144,3 +147,63 @@ def test_without_a_registry_no_record_is_lost(
     assert orders.letters() == []
     found = orders.metadata(orders.run(orders.asset(stage), manager=orders.manager))
     assert (found["records_written"], found["dead_letters"]) == (1, 0)
+
+
+PAYMENT = """
+syntax = "proto3";
+package pay;
+import "google/protobuf/empty.proto";
+import "google/protobuf/field_mask.proto";
+message Unused { int32 x = 1; }
+message Payment {
+  map<string, int32> counts = 1;
+  message Key { uint64 id = 1; }
+  message Value {
+    oneof how { google.protobuf.Empty cash = 1; string card = 2; }
+    google.protobuf.FieldMask changed = 3;
+    string to = 4;
+  }
+}
+"""
+
+
+def test_nested_message_types_as_keys_and_values_of_several_topics(
+    orders: Orders, schema_registry: EmbeddedRegistry, kafka_topic: TopicFactory
+) -> None:
+    keys = ProtobufCodec(schema=PAYMENT, message="pay.Payment.Key")
+    values = ProtobufCodec(schema=PAYMENT, message="pay.Payment.Value")
+    with_registry(orders, schema_registry, values)
+    orders.topic_asset = kafka_topic_asset(
+        orders.source, value_codec=values, key_codec=keys, partitions=1, name="orders"
+    )
+    client = orders.manager.connection.schema_registry.client()
+    key = keys.resolved_to_write(client, orders.source, "key", None)
+    value = values.resolved_to_write(client, orders.source, "value", None)
+    sent = [
+        ({"id": 2**64 - 1}, {"cash": {}, "card": None, "changed": {"paths": ["a.b"]}, "to": "eu"}),
+        ({"id": 0}, {"cash": None, "card": "1234", "changed": None, "to": "us"}),
+        ({"id": 7}, {"cash": None, "card": None, "changed": {"paths": []}, "to": "eu"}),
+    ]
+    orders.send(*({"key": key.encode(one), "value": value.encode(other)} for one, other in sent))
+    orders.send({"key": b"\x00\x00", "value": value.encode(sent[0][1])})
+
+    def stage(orders: DataFrame) -> DataFrame:
+        return orders.withColumn("topic", F.col("to")).withColumn("who", F.col("_kafka.key"))
+
+    targets = {name: kafka_topic(name) for name in ("eu", "us")}
+    topics = {
+        name: KafkaTopic(target, key_column="who", key_codec=keys, value_codec=values)
+        for name, target in targets.items()
+    }
+    asset = orders.asset(stage, topic=KafkaTopics(by="topic", topics=topics))
+    found = orders.metadata(orders.run(asset, manager=orders.manager))
+    assert (found["records_written"], found["dead_letters"]) == (3, 1)
+    for name, target in targets.items():
+        written = [
+            (
+                keys.resolved(client, target, "key").decode(each.key),
+                values.resolved(client, target, "value").decode(each.value),
+            )
+            for each in orders.consume(target)
+        ]
+        assert written == [each for each in sent if each[1]["to"] == name]

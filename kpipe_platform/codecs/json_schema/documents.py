@@ -87,14 +87,22 @@ def validator(schema: Schema, formats: bool) -> Validator:
 
     root = document(schema)
 
+    missing: list[ConfigError] = []
+
     def retrieve(uri: str) -> Any:
-        return _target(schema, _base(root), uri)
+        try:
+            return _target(schema, _base(root), uri)
+        except ConfigError as error:
+            missing.append(error)
+            raise
 
     has_draft = isinstance(root, dict) and "$schema" in root
     make = jsonschema_rs.validator_for if has_draft else getattr(jsonschema_rs, _DEFAULT_DRAFT)
     try:
         compiled: Validator = make(root, validate_formats=formats, retriever=retrieve, base_uri=_BASE)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
+        if missing:
+            raise missing[0] from None
         problem = str(error).partition("\n")[0]
         msg = f"the JSON Schema is invalid: {_shortened(problem)}"
         fix = "correct the schema; a $ref leads within it, or to a reference that is registered with it"
@@ -143,7 +151,7 @@ def follow(schema: Schema, base: Any, reference: str) -> tuple[Any, Any]:
     found = base if not location or urljoin(own, location) == own else _target(schema, own, urljoin(own, location))
     try:
         return found, _at(found, unquote(fragment))
-    except (KeyError, IndexError, TypeError, ValueError) as error:
+    except (KeyError, IndexError, TypeError, ValueError, StopIteration) as error:
         msg = f"the JSON Schema refers to {reference!r}, which does not exist"
         raise ConfigError(msg, fix="correct the $ref") from error
 
@@ -158,6 +166,12 @@ def _target(schema: Schema, base: str, uri: str) -> Any:
     for name, dependency in schema.dependencies().items():
         if uri in (name, urljoin(base, name), urljoin(_BASE, name), _base(document(dependency))):
             return document(dependency)
+    # A document may also have other schemas within it, each with its own id.
+    for each in (document(schema), *map(document, schema.dependencies().values())):
+        for part in _parts(each):
+            own = part.get("$id") or part.get("id")
+            if isinstance(own, str) and uri in (urljoin(base, own), urljoin(_base(each), own)):
+                return part
     msg = f"the JSON Schema refers to {uri.removeprefix(_BASE)!r}, which is not a reference of the registered schema"
     raise ConfigError(msg, fix="register the schema with this reference, or put it under definitions; kpipe loads none")
 

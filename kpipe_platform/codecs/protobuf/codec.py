@@ -12,7 +12,7 @@ from kpipe_platform.codecs.protobuf.changes import unreadable
 from kpipe_platform.codecs.protobuf.compiler import compiled
 from kpipe_platform.codecs.protobuf.descriptors import descriptors_of, indexes_of, message_type
 from kpipe_platform.codecs.protobuf.messages import MessageCodec, Writer, fields_of
-from kpipe_platform.codecs.protobuf.registered import as_schema, registered
+from kpipe_platform.codecs.protobuf.registered import registered
 from kpipe_platform.codecs.types import stage_type
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.registry.client import RegistryClient
@@ -83,10 +83,8 @@ class ProtobufCodec(FramedCodec):
 
     @property
     def given(self) -> Schema | None:
-        """The descriptors as the registry stores them; None if none were given."""
-        if self.schema is None or self.message is None:
-            return None
-        return as_schema(self.schema, self.message)
+        """The descriptors that were given, in base64; None if none were."""
+        return None if self.schema is None else Schema(self.schema, "PROTOBUF")
 
     def schema_for(self, kind: T.DataType) -> Schema:
         """Refuse to make a schema: the fields of a message type have numbers, which columns do not have."""
@@ -112,9 +110,9 @@ class ProtobufCodec(FramedCodec):
         if not self.is_framed:
             return self
         registry = self._registry(registry, topic, part)
-        if self.schema is None or self.message is None:
+        if self.given is None or self.message is None:
             return self.writing(self._latest(registry, topic, part))
-        subject = self._subject(topic, part, Schema("", "PROTOBUF"))
+        subject = self._subject(topic, part, self.given)
         return self.writing(registered(registry, subject, self.schema, self.message, self.register))
 
     def writing(self, schema: RegisteredSchema) -> Codec:

@@ -8,16 +8,18 @@ import importlib
 import re
 import subprocess
 import tempfile
+from collections.abc import Iterable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
 from kpipe_platform.codecs.protobuf import _compat
-from kpipe_platform.errors import ConfigError
+from kpipe_platform.errors import ConfigError, TransientError
 from kpipe_platform.registry.model import Schema
 
 if TYPE_CHECKING:
-    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.descriptor_pb2 import DescriptorProto, FileDescriptorProto
 
 MAIN = "kpipe-schema.proto"
 """Name of the file that has no name in a registry: a schema that others do not refer to."""
@@ -29,6 +31,10 @@ _MAX_QUOTED = 500
 _PACKAGES = {"google/": "google.", "confluent/": "confluent_kafka.schema_registry.confluent."}
 _NAME = re.compile(r"(google/(?:protobuf|type)/|confluent/(?:types?/)?)(\w+)\.proto")
 _IMPORT = re.compile(r'\bimport\s+(?:public\s+|weak\s+)?"([^"]+)"')
+# Java's serializers write a map as a repeated message with this option, which the compiler refuses in a text. Another
+# option of messages, which no schema has on the entries of a map, takes its place until the text is compiled.
+_MAP_ENTRY = re.compile(r"\boption\s+map_entry\s*=\s*true\s*;")
+_STAND_IN = "deprecated_legacy_json_field_conflicts"
 
 
 @lru_cache(maxsize=1024)
@@ -44,6 +50,7 @@ def compiled(schema: Schema) -> str:
 
     Raises:
         ConfigError: The compiler refuses the schema.
+        TransientError: The compiler did not finish in time, or was killed.
         EnvironmentSetupError: The extra ``protobuf`` is not installed.
     """
     _compat.require()
@@ -59,7 +66,7 @@ def compiled(schema: Schema) -> str:
         for name, text in files.items():
             descriptor = _descriptor(text)
             if descriptor is None:
-                _write(Path(folder, "src"), name, text)
+                _write(Path(folder, "src"), name, _MAP_ENTRY.sub(f"option {_STAND_IN} = true;", text))
                 imports += _IMPORT.findall(text)
             else:
                 descriptor.name = name
@@ -67,7 +74,29 @@ def compiled(schema: Schema) -> str:
                 imports += descriptor.dependency
         own = _own_files([name for name in imports if name not in files])
         known.write_bytes(FileDescriptorSet(file=[*own, *descriptors]).SerializeToString())
-        return base64.b64encode(_run(Path(folder), main)).decode("ascii")
+        found = _run(Path(folder), main)
+    if any(map(_MAP_ENTRY.search, files.values())):
+        found = _with_maps(found)
+    return base64.b64encode(found).decode("ascii")
+
+
+def _with_maps(data: bytes) -> bytes:
+    """Turn the messages that stand for the entries of maps into these."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    def convert(messages: Iterable[DescriptorProto]) -> None:
+        for each in messages:
+            if each.options.HasField(_STAND_IN) and [one.name for one in each.field] == ["key", "value"]:
+                each.options.ClearField(_STAND_IN)
+                each.options.map_entry = True
+            convert(each.nested_type)
+
+    found = FileDescriptorSet.FromString(data)
+    for file in found.file:
+        for message in file.message_type:
+            convert(message.nested_type)
+    serialized: bytes = found.SerializeToString()
+    return serialized
 
 
 def _run(folder: Path, main: str) -> bytes:
@@ -80,16 +109,20 @@ def _run(folder: Path, main: str) -> bytes:
         f"--descriptor_set_out={out}",
         main,
     ]
-    try:
+    done: subprocess.CompletedProcess[str] | None = None
+    with suppress(subprocess.TimeoutExpired):
         done = subprocess.run(
             _compat.protoc_command(arguments), capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
         )
-    except subprocess.TimeoutExpired as error:
-        msg = f"the Protobuf compiler did not finish a schema within {_TIMEOUT_S} s"
-        raise ConfigError(msg, fix="check the schema in the registry") from error
+    if done is None or done.returncode < 0:
+        # Says nothing about the schema, so its records must not become dead letters.
+        how = f"did not finish within {_TIMEOUT_S:g} s" if done is None else f"was killed by signal {-done.returncode}"
+        msg = f"the Protobuf compiler {how}, so a schema cannot be used"
+        raise TransientError(msg, fix="run again; if it is not the load of the machine, check the schema")
     if done.returncode:
         lines = [each for each in done.stderr.splitlines() if not re.match(r"WARNING: All log|[WI]\d{4} ", each)]
-        reason = " ".join(" ".join(lines).split())[:_MAX_QUOTED] or f"exit code {done.returncode}"
+        said = " ".join(" ".join(lines).replace(f"{source}/", "").split())
+        reason = said[:_MAX_QUOTED] or f"exit code {done.returncode}"
         raise ConfigError(f"the Protobuf compiler refuses the schema: {reason}", fix="correct the schema")
     return out.read_bytes()
 

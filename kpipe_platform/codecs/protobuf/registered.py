@@ -53,12 +53,6 @@ def registered(
     return registry.register(subject, schema)
 
 
-def as_schema(descriptors: str, message: str) -> Schema:
-    """Return the schema of a message type without the versions of its imports."""
-    file = message_type(descriptors, message).file
-    return Schema(proto_text(files_of(file)[file.name]), "PROTOBUF")
-
-
 def _with_imports(registry: RegistryClient, message: Descriptor) -> Schema:
     known: dict[str, SchemaReference] = {}
 
@@ -138,12 +132,15 @@ def _shape(message: Descriptor) -> dict[str, object]:
             FileDescriptorProto.FromString(each.file.serialized_pb).syntax,
             tuple(sorted(fields)),
             tuple(one.name for one in made.oneof_decl),
+            # In an edition, these depend on options.
+            tuple((one.type, one.has_presence) for one in each.fields),
         )
         for one in each.fields:
             if one.message_type is not None:
                 add(one.message_type)
             if one.enum_type is not None:
-                shapes[one.enum_type.full_name] = {value.name: value.number for value in one.enum_type.values}
+                names = {value.name: value.number for value in one.enum_type.values}
+                shapes[one.enum_type.full_name] = (one.enum_type.is_closed, names)
 
     add(message)
     return shapes

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import struct
 from collections.abc import Mapping
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from kpipe_platform.codecs.faults import MISSING_FIELD, NOT_ENCODABLE, WRONG_TYPE, DecodeFault, EncodeFault
+from kpipe_platform.codecs.faults import (
+    MISSING_FIELD,
+    NOT_ENCODABLE,
+    NOT_PROTOBUF,
+    WRONG_TYPE,
+    DecodeFault,
+    EncodeFault,
+)
 from kpipe_platform.codecs.protobuf import types as P
 
 if TYPE_CHECKING:
@@ -18,6 +26,7 @@ if TYPE_CHECKING:
 OUT_OF_RANGE = "out_of_range"
 """A time of a message is outside the range that Protobuf declares for it."""
 
+_SHOWN_BYTES = 20
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _INTEGERS = {
     **dict.fromkeys((P.INT32, P.SINT32, P.SFIXED32), (-(2**31), 2**31 - 1)),
@@ -35,7 +44,7 @@ def read_message(message: Message, path: str = "") -> dict[str, Any]:
     """Return the fields of a message by name.
 
     Raises:
-        DecodeFault: A required field is missing, or a time is out of range.
+        DecodeFault: A required field is missing, a time is out of range, or a string is not UTF-8.
     """
     return {field.name: _read_field(message, field, _at(path, field)) for field in message.DESCRIPTOR.fields}
 
@@ -44,6 +53,11 @@ def _read_field(message: Message, field: FieldDescriptor, path: str) -> Any:
     if P.is_map(field):
         entries = getattr(message, field.name)
         key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
+        try:
+            list(entries)
+        except UnicodeDecodeError as error:
+            shown = error.object[:_SHOWN_BYTES]
+            raise DecodeFault(f"a key of {path!r} is not UTF-8: {shown!r}", kind=NOT_PROTOBUF, field=path) from None
         return {_read(key, one, path): _read(value, entries[one], f"{path}[{one!r}]") for one in entries}
     if field.is_repeated:
         return [_read(field, one, f"{path}[{i}]") for i, one in enumerate(getattr(message, field.name))]
@@ -60,6 +74,9 @@ def _read(field: FieldDescriptor, value: Any, path: str) -> Any:
     if field.enum_type is not None:
         known = field.enum_type.values_by_number.get(value)
         return str(value) if known is None else canonical_name(field.enum_type, value)
+    if field.type == P.STRING and isinstance(value, bytes):
+        # Only proto3 checks that a string is UTF-8. The runtime returns other bytes as they are.
+        raise DecodeFault(f"{path!r} is not UTF-8: {value[:_SHOWN_BYTES]!r}", kind=NOT_PROTOBUF, field=path)
     return Decimal(value) if field.type in (P.UINT64, P.FIXED64) else value
 
 
@@ -221,6 +238,7 @@ def _parse_json(message: Any, value: Any, path: str) -> None:
 
     try:
         json_format.Parse(value, message)
+        json_format.MessageToDict(message)  # infinite numbers and NaN can be parsed, but not read as JSON again
     except (json_format.Error, TypeError, AttributeError, ValueError, RecursionError) as error:
         msg = f"{path!r} is not the JSON text of a {message.DESCRIPTOR.full_name}: {error}"
         raise EncodeFault(msg, kind=NOT_ENCODABLE, field=path) from None
@@ -234,12 +252,21 @@ def _scalar(field: FieldDescriptor, value: Any, path: str) -> Any:
     if field.type in (P.DOUBLE, P.FLOAT):
         if isinstance(value, bool) or not isinstance(value, int | float | Decimal):
             raise _unfit(path, value, "a number")
-        return float(value)
+        return _float(value, path) if field.type == P.FLOAT else float(value)
     if field.type == P.BOOL:
         if not isinstance(value, bool):
             raise _unfit(path, value, "a boolean")
         return value
     return _text(value, path) if field.type == P.STRING else _bytes(value, path)
+
+
+def _float(value: Any, path: str) -> float:
+    try:
+        struct.pack("<f", value)
+    except OverflowError:
+        msg = f"{path!r} is {value}, outside the range of a float"
+        raise EncodeFault(msg, kind=NOT_ENCODABLE, field=path) from None
+    return float(value)
 
 
 def _text(value: Any, path: str) -> str:

@@ -31,6 +31,8 @@ def problem_of(data: bytes, message: Descriptor) -> str | None:
         _check(data, 0, len(data), message, "")
     except _WireError as error:
         return str(error)
+    except RecursionError:
+        return "its messages and groups are nested too deeply"
     return None
 
 

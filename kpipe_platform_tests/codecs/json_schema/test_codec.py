@@ -325,6 +325,53 @@ def test_references_of_the_registry(base: dict[str, str]) -> None:
     assert fault.message == 'field "q.x": "1" is not of type "number"'
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "$id": "https://shop/order",
+            "properties": {"p": {"$ref": "place"}, "x": {"$ref": "https://shop/place#x"}},
+            "$defs": {
+                "a": {
+                    "$id": "place",
+                    "type": "object",
+                    "properties": {"x": {"$ref": "#/$defs/x"}},
+                    "$defs": {"x": {"$anchor": "x", "type": "number"}},
+                }
+            },
+        },
+        {
+            "$schema": "http://json-schema.org/draft-07/schema#",
+            "properties": {"p": {"$ref": "place.json"}, "x": {"$ref": "place.json#/definitions/x"}},
+            "definitions": {
+                "a": {
+                    "$id": "place.json",
+                    "type": "object",
+                    "properties": {"x": {"$ref": "#/definitions/x"}},
+                    "definitions": {"x": {"type": "number"}},
+                }
+            },
+        },
+        {
+            "$schema": "http://json-schema.org/draft-04/schema#",
+            "id": "http://shop/order.json",
+            "properties": {"p": {"$ref": "place.json"}, "x": {"type": "number"}},
+            "definitions": {
+                "a": {"id": "place.json", "type": "object", "properties": {"x": {"type": "number"}}},
+            },
+        },
+    ],
+)
+def test_references_to_schemas_within_the_schema(schema: Any) -> None:
+    codec = plain({"type": "object", **schema})
+    assert to_ddl(codec.fields) == "p STRUCT<x: DOUBLE>, x DOUBLE"
+    assert codec.diagnose(b'{"p": {"x": 1}, "x": 2}') is None
+    fault = codec.diagnose(b'{"p": {"x": "1"}}')
+    assert fault is not None
+    assert fault.message == 'field "p.x": "1" is not of type "number"'
+
+
 def test_what_violates_the_schema_is_not_written() -> None:
     codec = plain()
     value = {"id": 1, "amount": Decimal("1.5"), "day": dt.date(2020, 1, 1)}

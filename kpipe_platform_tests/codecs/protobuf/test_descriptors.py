@@ -16,12 +16,14 @@ from google.protobuf.message_factory import GetMessageClass
 
 from kpipe_platform import ProtobufCodec
 from kpipe_platform.codecs import codec_from_config, codec_to_config
+from kpipe_platform.codecs.framed import WriterSchemas
+from kpipe_platform.codecs.protobuf import _compat, compiler
 from kpipe_platform.codecs.protobuf.compiler import compiled
 from kpipe_platform.codecs.protobuf.descriptors import indexes_of, last_file, message_type
 from kpipe_platform.codecs.protobuf.registered import _shape
 from kpipe_platform.codecs.protobuf.text import proto_text
 from kpipe_platform.codecs.schema import to_ddl
-from kpipe_platform.errors import ConfigError
+from kpipe_platform.errors import ConfigError, TransientError
 from kpipe_platform.registry.model import Schema
 from kpipe_platform_tests.codecs.protobuf.schemas import BROAD, JSONS, PROTO2
 
@@ -103,6 +105,21 @@ def test_a_missing_import_is_named() -> None:
         plain(schema=imported.SerializeToString())
 
 
+@pytest.mark.parametrize(
+    ("command", "timeout_s", "reason"),
+    [(["sleep", "30"], 0.1, "did not finish within 0.1 s"), (["sh", "-c", "kill -9 $$"], 60, "was killed by signal 9")],
+)
+def test_a_compiler_that_cannot_finish_is_no_fault_of_records(
+    monkeypatch: pytest.MonkeyPatch, command: list[str], timeout_s: float, reason: str
+) -> None:
+    monkeypatch.setattr(_compat, "protoc_command", lambda _: command)
+    monkeypatch.setattr(compiler, "_TIMEOUT_S", timeout_s)
+    written = Schema(ORDER + f"// {reason}", "PROTOBUF")
+    codec = ProtobufCodec(schema=type_pb2.Field)
+    with pytest.raises(TransientError, match=reason):
+        codec.reading(written, WriterSchemas("PROTOBUF", ((b"\x00\x00\x00\x00\x01", written),)))
+
+
 def wide(fields: int) -> str:
     size = 10_000_000 // fields
     lines = "".join(f"string f_{i} = {i + 1}; // {'x' * size}\n" for i in range(fields))
@@ -136,6 +153,66 @@ def test_indexes_are_those_of_confluent() -> None:
 def test_a_descriptor_registered_by_confluents_serializer_is_read() -> None:
     text = base64.b64encode(timestamp_pb2.DESCRIPTOR.serialized_pb).decode("ascii")
     assert message_type(compiled(Schema(text, "PROTOBUF")), None).full_name == "google.protobuf.Timestamp"
+
+
+def test_maps_as_javas_serializers_register_them_are_read() -> None:
+    text = """
+    syntax = "proto3";
+    package shop;
+    message Order {
+      int64 id = 1;
+      repeated .shop.Order.AttrsEntry attrs = 2;
+      message AttrsEntry { option map_entry = true; string key = 1; Line value = 2; }
+      message Line {
+        int32 n = 1;
+        repeated NsEntry ns = 2;
+        message NsEntry { option map_entry=true; bool key = 1; int32 value = 2; }
+      }
+    }
+    """
+    with_maps = """
+    syntax = "proto3";
+    package shop;
+    message Order {
+      int64 id = 1;
+      map<string, Line> attrs = 2;
+      message Line { int32 n = 1; map<bool, int32> ns = 2; }
+    }
+    """
+    codec, same = plain(schema=text), plain(schema=with_maps)
+    assert to_ddl(codec.fields) == to_ddl(same.fields)
+    value = {"id": 1, "attrs": {"a": {"n": 5, "ns": {True: 7}}}}
+    assert codec.encode(value) == same.encode(value)
+    assert codec.decode(codec.encode(value)) == value
+    found = [message_type(compiled(Schema(each, "PROTOBUF")), "shop.Order.Line") for each in (text, with_maps)]
+    assert _shape(found[0]) == _shape(found[1])
+
+
+def test_an_edition_is_read_and_written_but_not_registered() -> None:
+    text = """
+    edition = "2023";
+    package shop;
+    message Order {
+      int32 id = 1 [features.field_presence = LEGACY_REQUIRED];
+      int32 pieces = 2 [features.field_presence = IMPLICIT];
+      Line line = 3 [features.message_encoding = DELIMITED];
+      State state = 4;
+      string note = 5 [features.utf8_validation = NONE];
+      message Line { int32 n = 1; }
+      enum State { option features.enum_type = CLOSED; NEW = 0; PAID = 1; }
+    }
+    """
+    codec = plain(schema=text)
+    value = {"id": 1, "pieces": 0, "line": {"n": 4}, "state": "PAID", "note": None}
+    assert codec.decode(codec.encode(value)) == value
+    assert ProtobufCodec(schema=text).given is not None
+    with pytest.raises(ConfigError, match="is of a Protobuf edition, which kpipe reads, but cannot register"):
+        proto_text(last_file(codec.schema))
+    names = ["LEGACY_REQUIRED", "IMPLICIT", "DELIMITED", "CLOSED"]
+    changed = ["EXPLICIT", "EXPLICIT", "LENGTH_PREFIXED", "OPEN"]
+    own = _shape(message_type(codec.schema, "shop.Order"))
+    for one, other in zip(names, changed, strict=True):
+        assert _shape(message_type(compiled(Schema(text.replace(one, other), "PROTOBUF")), "shop.Order")) != own
 
 
 def test_common_types_of_google_and_confluent_are_found() -> None:

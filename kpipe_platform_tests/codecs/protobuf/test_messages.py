@@ -307,6 +307,27 @@ def test_proto2_defaults_and_required_fields() -> None:
         codec.encode({"id": None})
 
 
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"\x12\x02\xff\xfe", "'name' is not UTF-8: b'\\xff\\xfe'"),
+        (b"\x7a\x01\xff", "'oa' is not UTF-8: b'\\xff'"),
+        (b"\x52\x03\x0a\x01\xff", "'inn.q' is not UTF-8: b'\\xff'"),
+        (b"\xf2\x01\x05\x0a\x03a\xffb", "a key of 'm' is not UTF-8: b'a\\xffb'"),
+    ],
+)
+def test_a_string_of_proto2_must_be_utf8_too(data: bytes, message: str) -> None:
+    codec = codec_of(PROTO2.replace("reserved 20 to 25, 30;", "map<string, int32> m = 30;"), "p2.M")
+    fault = codec.explain(b"\x08\x05" + data)
+    assert (fault.kind, fault.message) == ("not_protobuf", message)
+    assert in_batch(codec, [b"\x08\x05" + data, b"\x08\x05"]).to_pylist()[0] is None
+
+
+def test_deep_nesting_is_a_fault() -> None:
+    fault = broad().explain(b"\x0b" * 100_000)
+    assert (fault.kind, "nested too deeply" in fault.message) == ("not_protobuf", True)
+
+
 def test_json_messages_are_text() -> None:
     codec = codec_of(JSONS, "jsons.J")
     value = {
@@ -331,9 +352,13 @@ def test_json_messages_are_text() -> None:
     assert (found[0]["n"], found[1:]) == (1, [None, None])
     with pytest.raises(EncodeFault, match="'st' is not the JSON text of a google"):
         codec.encode({"st": "[1]"})
+    for text in ("NaN", "-Infinity", "1e400"):
+        with pytest.raises(EncodeFault, match="'va' is not the JSON text of a google"):
+            codec.encode({"va": text})
 
 
 MISFITS = {
+    "f": (1e300, "'f' is 1e+300, outside the range of a float"),
     "i32": (2**31, "'i32' is 2147483648, outside -2147483648 to 2147483647"),
     "u32": (-1, "'u32' is -1, outside 0 to 4294967295"),
     "u64": (Decimal(2**64), "'u64' is 18446744073709551616, outside"),
@@ -350,7 +375,7 @@ def test_values_that_do_not_fit(name: str) -> None:
     value, reason = MISFITS[name]
     codec = broad()
     kind = kind_of(codec)
-    wide = {"i32": pa.int64(), "u64": pa.decimal128(38, 0)}.get(name, kind.field(name).type)
+    wide = {"f": pa.float64(), "i32": pa.int64(), "u64": pa.decimal128(38, 0)}.get(name, kind.field(name).type)
     good = [{name: None}] * 50
     data, misfits = codec.encode_batch(pa.array([*good, {name: value}, *good], pa.struct([(name, wide)])))
     reasons = [each for each in misfits.to_pylist() if each is not None]
