@@ -56,7 +56,7 @@ def kafka_multi_asset(
 
     Args:
         source: The topic asset(s) to read, as for ``kafka_asset``.
-        outs: The topic of each output by the output's name, which is also the name of its asset.
+        outs: The topic of each output by the output's name, which is also the name of its asset: letters, digits and _.
         on_fault: As for ``kafka_asset``. If the action applies to one output of a record, it applies to all of them.
         isolate: As for ``kafka_asset``.
         max_dead_letter_ratio: As for ``kafka_asset``.

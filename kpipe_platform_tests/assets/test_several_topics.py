@@ -152,7 +152,7 @@ def committing() -> dg.AssetsDefinition:
         (lambda: split(metadata={"kpipe/topic": "x"}), "has 'kpipe/topic', which another argument declares"),
         (lambda: split(outs={"orders-eu": EU}), "'orders-eu' is not a name for an output"),
         (lambda: split(linger_s=5), "@kafka_multi_asset\\(linger_s=5\\)"),
-        (lambda: split(source=split()), "must define exactly one asset"),
+        (lambda: split(source=split()), "must define exactly one asset(.|\\n)*get_asset_spec"),
         (lambda: split(source=by_region()), "writes several topics, so it cannot be read as one"),
         (committing, "declares a destination topic"),
         (lambda: KafkaTopics("", [EU]), "expected the name of a column"),
