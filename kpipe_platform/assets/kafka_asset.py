@@ -112,7 +112,6 @@ def kafka_asset(
     """
     sources = sources_of(source, "@kafka_asset(source=...)")
     _check(sources, topic, io_manager_key, io_manager_def)
-    refuse_unknown(metadata, ASSET_METADATA, "@kafka_asset")
     own: dict[str, Any] = topic.as_metadata() if topic is not None else {}
 
     def make(declared: DeclaredStage) -> dg.AssetsDefinition:
@@ -130,7 +129,7 @@ def kafka_asset(
             key_prefix=key_prefix,
             pool=pool or kafka_pool(dg.AssetKey([*prefix, own_name])),
             ins=declared.inputs,
-            metadata={**own, **declared.metadata, **(metadata or {})},
+            metadata=joined_metadata("@kafka_asset", {**own, **declared.metadata}, metadata),
             description=arguments.pop("description", None) or declared.doc,
             kinds=arguments.pop("kinds", {"kafka", "spark"}),
             **arguments,
@@ -323,6 +322,20 @@ def _check(
     if isinstance(io_manager_def, StoresOffsets) and topic is not None:
         shown = topic.name if isinstance(topic, KafkaTopic) else ", ".join(topic.by_value)
         io_manager_def.check_asset(f"of @kafka_asset(topic={shown!r})", topic.as_metadata())
+
+
+def joined_metadata(where: str, own: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Add a user's metadata to what the other arguments of an asset declare.
+
+    Raises:
+        ConfigError: It has an unknown ``kpipe/`` name, or one that another argument declares.
+    """
+    refuse_unknown(given, ASSET_METADATA, where)
+    both = [name for name in given or {} if name in own]
+    if both:
+        msg = f"{where}(metadata=...) has {', '.join(map(repr, both))}, which another argument declares"
+        raise ConfigError(msg, fix="declare it once: remove it from metadata=")
+    return {**own, **(given or {})}
 
 
 def check_sources(where: str, sources: Sequence[Source]) -> None:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 
-from kpipe_platform.assets.kafka_asset import DeclaredStage, check_sources, run_limits, stage_decorator
+from kpipe_platform.assets.kafka_asset import DeclaredStage, check_sources, joined_metadata, run_limits, stage_decorator
 from kpipe_platform.assets.source import Source, sources_of
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.codecs.topics import require_distinct
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.io_managers.step import ASSET_METADATA, refuse_unknown
 from kpipe_platform.kafka.admin.groups import group_name
 from kpipe_platform.metadata_keys import MULTI_ASSET
 from kpipe_platform.partitions.pools import kafka_pool
@@ -56,7 +56,7 @@ def kafka_multi_asset(
 
     Args:
         source: The topic asset(s) to read, as for ``kafka_asset``.
-        outs: The topic of each output by the output's name, which is also the name of its asset.
+        outs: The topic of each output by the output's name, which is also the name of its asset: letters, digits and _.
         on_fault: As for ``kafka_asset``. If the action applies to one output of a record, it applies to all of them.
         isolate: As for ``kafka_asset``.
         max_dead_letter_ratio: As for ``kafka_asset``.
@@ -85,8 +85,11 @@ def kafka_multi_asset(
     if not isinstance(outs, Mapping) or not all(isinstance(topic, KafkaTopic) for topic in outs.values()):
         msg = f"{where}(outs={outs!r}): expected a topic for each output"
         raise ConfigError(msg, fix='set outs={"OUTPUT": KafkaTopic("name", ...), ...}')
+    for output in outs:
+        if not isinstance(output, str) or not re.fullmatch(r"[A-Za-z0-9_]+", output):
+            msg = f"{where}(outs=...): {output!r} is not a name for an output"
+            raise ConfigError(msg, fix="use letters, digits and _; key_prefix= sets a prefix of the asset keys")
     require_distinct(f"{where}(outs=...)", outs.values())
-    refuse_unknown(metadata, ASSET_METADATA, where)
     if asset_kwargs.get("can_subset"):
         msg = f"{where}(can_subset=True): the outputs of a slice are written in one transaction"
         raise ConfigError(msg, fix="remove can_subset=, or declare separate assets with @kafka_asset")
@@ -110,12 +113,11 @@ def kafka_multi_asset(
                     dagster_type=dg.Any,
                     description=description,
                     io_manager_key=io_manager_key,
-                    metadata={
-                        **topic.as_metadata(),
-                        MULTI_ASSET: leader.to_user_string(),
-                        **declared.metadata,
-                        **(metadata or {}),
-                    },
+                    metadata=joined_metadata(
+                        where,
+                        {**topic.as_metadata(), MULTI_ASSET: leader.to_user_string(), **declared.metadata},
+                        metadata,
+                    ),
                     **{"kinds": {"kafka", "spark"}, **of_outputs},
                 )
                 for output, topic in outs.items()

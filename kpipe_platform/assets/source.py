@@ -48,7 +48,9 @@ def require_source(given: object, where: str) -> None:
     if isinstance(given, dg.AssetsDefinition) and len(given.keys) != 1:
         keys = ", ".join(sorted(key.to_user_string() for key in given.keys)) or "none"
         msg = f"{where}: a source must define exactly one asset, but this definition has the assets: {keys}"
-        raise ConfigError(msg, fix=fix)
+        raise ConfigError(
+            msg, fix="pass one of them: definition.get_asset_spec(dagster.AssetKey(...))" if given.keys else fix
+        )
 
 
 def declared_metadata(source: Source) -> Mapping[str, Any]:

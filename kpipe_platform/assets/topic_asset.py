@@ -38,8 +38,9 @@ def kafka_topic_asset(
     io_manager_key: str = "kafka_io_manager",
     readers: Sequence[dg.AssetKey | str | Sequence[str]] = (),
     groups: Sequence[str] = (),
+    deps: Sequence[Any] = (),
 ) -> dg.AssetsDefinition:
-    """Declare a topic that is written outside Dagster.
+    """Declare a topic to read, for example one that is written outside Dagster.
 
     Args:
         topic: Topic name.
@@ -62,6 +63,8 @@ def kafka_topic_asset(
         readers: Keys of the assets that read the topic. An observation reports how long each has until retention
             deletes records that it has not read.
         groups: Further consumer groups to report in the same way, for example of services outside Dagster.
+        deps: Assets that write the topic, for Dagster's lineage. All of their partitions may write each partition of
+            the topic, unless a ``dagster.AssetDep`` says otherwise.
 
     Returns:
         An observable asset with the partitions of the topic. Observing it registers new partitions, and records each
@@ -76,7 +79,7 @@ def kafka_topic_asset(
         DagsterInvalidDefinitionError: Dagster refuses an owner, a tag or the group name.
     """
     where = f"kafka_topic_asset({topic!r})"
-    lists = {"readers": readers, "groups": groups, "owners": owners, "kinds": kinds}
+    lists = {"readers": readers, "groups": groups, "owners": owners, "kinds": kinds, "deps": deps}
     for what, given in lists.items():
         if isinstance(given, str):
             msg = f"kafka_topic_asset({topic!r}, {what}={given!r}): expected several values, not a string"
@@ -104,6 +107,10 @@ def kafka_topic_asset(
         tags=tags,
         kinds=set(kinds),
         automation_condition=automation_condition,
+        deps=[
+            dep if isinstance(dep, dg.AssetDep) else dg.AssetDep(dep, partition_mapping=dg.AllPartitionMapping())
+            for dep in deps
+        ],
     ).with_io_manager_key(io_manager_key)
 
     def observe(context: dg.AssetExecutionContext) -> dg.Output[None]:

@@ -10,6 +10,7 @@ import dagster as dg
 
 from kpipe_platform.codecs.topics import Destination
 from kpipe_platform.dead_letters import Distribution
+from kpipe_platform.errors import ConfigError
 from kpipe_platform.io_managers.current import Store, store_slice_by
 from kpipe_platform.io_managers.metadata import materialization_metadata
 from kpipe_platform.io_managers.partition_events import StepEvents, Watch
@@ -55,7 +56,7 @@ def emit_deferred(
 
     by_slice = None if store is None else store_slice_by(store)
     runner = SliceRunner(replace(stage, call=call), kafka_step.settings, destination, by_slice)
-    _note_metadata(dg.AssetExecutionContext.get().op_execution_context)
+    _note_metadata(dg.AssetExecutionContext.get().op_execution_context, destination)
     listener = _Listener(context, stage, kafka_step)
     try:
         yield from _emit(context, kafka_step, runner, listener)
@@ -109,21 +110,30 @@ class _Listener:
         return self._watches[unit]
 
 
-def _note_metadata(context: dg.OpExecutionContext) -> None:
+def _note_metadata(context: dg.OpExecutionContext, destination: Destination | None) -> None:
     """Let the stage call ``context.add_output_metadata``.
 
     For Dagster, the output already exists before the stage is called and accepts no more metadata. This function
-    collects the metadata of each stage call instead. It is reported with the call's slice after the commit.
+    collects the metadata of each stage call instead. It is reported with the call's slice after the commit. Without an
+    output name, it is that of all outputs.
     """
     add = context.add_output_metadata
+    topics: dict[str, str | None] = dict.fromkeys(context.op_def.output_dict)
+    if destination is not None and destination.has_outputs:
+        topics = {name: topic.name for name, topic in zip(destination.names, destination.topics, strict=True)}
 
     def note(metadata: Mapping[str, Any], output_name: str | None = None, mapping_key: str | None = None) -> None:
         notes = current_notes()
         if notes is None:
             add(metadata, output_name, mapping_key)
+        elif output_name is not None and output_name not in topics:
+            msg = f"the stage adds metadata to an output {output_name!r}, which it does not have"
+            raise ConfigError(msg, fix=f"use one of {', '.join(map(repr, topics))}, or leave out output_name=")
         else:
+            topic = None if output_name is None else topics[output_name]
             # Let metadata that Dagster cannot store fail here, not after the commit.
-            notes.metadata |= dg.AssetMaterialization("checked", metadata=metadata).metadata
+            checked = dg.AssetMaterialization("checked", metadata=metadata).metadata
+            notes.metadata |= {(topic, key): value for key, value in checked.items()}
 
     context.add_output_metadata = note  # type: ignore[method-assign]  # of this step's own object
 

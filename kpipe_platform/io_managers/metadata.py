@@ -54,7 +54,11 @@ def materialization_metadata(
     # Last, because the next plan reads it, not people.
     settings[keys.RANGES] = dg.MetadataValue.json(_ranges(summary))
     facts, rest = _facts(summary, last, topic), _work(summary, topic) | settings
-    added = {key: value for key, value in summary.metadata.items() if key not in facts and key not in rest}
+    added = {
+        key: value
+        for (of, key), value in summary.metadata.items()
+        if key not in facts and key not in rest and (topic is None or of in (None, topic))
+    }
     return facts | added | rest
 
 

@@ -69,17 +69,18 @@ def reads_of(instance: dg.DagsterInstance, asset_key: dg.AssetKey) -> Reads | No
     records = instance.get_asset_records([asset_key])
     run_id = records[0].asset_entry.last_run_id if records else None
     run = instance.get_run_by_id(run_id) if run_id is not None else None
-    if run is not None and GROUP in run.tags and run.asset_selection == {asset_key}:
+    first = None if run is None else run.tags.get(MULTI_ASSET)
+    if run is not None and GROUP in run.tags and (first or run.asset_selection == {asset_key}):
         topics = tuple(dict.fromkeys(topic for topic, _ in requested_ranges(run.tags)))
         if topics:
-            return Reads(run.tags[GROUP], topics)
+            return Reads(run.tags[GROUP], topics, None if first is None else dg.AssetKey.from_user_string(first))
     last = last_materialization(instance, asset_key)
     group = _group_of(last)
     topics = () if last is None else topics_of(last)
     if last is None or group is None or not topics:
         return None
-    first = stored_metadata(last.metadata).get(MULTI_ASSET)
-    return Reads(group, topics, None if first is None else dg.AssetKey.from_user_string(str(first.value)))
+    stored = stored_metadata(last.metadata).get(MULTI_ASSET)
+    return Reads(group, topics, None if stored is None else dg.AssetKey.from_user_string(str(stored.value)))
 
 
 def all_reads(instance: dg.DagsterInstance) -> Iterator[tuple[dg.AssetKey, Reads]]:

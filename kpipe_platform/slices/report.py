@@ -66,7 +66,7 @@ class SliceReport:
         duration_s: Seconds of the whole slice.
         isolation: Cost of finding the records that the stage fails on; None if it did not fail.
         lanes: Number of lanes in which the slice was written; 1: in one transaction.
-        metadata: Metadata that the stage added to its asset.
+        metadata: Metadata that the stage added, by topic and name; topic None: that of all outputs.
     """
 
     slice: Slice
@@ -82,7 +82,7 @@ class SliceReport:
     duration_s: float = 0.0
     isolation: IsolationCost | None = None
     lanes: int = 1
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[tuple[str | None, str], Any] = field(default_factory=dict)
 
     @property
     def total(self) -> SliceCounts:
@@ -141,7 +141,7 @@ class RunSummary:
         lost: The first ranges that retention deleted before they were read, as text.
         resumed: The first ranges that start where Dagster's last materialization ended.
         latencies: Produce-to-commit latencies of slices that followed the stream.
-        metadata: Metadata that the stage added to its asset. The last slice's value of each name wins.
+        metadata: As in ``SliceReport``. The last slice's value of each name wins.
         isolation: Cost of finding the records that the stage fails on; None if it did not fail.
         busy: The last rows with records to read.
         idle: The last rows of empty ranges.
@@ -163,7 +163,7 @@ class RunSummary:
     lost: list[str] = field(default_factory=list)
     resumed: list[OffsetRange] = field(default_factory=list)
     latencies: Latencies = field(default_factory=Latencies)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[tuple[str | None, str], Any] = field(default_factory=dict)
     isolation: IsolationCost | None = None
     busy: deque[Row] = field(default_factory=partial(deque, maxlen=TABLE_ROWS))
     idle: deque[Row] = field(default_factory=partial(deque, maxlen=TABLE_ROWS))

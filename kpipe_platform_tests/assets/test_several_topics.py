@@ -108,6 +108,7 @@ def test_sensors_and_checks_take_all_outputs_or_the_first(monkeypatch: pytest.Mo
     with dg.DagsterInstance.ephemeral() as instance:
         request = run_request(instance, target, [Candidate(0, ())])
     assert request.asset_selection == [dg.AssetKey("eu"), dg.AssetKey("us")]
+    assert request.tags["kpipe/multi_asset"] == "eu"
 
 
 def manager() -> KafkaIOManager:
@@ -148,8 +149,10 @@ def committing() -> dg.AssetsDefinition:
         (lambda: split(check_specs=[dg.AssetCheckSpec("c", asset="eu")]), "cannot return check results"),
         (lambda: split(metadata={"kpipe/topic": "x"}, source=[]), "@kafka_multi_asset has no source"),
         (lambda: split(metadata={"kpipe/unknown": 1}), "unknown metadata"),
+        (lambda: split(metadata={"kpipe/topic": "x"}), "has 'kpipe/topic', which another argument declares"),
+        (lambda: split(outs={"orders-eu": EU}), "'orders-eu' is not a name for an output"),
         (lambda: split(linger_s=5), "@kafka_multi_asset\\(linger_s=5\\)"),
-        (lambda: split(source=split()), "must define exactly one asset"),
+        (lambda: split(source=split()), "must define exactly one asset(.|\\n)*get_asset_spec"),
         (lambda: split(source=by_region()), "writes several topics, so it cannot be read as one"),
         (committing, "declares a destination topic"),
         (lambda: KafkaTopics("", [EU]), "expected the name of a column"),

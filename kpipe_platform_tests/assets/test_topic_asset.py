@@ -260,6 +260,20 @@ class TestRuns:
         assert sorted(found) == ["0", "2"]
 
 
+def test_a_topic_that_assets_write_has_them_upstream() -> None:
+    source = topic(partitions=4)
+    writer = over(source)
+    dep = dg.AssetDep("planes", partition_mapping=dg.IdentityPartitionMapping())
+    written = kafka_topic_asset(
+        "written", value_codec=JsonCodec("id INT"), partitions=2, deps=[writer, "airlines", dep]
+    )
+    graph = definitions(source, writer, written).resolve_asset_graph()
+    assert graph.get(written.key).parent_keys == {writer.key, dg.AssetKey("airlines"), dg.AssetKey("planes")}
+    mappings = [each.partition_mapping for each in written.get_asset_spec().deps]
+    every = dg.AllPartitionMapping()
+    assert mappings == [every, every, dg.IdentityPartitionMapping()]
+
+
 def test_an_automation_condition_requests_the_observation_of_each_partition() -> None:
     made = topic(partitions=2, automation_condition=dg.AutomationCondition.on_cron("*/5 * * * *"))
     began = datetime(2026, 1, 1, 12, 1, tzinfo=timezone.utc)

@@ -57,7 +57,7 @@ def test_totals_are_exact_and_size_does_not_grow() -> None:
 
 
 def test_facts_stand_first_then_what_the_stage_added_and_settings_last() -> None:
-    added = {"chart": "ours", "kpipe/records_read": "not ours", "kpipe/ranges": "not ours"}
+    added = {(None, key): "x" for key in ("chart", "kpipe/records_read", "kpipe/ranges")}
     summary = RunSummary.of([report_of(0, metadata=added), report_of(1)])
     metadata = materialization_metadata(summary, Distribution.here(instance="blue", group="kpipe.a"))
     keys = list(metadata)

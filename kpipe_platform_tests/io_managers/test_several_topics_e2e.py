@@ -282,7 +282,9 @@ def test_each_output_has_its_topic(split: Split, stage: Any) -> None:
 def test_a_record_has_all_of_its_outputs_or_none(split: Split) -> None:
     """An amount that does not fit one topic is no reason to write the note of its record to the other one."""
 
-    def stage(orders: DataFrame) -> dict[str, DataFrame]:
+    def stage(context: dg.AssetExecutionContext, orders: DataFrame) -> dict[str, DataFrame]:
+        context.add_output_metadata({"columns": 2}, output_name="us")
+        context.add_output_metadata({"both": 1})
         made = both(orders)
         bad = F.when(F.col("id") != 3, F.col("id")).alias("id")
         return {**made, "eu": made["eu"].select(bad, "amount", "_kafka")}
@@ -291,6 +293,10 @@ def test_a_record_has_all_of_its_outputs_or_none(split: Split) -> None:
     asset = split.multi(stage)
     found = split.run(asset)
     assert {name: each["dagster/row_count"] for name, each in found.items()} == {"eu": 5, "us": 2}
+    assert [(name, each.get("columns"), each["both"]) for name, each in found.items()] == [
+        ("eu", None, 1),
+        ("us", 2, 1),
+    ]
     assert [r.value for r in split.records(split.us)] == [b"n1", b"n5"]
     (letter,) = split.orders.letters()
     assert letter.json()["fault"]["message"].endswith(f"topic {split.eu!r}: 'id' is null, declared NOT NULL")
@@ -311,6 +317,10 @@ def test_a_record_has_all_of_its_outputs_or_none(split: Split) -> None:
     [
         (lambda made: {"eu": made["eu"]}, "has no output 'us'"),
         (lambda made: {**made, "us": None}, "eu, output 'us' returned None instead of rows"),
+        (
+            lambda _: dg.AssetExecutionContext.get().add_output_metadata({}, output_name="uk"),
+            "an output 'uk', which it does not have",
+        ),
     ],
 )
 def test_results_that_are_not_the_outputs(split: Split, result: Callable[..., Any], message: str) -> None:

@@ -63,6 +63,17 @@ def test_an_asset_without_a_materialization_is_known_by_its_run(instance: dg.Dag
     assert known_reads(instance, KEY, fix="") == Reads("kpipe.shop.orders_priced", ("orders",))
 
 
+def test_a_multi_asset_without_a_materialization_too(instance: dg.DagsterInstance) -> None:
+    first, second = dg.AssetKey("eu"), dg.AssetKey("us")
+
+    split = dg.multi_asset(specs=[dg.AssetSpec(first), dg.AssetSpec(second)], name="split")(lambda: None)
+
+    job = dg.Definitions([split]).resolve_implicit_global_asset_job_def()
+    tags = {"kpipe/group": "g", "kpipe/ranges": '{"orders":{"0":[0,1]}}', "kpipe/multi_asset": "eu"}
+    instance.create_run_for_job(job, asset_selection={first, second}, tags=tags)
+    assert [reads_of(instance, key) for key in (first, second)] == [Reads("g", ("orders",), first)] * 2
+
+
 def test_assets_that_read_no_topic_are_not_listed(instance: dg.DagsterInstance) -> None:
     materialized(instance, KEY, "kpipe.shop.orders_priced", "orders")
     materialized(instance, dg.AssetKey("late"), "kpipe.late", "orders")

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import dagster as dg
 
+from kpipe_platform.metadata_keys import MULTI_ASSET
 from kpipe_platform.resources._compat import ASSET_PARTITION_RANGE_END_TAG, ASSET_PARTITION_RANGE_START_TAG
 from kpipe_platform.sensors.tick.candidates import Target
 from kpipe_platform.sensors.tick.decision import Candidate
@@ -37,6 +38,8 @@ def run_request(
         ATTEMPT: str(attempt),
         **(owner or {}),
     }
+    if target.outputs:
+        tags[MULTI_ASSET] = target.key.to_user_string()
     if len(taken) > 1:
         tags |= {ASSET_PARTITION_RANGE_START_TAG: str(first), ASSET_PARTITION_RANGE_END_TAG: str(last)}
     return dg.RunRequest(

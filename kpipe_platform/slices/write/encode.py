@@ -13,7 +13,14 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.slices.settings import SliceSettings
 from kpipe_platform.slices.values import StagedSlice
 from kpipe_platform.spark.columns import key_type, value_type
-from kpipe_platform.spark.sink.encode import Routing, codec_of_all, key_of_topic, refuse_unused, value_fields, with_keys
+from kpipe_platform.spark.sink.encode import (
+    Routing,
+    declared_fields,
+    key_of_topic,
+    refuse_unused,
+    value_fields,
+    with_keys,
+)
 from kpipe_platform.spark.sink.output_schema import check_output_schema, columns_of
 from kpipe_platform.spark.sink.rows import WriterRows, output_rows, rows_of_topics
 from kpipe_platform.spark.source.rows import SliceFrames
@@ -85,7 +92,7 @@ def _encode(
     if by is not None and is_records(output) and output:
         msg = f"the stage returned list[KafkaRecord], but column {by!r} names the topic of each row"
         raise ConfigError(msg, fix="return a DataFrame with this column, or use @kafka_multi_asset")
-    frame = to_frame(settings.engine.spark_session, output, codec_of_all(topics), read)
+    frame = to_frame(settings.engine.spark_session, output, topics[0].value_codec, read, declared_fields(topics))
     if is_records(output):
         # Records contain their own key, timestamp, headers, partition and encoded value. An empty list has no topic.
         topics, by = (KafkaTopic(topics[0].name, value_codec=RawCodec()),), None

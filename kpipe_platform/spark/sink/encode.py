@@ -11,7 +11,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kpipe_platform.codecs import Codec, JsonCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.columns import (
@@ -102,11 +101,10 @@ def value_fields(output: T.StructType, topic: KafkaTopic, by: str | None = None)
     return T.StructType([f for f in output if f.name not in apart and not f.name.startswith(_KEY)])
 
 
-def codec_of_all(topics: Sequence[KafkaTopic]) -> Codec:
-    """Return a codec that declares the fields of all topics. It decides how pandas and Arrow columns are converted."""
-    codecs = [topic.value_codec for topic in topics]
-    fields = {f.name.lower(): f for codec in codecs for f in codec.fields}
-    return codecs[0] if len(codecs) == 1 or not fields else JsonCodec(T.StructType(list(fields.values())))
+def declared_fields(topics: Sequence[KafkaTopic]) -> T.StructType:
+    """Return the fields that the topics declare. They decide how pandas and Arrow columns are converted."""
+    fields = {field.name.lower(): field for topic in topics for field in topic.value_codec.fields}
+    return T.StructType(list(fields.values()))
 
 
 def refuse_unused(output: T.StructType, topics: Sequence[KafkaTopic], by: str) -> None:
@@ -246,11 +244,11 @@ def _as_headers(column: Column, kind: T.DataType, name: str) -> Column:
     if isinstance(kind, T.MapType) and _is_text(kind.keyType) and _is_data(kind.valueType):
         return F.map_entries(column).cast(HEADERS_TYPE)
     element = kind.elementType if isinstance(kind, T.ArrayType) else None
-    if isinstance(element, T.StructType) and len(element) == 2:
-        if element.names == ["value", "key"]:
+    if isinstance(element, T.StructType) and sorted(element.names) == ["key", "value"]:
+        # A cast goes by the positions of the fields.
+        if element.names != ["key", "value"]:
             column = F.transform(column, lambda e: F.struct(e["key"].alias("key"), e["value"].alias("value")))
-            element = T.StructType([element["key"], element["value"]])
-        if _is_text(element[0].dataType) and _is_data(element[1].dataType):
+        if _is_text(element["key"].dataType) and _is_data(element["value"].dataType):
             return column.cast(HEADERS_TYPE)
     msg = f"headers column {name!r} is {kind.simpleString()}"
     raise ConfigError(msg, fix=f"use {HEADERS_TYPE}, or map<string,binary>", column=name)

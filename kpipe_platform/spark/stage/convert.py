@@ -148,7 +148,13 @@ def is_records(output: object) -> bool:
     return isinstance(output, list) and all(isinstance(item, KafkaRecord) for item in output)
 
 
-def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[T.StructField] = ()) -> DataFrame:
+def to_frame(
+    session: SparkSession,
+    output: Any,
+    codec: Codec,
+    read: Sequence[T.StructField] = (),
+    declared: T.StructType | None = None,
+) -> DataFrame:
     """Convert a user function's result to a Spark DataFrame.
 
     A list of KafkaRecord becomes the columns ``key, value, headers, partition, timestamp``, encoded by ``codec``. A
@@ -161,13 +167,14 @@ def to_frame(session: SparkSession, output: Any, codec: Codec, read: Sequence[T.
         codec: Codec of the destination's values.
         read: The fields that the sources declare. In Python, a MAP and a struct are both dicts. If the destination
             declares no fields, a source field of the same name decides which of the two a dict is.
+        declared: The fields that the destination declares. None: those of ``codec``.
 
     Raises:
         ConfigError: The result has an unsupported type, or a column of mixed types.
     """
     if isinstance(output, DataFrame):
         return output
-    declared = codec.fields
+    declared = codec.fields if declared is None else declared
     if is_records(output):
         if isinstance(codec, JsonCodec) and not declared and read:
             maps = [field for field in _first(read) if _has_map(field.dataType)]

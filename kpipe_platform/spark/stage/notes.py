@@ -35,14 +35,14 @@ class StageNotes:
         counts: Counts by rule, one row per rule. Columns: note (string, the JSON of a ``RuleCount``).
         cached: Frames that were persisted for the stage. They are released when the slice is done.
         rules: Names of the rules that are counted.
-        metadata: Metadata that the stage adds to its asset's materialization.
+        metadata: Metadata that the stage adds to materializations, by topic and name; topic None: to all of them.
     """
 
     faults: list[DataFrame] = field(default_factory=list)
     counts: list[DataFrame] = field(default_factory=list)
     cached: list[DataFrame] = field(default_factory=list)
     rules: set[str] = field(default_factory=set)
-    metadata: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[tuple[str | None, str], Any] = field(default_factory=dict)
 
     @classmethod
     def joined(cls, notes: Iterable[StageNotes]) -> StageNotes:

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
 
-from kpipe_platform import JsonCodec, KafkaTopic, RawCodec
+from kpipe_platform import Codec, JsonCodec, KafkaTopic, RawCodec
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.spark.sink.encode import Routing, encoded_columns, refuse_unused, value_fields, with_keys
+from kpipe_platform.spark.sink.encode import (
+    Routing,
+    declared_fields,
+    encoded_columns,
+    refuse_unused,
+    value_fields,
+    with_keys,
+)
 
 pytestmark = pytest.mark.spark
 
@@ -38,6 +47,39 @@ def test_columns_that_do_not_fit(output: DataFrame, wrong: dict[str, Any], messa
     topics = [KafkaTopic("t", **wrong)]
     with pytest.raises(ConfigError, match=message):
         encoded_columns(with_keys(output, topics).schema, topics)
+
+
+def test_headers_go_by_the_names_of_their_fields(output: DataFrame) -> None:
+    topic = KafkaTopic("t", headers_column="headers")
+    with_headers = output.selectExpr("id", "array(named_struct('value', 'v', 'key', 'k')) AS headers")
+    columns = encoded_columns(with_headers.schema, [topic])
+    assert with_headers.select(columns["headers"]).collect()[0][0] == [("k", b"v")]
+    # The name of a header must not be taken from another field because of its position.
+    others = output.selectExpr("id", "array(named_struct('content', 'v', 'name', 'k')) AS headers")
+    with pytest.raises(ConfigError, match="headers column 'headers' is array<struct<content:string,name:string>>"):
+        encoded_columns(others.schema, [topic])
+
+
+@dataclass(frozen=True)
+class Counts(Codec):
+    """Has a type that JSON cannot hold, as Protobuf's maps."""
+
+    name: ClassVar[str] = "counts"
+
+    @property
+    def value_type(self) -> T.StructType:
+        return T.StructType([T.StructField("counts", T.MapType(T.IntegerType(), T.StringType()))])
+
+    def _decode(self, data: bytes) -> Any:
+        raise NotImplementedError
+
+    def _encode(self, value: Any) -> bytes:
+        raise NotImplementedError
+
+
+def test_topics_of_different_codecs_declare_their_fields_together() -> None:
+    topics = [KafkaTopic("a", value_codec=Counts()), KafkaTopic("b", value_codec=JsonCodec("id INT"))]
+    assert declared_fields([*topics, KafkaTopic("c", value_codec=RawCodec())]).names == ["counts", "id"]
 
 
 def test_fields_of_structs_make_parts_of_the_record(output: DataFrame) -> None:
