@@ -267,8 +267,7 @@ def _missing(name: str, needed_for: str) -> ConfigError:
 
 def _quoted(value: str) -> str:
     # Java's StreamTokenizer ends a quoted text at the end of the line.
-    escapes = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\r": "\\r"}
-    return value.translate(str.maketrans(escapes))
+    return value.translate({ord("\\"): "\\\\", ord('"'): '\\"', ord("\n"): "\\n", ord("\r"): "\\r"})
 
 
 __all__ = ["LOGIN_HANDLER", "MSK_COORDINATE", "SaslMechanism", "SaslSettings", "SecurityProtocol"]
