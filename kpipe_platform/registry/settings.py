@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from kpipe_platform.errors import ConfigError
 
-__all__ = ["RegistrySettings"]
+__all__ = ["RegistrySettings", "check_path"]
 
 _REDACTED = "**********"
 _SECRETS = ("password", "bearer_token", "ssl_key_password")
@@ -103,6 +103,8 @@ class RegistrySettings:
             path = getattr(self, name)
             if path is None:
                 continue
+            if name != "ssl_key_password":
+                check_path(name, path)
             if not encrypted:
                 raise _invalid(
                     name, f"{name} is set, but no address begins with https://", f"use https://, or remove {name}"
@@ -170,6 +172,17 @@ class RegistrySettings:
             # The client would wait for up to 20 s between attempts, without a deadline for all of them.
             "max.retries": 0,
         }
+
+
+def check_path(setting: str, path: str | None) -> None:
+    """Refuse the content of a file in place of its path. It may be a private key, which errors would then quote.
+
+    Raises:
+        ConfigError: The value is not a path.
+    """
+    if path is not None and ("-----BEGIN" in path or "\n" in path or "\0" in path):
+        msg = f"{setting} is the content of a file; it must be the path of a file"
+        raise ConfigError(msg, fix=f"write it to a file, and set {setting} to its path", setting=setting)
 
 
 def _check_url(url: str) -> None:

@@ -42,6 +42,13 @@ _MARKS: tuple[tuple[str, type[KpipeError], str, str], ...] = (
         f"is {MSK_COORDINATE}",
     ),
     (
+        # Kafka's client does not pass on the cause. A refusal is found before, when the slice is planned.
+        r"LoginException: An internal error occurred while retrieving token from callback handler",
+        BrokerUnavailableError,
+        "Spark's Kafka client got no token from the token endpoint",
+        "check that Spark's driver and executors reach the token endpoint (oauth_token_url), then run again",
+    ),
+    (
         r"org\.apache\.kafka\.common\.errors\.(Sasl|Ssl)?AuthenticationException|LoginException|"
         r"javax\.net\.ssl\.SSL\w+Exception|InvalidKeySpecException|InvalidConfigurationException: .*PEM",
         AuthenticationFailedError,
@@ -94,7 +101,12 @@ _ADD_AVRO = (
     f'spark_config={{"spark.jars.packages": "{_PACKAGES}"}} where the session is started first, in a new process; or '
     "let SparkEngine start the session"
 )
-_MISSING_PACKAGE = re.compile(r"No module named '(kpipe_platform|confluent_kafka|pyarrow)")
+_MISSING_PACKAGE = re.compile(
+    r"No module named '(kpipe_platform|confluent_kafka|pyarrow|fastavro|google|ptars|jsonschema_rs)"
+)
+# Packages of codecs, by the extra. A stage may import others of the same name.
+_EXTRAS = {"fastavro": "[avro]", "google": "[protobuf]", "ptars": "[protobuf]", "jsonschema_rs": "[jsonschema]"}
+_PACK = "for a cluster: kpipe spark pack, then kpipe spark start --archive"
 
 _DENIED = re.compile(r"(?:Topic|Group)AuthorizationException: Not authorized to access (topic|group)s?: \[?([^\]\s]+)")
 # Exceptions of a Python function that its record does not cause: a service that the function calls is unreachable.
@@ -116,6 +128,7 @@ _MISTAKES = (
 # SQLSTATE classes of conditions that one record can cause: data, cardinality, constraint, external routine, raised
 # errors.
 _DATA_STATES = ("21", "22", "23", "38", "39", "P0")
+_OWN = "kpipe_platform/"
 _OWN_TASK = re.compile(r"kpipe_platform/(spark/sink/task/|spark/source/dead_letters|dead_letters/|kafka/)")
 
 
@@ -159,12 +172,14 @@ def classify(error: BaseException, where: str) -> KpipeError:
     text = text_of(error)
     if is_of_lost_java(error):
         return java_lost(f" while processing {where}: {cause}")
-    if is_sparks(error) and _MISSING_PACKAGE.search(text):
-        return EnvironmentSetupError(
-            f"Spark's Python workers lack a package while processing {where}: {cause}",
-            fix="start the workers with the driver's Python (PYSPARK_PYTHON), or install kpipe-platform there; for a "
-            "cluster: kpipe spark pack, then kpipe spark start --archive",
-        )
+    if is_sparks(error) and (missing := _MISSING_PACKAGE.search(text)) is not None:
+        extra = _EXTRAS.get(missing.group(1), "")
+        if not extra or _OWN in (cause.file or ""):
+            return EnvironmentSetupError(
+                f"Spark's Python workers lack a package while processing {where}: {cause}",
+                fix="start the workers with the driver's Python (PYSPARK_PYTHON), or pip install "
+                f"'kpipe-platform{extra}' there; {_PACK}",
+            )
     if cause.language == "python":
         if (own := _own_error(cause, where)) is not None:
             return own
@@ -201,9 +216,14 @@ def classify(error: BaseException, where: str) -> KpipeError:
 def _own_error(cause: Cause, where: str) -> KpipeError | None:
     """Rebuild an error that kpipe's own code raised in a Python worker, for example its Kafka client."""
     kind = getattr(errors, cause.exception_type.rpartition("kpipe_platform.errors.")[2], None)
-    if not (isinstance(kind, type) and issubclass(kind, KpipeError) and _OWN_TASK.search(cause.file or "")):
+    if not (isinstance(kind, type) and issubclass(kind, KpipeError)):
         return None
     message, _, fix = cause.message.partition("\n  How to fix: ")
+    if kind is EnvironmentSetupError and _OWN in (cause.file or ""):
+        # For example an extra of a codec, which the driver has.
+        message, fix = f"{message.rstrip('.')} where Spark's Python workers run,", f"{fix.strip()}, there too; {_PACK}"
+    elif not _OWN_TASK.search(cause.file or ""):
+        return None
     return kind(f"{message} while processing {where}", fix=fix.strip() or None)
 
 

@@ -35,6 +35,13 @@ def spark_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalo
 
 
 @pytest.fixture(scope="session")
+def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
+    """A cluster whose core nobody has: the engine of the other tests keeps those of the other cluster."""
+    with StandaloneCluster(tmp_path_factory.mktemp("idle-cluster"), workers=1) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The packages for the executors."""
     path = tmp_path_factory.mktemp("archive") / "kpipe-executors.tar.gz"

@@ -22,13 +22,6 @@ from .standalone import StandaloneCluster
 pytestmark = [pytest.mark.cluster, pytest.mark.spark, pytest.mark.timeout(600)]
 
 
-@pytest.fixture(scope="module")
-def idle_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandaloneCluster]:
-    """A cluster whose core nobody has: the engine of the other tests keeps those of the other cluster."""
-    with StandaloneCluster(tmp_path_factory.mktemp("idle-cluster"), workers=1) as cluster:
-        yield cluster
-
-
 def test_the_workers_python_has_no_package(idle_cluster: StandaloneCluster) -> None:
     for package in ("kpipe_platform", "confluent_kafka", "pyarrow"):
         answer = subprocess.run(

@@ -117,6 +117,11 @@ def test_a_session_without_avro_is_no_fault_of_the_data() -> None:
         ("Caused by: java.lang.OutOfMemoryError: Java heap space", EngineUnavailableError),
         ("java.io.IOException: No space left on device", EngineUnavailableError),
         ("ExecutorLostFailure (executor 3 exited caused by one of the running tasks)", EngineUnavailableError),
+        (
+            "javax.security.auth.login.LoginException: An internal error occurred while retrieving token from callback "
+            "handler",
+            BrokerUnavailableError,
+        ),
         ("org.apache.kafka.common.errors.TimeoutException: Timeout of 60000ms expired before", BrokerUnavailableError),
         ("java.lang.IllegalStateException: Cannot fetch offset 17 (GroupId: ...)", LostRangeError),
         (PYTHON_UDF, StageFailedError),
@@ -155,6 +160,23 @@ def python(name: str, message: str, file: str = "/work/stage.py") -> SparksError
         f'  File "{file}", line 3, in price\n    return ask(x)\n{name}: {message}\n'
     )
     return SparksError(text, "PYTHON_EXCEPTION", "38000")
+
+
+def test_an_extra_that_workers_lack_is_named_with_its_place() -> None:
+    inside = "/packages/kpipe_platform/codecs/protobuf/_compat.py"
+    by_import = python(
+        "ModuleNotFoundError", "No module named 'fastavro'", inside.replace("protobuf/_compat", "avro/records")
+    )
+    fix = "pip install 'kpipe-platform[protobuf]'"
+    by_check = python("kpipe_platform.errors.EnvironmentSetupError", f"ptars is missing.\n  How to fix: {fix}", inside)
+    for error, extra in ((by_import, "avro"), (by_check, "protobuf")):
+        found = classify(error, "orders/0 [0, 5)")
+        assert type(found) is EnvironmentSetupError
+        assert f"kpipe-platform[{extra}]" in str(found)
+        assert "kpipe spark pack" in str(found)
+        assert "Spark's Python workers" in str(found)
+    # A package of the same name that the stage imports.
+    assert type(classify(python("ModuleNotFoundError", "No module named 'google'"), "orders/0")) is StageFailedError
 
 
 def fault_of(error: BaseException) -> Fault:

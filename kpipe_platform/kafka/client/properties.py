@@ -71,12 +71,13 @@ OWNED: Mapping[str, str] = {
 }
 # Connection properties apply to all clients.
 _CONNECTION = ("security.", "sasl.", "ssl.", "enable.sasl.", "enable.ssl.")
-_SECRET_WORDS = ("password", "passphrase", "secret", "jaas", "key.pem", "keystore.key", "oauthbearer.config")
+SECRET_WORDS = ("password", "passphrase", "secret", "jaas", "key.pem", "keystore.key", "oauthbearer.config")
+"""Parts of the names of properties whose values are secrets."""
 
 
 def is_secret(name: str) -> bool:
     """Return whether a property's value is a secret, judged by its name."""
-    return any(word in name for word in _SECRET_WORDS)
+    return any(word in name for word in SECRET_WORDS)
 
 
 def check_client(where: str, dialect: Dialect, given: Mapping[str, str | None]) -> None:

@@ -51,7 +51,8 @@ _OIDC_HANDLER = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCa
 _MSK_HANDLER = "software.amazon.msk.auth.iam.IAMClientCallbackHandler"
 LOGIN_HANDLER = "sasl.login.callback.handler.class"
 """The property that names a Java class that gets tokens."""
-_URL = re.compile(r"^https?://[^\s/]+\S*$")
+# Without a user and a password, which logs and the UI would show.
+_URL = re.compile(r"^https?://[^\s/@]+(/\S*)?$")
 # KIP-342 allows only letters. librdkafka takes the extensions as a list that commas separate.
 _EXTENSION = re.compile(r"^(?!auth$)[A-Za-z]+$")
 
@@ -220,7 +221,7 @@ def _check_oauth(settings: SaslSettings) -> None:
         fix = "set oauth_token_url, oauth_client_id and oauth_client_secret; or set oauth_token_callback"
         raise ConfigError(msg, fix=fix, setting="oauth_token_url")
     if not _URL.match(settings.oauth_token_url):
-        msg = f"oauth_token_url is {settings.oauth_token_url!r}, which is not a URL"
+        msg = "oauth_token_url is not a URL, or contains a user"
         raise ConfigError(
             msg, fix='use the token endpoint, for example "https://login.example.com/token"', setting="oauth_token_url"
         )
@@ -265,7 +266,8 @@ def _missing(name: str, needed_for: str) -> ConfigError:
 
 
 def _quoted(value: str) -> str:
-    return value.replace("\\", "\\\\").replace('"', '\\"')
+    # Java's StreamTokenizer ends a quoted text at the end of the line.
+    return value.translate({ord("\\"): "\\\\", ord('"'): '\\"', ord("\n"): "\\n", ord("\r"): "\\r"})
 
 
 __all__ = ["LOGIN_HANDLER", "MSK_COORDINATE", "SaslMechanism", "SaslSettings", "SecurityProtocol"]

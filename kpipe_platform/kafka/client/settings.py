@@ -17,7 +17,7 @@ from kpipe_platform.errors import ConfigError
 from kpipe_platform.kafka.client.properties import check_client, is_secret
 from kpipe_platform.kafka.client.sasl import LOGIN_HANDLER, SaslSettings
 from kpipe_platform.registry.client import RegistryClient, registry_client
-from kpipe_platform.registry.settings import RegistrySettings
+from kpipe_platform.registry.settings import RegistrySettings, check_path
 
 _REDACTED = "**********"
 _SECRET_FIELDS = ("sasl_password", "ssl_key_password", "oauth_client_secret")
@@ -62,6 +62,8 @@ class ConnectionSettings(SaslSettings):
 
     def __post_init__(self) -> None:
         self._check_servers()
+        for name in _FILE_FIELDS:
+            check_path(name, getattr(self, name))
         self.check_sasl()
         self._check_ssl()
         if not self.request_timeout_s > 0:
@@ -216,7 +218,8 @@ class ConnectionSettings(SaslSettings):
 
 def _read_pem(path: str) -> str:
     # The Java client accepts certificate and key as one file or as text. Text allows two separate files.
-    return Path(path).read_text(encoding="ascii")
+    # Text outside the blocks, such as names of subjects, may have any encoding.
+    return Path(path).read_text(encoding="latin-1")
 
 
 def _read_key(path: str) -> str:

@@ -26,8 +26,8 @@ __all__ = ["ArchiveManifest", "read_manifest", "write_archive"]
 
 TASK_PACKAGES = ("confluent-kafka", "lazy-loader", "numpy", "pandas", "pyarrow", "tenacity")
 """Distributions that tasks import, for the writer, Arrow batches, and row functions over pandas."""
-OPTIONAL_PACKAGES = ("fastavro",)
-"""Distributions that tasks import for the codecs of an extra. They are packed if they are installed here."""
+OPTIONAL_PACKAGES = ("aws-msk-iam-sasl-signer-python", "fastavro", "jsonschema-rs", "protobuf", "ptars")
+"""Distributions that tasks import for an extra. They are packed if they are installed here."""
 
 MANIFEST = "kpipe-archive.json"
 _OWN = "kpipe_platform"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 
 from pyspark.sql import SparkSession
 
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.jvm.jars import connector_coordinate
+from kpipe_platform.kafka.client.properties import SECRET_WORDS
 from kpipe_platform.spark.failures import classify
 
 # A static method of each jar that the connector needs. With spark.jars instead of spark.jars.packages, Spark adds no
@@ -28,11 +30,20 @@ _MISSING = (
 )
 _PACKAGES = "spark.jars.packages"
 
+REDACTION = "spark.sql.redaction.string.regex"
+"""Setting of a session: what Spark removes from plans and statements in its UI, event logs and explanations."""
+# A Connect server has each query there as text, with the options of its source. Spark's own pattern is for settings
+# only, and does not cover the Java client's names.
+_WORDS = "|".join(map(re.escape, SECRET_WORDS))
+SECRET_OPTIONS = rf'key: "[^"]*({_WORDS})[^"]*"\s+value: "(\\.|[^"\\])*"?'
+
 _checked: weakref.WeakSet[SparkSession] = weakref.WeakSet()
 
 
 def require_connector(session: SparkSession) -> None:
-    """Check once that a session has the Kafka connector with its dependencies. Contacts no broker.
+    """Check once that a session has the Kafka connector with its dependencies, and let it redact secrets.
+
+    Contacts no broker.
 
     Raises:
         ConfigError: It has not. The error names the value of ``spark.jars.packages`` to set.
@@ -49,6 +60,8 @@ def require_connector(session: SparkSession) -> None:
         if not any(mark in str(error) for mark in _MISSING):
             raise classify(error, "the session's Kafka connector") from error
         raise _missing(session, str(error)) from error
+    if session.conf.get(REDACTION, None) is None:
+        session.conf.set(REDACTION, SECRET_OPTIONS)
     _checked.add(session)
 
 

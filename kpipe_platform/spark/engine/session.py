@@ -14,7 +14,7 @@ from kpipe_platform.jvm.jars import spark_connector_jars
 from kpipe_platform.jvm.java import find_java
 from kpipe_platform.spark.causes import is_of_lost_java
 from kpipe_platform.spark.engine.attach import attach
-from kpipe_platform.spark.engine.connector import require_connector
+from kpipe_platform.spark.engine.connector import REDACTION, SECRET_OPTIONS, require_connector
 from kpipe_platform.spark.engine.settings import EngineSettings, local_tasks
 from kpipe_platform.spark.failures import java_lost
 
@@ -33,6 +33,7 @@ _DEFAULTS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
+    REDACTION: SECRET_OPTIONS,
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     # The default is 1 GB; a persisted slice of a million records needs more.

@@ -136,6 +136,22 @@ def test_both_dialects(given: dict[str, Any], librdkafka: dict[str, Any], java: 
         assert dialect["bootstrap.servers"] == "b1:9092,b2:9092"
 
 
+@pytest.mark.parametrize("name", ["ssl_ca_pem", "ssl_key_pem", "oauth_ca_pem", "kerberos_keytab"])
+def test_the_content_of_a_file_is_refused_and_not_shown(name: str) -> None:
+    for content in ("-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\nhidden\n", "hidden\0"):
+        with pytest.raises(ConfigError, match=f"{name} is the content of a file") as caught:
+            settings(**{name: content})
+        assert "hidden" not in str(caught.value)
+        assert "BEGIN" not in str(caught.value)
+
+
+def test_a_password_in_java_keeps_each_character() -> None:
+    """Java's tokenizer ends a quoted text at a line break, and reads escapes."""
+    given = {**SCRAM, "sasl_password": 'a"b\\c$d\ne\rf\\n'}
+    jaas = settings(**given).for_java()["sasl.jaas.config"]
+    assert jaas.endswith(r'password="a\"b\\c$d\ne\rf\\n";')
+
+
 def test_kerberos_with_a_librdkafka_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kpipe_platform.kafka.client.sasl.has_feature", lambda feature: feature == "gssapi")
     rendered = settings(**KERBEROS)
@@ -182,6 +198,13 @@ def test_a_key_that_java_cannot_read_names_the_command_that_converts_it(kind: st
         wrong.for_java()
 
 
+def test_files_of_windows_and_text_around_the_blocks(tmp_path: Path) -> None:
+    pem = tmp_path / "key.pem"
+    pem.write_bytes("subject=CN=Zo\u00eb\r\n-----BEGIN PRIVATE KEY-----\r\n-----END PRIVATE KEY-----\r\n".encode())
+    java = settings(security_protocol="SSL", ssl_certificate_pem=str(pem), ssl_key_pem=str(pem)).for_java()
+    assert "-----BEGIN PRIVATE KEY-----\n" in java["ssl.keystore.key"]
+
+
 def test_mutual_tls_hands_java_the_text_of_two_files(tmp_path: Path) -> None:
     (tmp_path / "cert.pem").write_text("CERT")
     (tmp_path / "key.pem").write_text("KEY")
@@ -206,7 +229,8 @@ def test_mutual_tls_hands_java_the_text_of_two_files(tmp_path: Path) -> None:
         ({**SCRAM, "sasl_password": None}, "sasl_password is required for sasl_mechanism SCRAM-SHA-512"),
         ({"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}, "neither oauth_token_url nor"),
         ({**OAUTH, "oauth_client_secret": None}, "oauth_client_secret is required for oauth_token_url"),
-        ({**OAUTH, "oauth_token_url": "login.example.com"}, "which is not a URL"),
+        ({**OAUTH, "oauth_token_url": "login.example.com"}, "oauth_token_url is not a URL"),
+        ({**OAUTH, "oauth_token_url": "https://me:hidden@login.example.com"}, "or contains a user"),
         ({**OAUTH, "oauth_extensions": {"pool-id": "p"}}, "'pool-id' cannot be sent as an extension"),
         ({**OAUTH, "oauth_extensions": {"pool": "a,b"}}, "'pool' cannot be sent as an extension"),
         ({**OAUTH, "oauth_token_callback": CALLBACK}, "oauth_token_url is set together with oauth_token_callback"),
