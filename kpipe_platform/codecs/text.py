@@ -43,6 +43,9 @@ class TextCodec(Codec):
         """Return the bytes, or the text in UTF-8."""
         return as_bytes(self, value, kind)
 
+    def misfit(self, value: Column, kind: T.DataType) -> None:
+        """Return None, because all values of the type can be encoded."""
+
     def diagnose(self, data: bytes) -> DecodeFault | None:
         """Return a fault with the position of the first byte that is not UTF-8, or None."""
         try:

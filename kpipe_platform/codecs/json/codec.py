@@ -86,6 +86,9 @@ class JsonCodec(Codec):
         """Whether the codec has a schema, which is required to decode values to columns."""
         return self.schema is not None
 
+    def misfit(self, value: Column, kind: T.DataType) -> None:
+        """Return None, because all values of the type can be encoded."""
+
     def diagnose(self, data: bytes) -> DecodeFault | None:
         """Return the first reason why these bytes do not decode.
 
