@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from kpipe_platform.codecs.faults import NOT_ENCODABLE, UNREADABLE, DecodeFault, EncodeFault, may_be_of_data
+from kpipe_platform.codecs.faults import NOT_ENCODABLE, NULL_FIELD, UNREADABLE, DecodeFault, EncodeFault, may_be_of_data
 from kpipe_platform.policies.faults import qualified_name
 
 if TYPE_CHECKING:
@@ -158,21 +158,24 @@ class Codec(ABC):
             data: Bytes of a key or a value, or None.
 
         Returns:
-            The value; None for None. A struct is a dict.
+            The value; None for None only. A struct is a dict.
 
         Raises:
-            DecodeFault: The bytes do not decode. Its kind is `UNREADABLE` if ``_decode`` raised another exception that
-                bytes can cause.
+            DecodeFault: The bytes do not decode. Its kind is `UNREADABLE` if ``_decode`` returned None or raised
+                another exception that bytes can cause.
         """
         if data is None:
             return None
         try:
-            return self._decode(data)
+            value = self._decode(data)
         except Exception as error:
             if not may_be_of_data(error):
                 raise
             message = f"{type(self).__name__} raised {qualified_name(type(error))} for these {len(data)} bytes: {error}"
             raise DecodeFault(message, kind=UNREADABLE) from error
+        if value is None:
+            raise DecodeFault(f"{type(self).__name__} decoded these {len(data)} bytes to None", kind=UNREADABLE)
+        return value
 
     def encode(self, value: Any) -> bytes | None:
         """Encode a value.
@@ -181,21 +184,26 @@ class Codec(ABC):
             value: A value of a type that the codec supports, or None.
 
         Returns:
-            The bytes; None for None.
+            The bytes; None for None only.
 
         Raises:
             EncodeFault: The codec cannot encode the value. Also if ``_encode`` raised another exception that a value
-                can cause.
+                can cause, or did not return bytes.
         """
         if value is None:
             return None
         try:
-            return self._encode(value)
+            data: Any = self._encode(value)
         except Exception as error:
             if not may_be_of_data(error):
                 raise
             message = f"{type(self).__name__} raised {qualified_name(type(error))} for this value: {error}"
             raise EncodeFault(message, kind=NOT_ENCODABLE) from error
+        if isinstance(data, bytes | bytearray | memoryview):
+            return bytes(data)
+        # None would be written as a tombstone.
+        message = f"{type(self).__name__} encoded this value to {type(data).__name__}, not bytes"
+        raise EncodeFault(message, kind=NOT_ENCODABLE)
 
     def explain(self, data: bytes) -> DecodeFault:
         """Explain why the engine refused these bytes. Unlike `diagnose`, never returns None.
@@ -210,8 +218,16 @@ class Codec(ABC):
         if fault is not None:
             return fault
         if not self.is_expression:
+            from kpipe_platform.codecs.batches import missing_in
+
+            value = self.decode(data)
+            missing = missing_in(value, self.value_type)
+            if missing is not None:
+                return DecodeFault(f'field "{missing}" is required but null', kind=NULL_FIELD, field=missing)
             kind = self.value_type.simpleString()
-            message = f"{type(self).__name__} decodes these {len(data)} bytes to a value that {kind} cannot hold"
+            message = (
+                f"{type(self).__name__} decodes these {len(data)} bytes to {value!r:.200}, which {kind} cannot hold"
+            )
         else:
             message = f"Spark could not decode these {len(data)} bytes as {self.name}; kpipe did not find the reason"
         return DecodeFault(message, kind=UNREADABLE)
@@ -254,7 +270,7 @@ class Codec(ABC):
         """
         from kpipe_platform.codecs.batches import decode_each
 
-        return decode_each(self.decode, data, kind)
+        return decode_each(self.decode, data, kind, self.value_type)
 
     def encode_batch(self, values: pa.Array) -> tuple[pa.Array, pa.Array]:
         """Encode a batch. By default, encodes one value after the other, as after an exception that a value can cause.
@@ -273,6 +289,9 @@ class Codec(ABC):
 
     def parse(self, data: Column) -> Column | None:
         """Parse bytes in one expression. It is evaluated once, and `value` and `fault` get its result.
+
+        The expression must not raise an error for any bytes: use ``try_cast``, ``try_url_decode`` and the like. An
+        error fails the whole slice, because Spark does not say which record caused it.
 
         None: Spark calls `decode_batch`. The default.
         """
@@ -307,10 +326,16 @@ class Codec(ABC):
     def misfit(self, value: Column, kind: T.DataType) -> Column | None:
         """Why ``write`` cannot encode a value (string, null if it can); None if it can encode every value.
 
-        Null in a required field, and text that is longer than its VARCHAR, are checked without it.
+        By default, a value for which ``write`` is null, which would be written as a tombstone. Null in a required
+        field, and text that is longer than its VARCHAR, are checked without this method.
 
         Args:
             value: As in `write`.
             kind: As in `write`.
         """
-        return None
+        from pyspark.sql import functions as F
+
+        written = self.write(value, kind)
+        if written is None:
+            return None
+        return F.when(value.isNotNull() & written.isNull(), F.lit(f"{type(self).__name__} encoded this value to null"))

@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import types as T
 
 from kpipe_platform.codecs.exact import MISFITS, MisfitError, exact_array
 from kpipe_platform.codecs.faults import DecodeFault, EncodeFault
 from kpipe_platform.errors import UnknownSchemaIdError
 
+_NESTED = (T.StructType, T.ArrayType, T.MapType)
 
-def decode_each(decode: Callable[[bytes | None], Any], data: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Decode one record after the other. A value that the type cannot hold is null, as one that does not decode."""
+
+def decode_each(
+    decode: Callable[[bytes | None], Any], data: pa.Array, kind: pa.DataType, declared: T.DataType | None = None
+) -> pa.Array:
+    """Decode one record after the other. A value that the type cannot hold is null, as one that does not decode.
+
+    Args:
+        decode: Decodes one record.
+        data: The bytes of the records.
+        kind: The type of the result.
+        declared: The declared type, if values with a null in a required field are refused here.
+    """
     values = [_decoded(decode, each) for each in data.to_pylist()]
+    if declared is not None:
+        values = [None if missing_in(value, declared) else value for value in values]
     try:
         return exact_array(values, kind, "value")
     except MisfitError:
@@ -40,6 +54,22 @@ def encode_each(encode: Callable[[Any], bytes | None], values: pa.Array) -> tupl
         encoded.append(data)
         misfits.append(misfit)
     return pa.array(encoded, pa.binary()), pa.array(misfits, pa.string())
+
+
+def missing_in(value: Any, kind: T.DataType, path: str = "") -> str | None:
+    """Path of the first required field of a decoded value that is null; None if there is none."""
+    inside: Iterable[tuple[str, Any, T.DataType]] = ()
+    if isinstance(kind, T.StructType) and isinstance(value, Mapping):
+        for field in kind:
+            if not field.nullable and value.get(field.name) is None:
+                return f"{path}.{field.name}".lstrip(".")
+        inside = ((f"{path}.{field.name}", value.get(field.name), field.dataType) for field in kind)
+    elif isinstance(kind, T.ArrayType) and isinstance(value, list | tuple):
+        inside = ((f"{path}[{number}]", each, kind.elementType) for number, each in enumerate(value))
+    elif isinstance(kind, T.MapType) and isinstance(value, Mapping):
+        inside = ((f"{path}[{key!r}]", each, kind.valueType) for key, each in value.items())
+    found = (missing_in(each, own, at.lstrip(".")) for at, each, own in inside if isinstance(own, _NESTED))
+    return next(filter(None, found), None)
 
 
 def _decoded(decode: Callable[[bytes | None], Any], data: bytes | None) -> Any:

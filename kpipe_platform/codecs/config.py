@@ -65,10 +65,15 @@ def codec_to_config(codec: Codec) -> dict[str, Any]:
 
 
 def _to_json(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_to_json(each) for each in value]
     return codec_to_config(value) if isinstance(value, Codec) else value
 
 
 def _from_json(value: Any) -> Any:
+    if isinstance(value, list):
+        # A codec is hashable, so its setting was a tuple.
+        return tuple(_from_json(each) for each in value)
     return codec_from_config(value) if isinstance(value, dict) and "codec" in value else value
 
 

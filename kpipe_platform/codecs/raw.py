@@ -40,6 +40,9 @@ class RawCodec(Codec):
         """Return the bytes, or the text in UTF-8."""
         return as_bytes(self, value, kind)
 
+    def misfit(self, value: Column, kind: T.DataType) -> None:
+        """Return None, because all values of the type can be encoded."""
+
     def _decode(self, data: bytes) -> bytes:
         return bytes(data)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from types import ModuleType
 from typing import Any, cast
 from weakref import WeakKeyDictionary
@@ -53,11 +54,36 @@ __all__ = [
     "renames_of",
     "retry_briefly",
     "run_worker_daemon",
+    "send_by_value",
     "sql_of",
     "stand_in",
     "to_arrow_schema",
     "to_arrow_type",
 ]
+
+# ------------------------------------------------------------------------------------------- objects for the workers
+
+_BY_VALUE: set[str] = set()
+
+
+def send_by_value(module: ModuleType) -> None:
+    """Have the classes and functions of a module sent to Spark's workers, which need not have the module."""
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    _BY_VALUE.add(module.__name__)
+
+
+def _reduce_cached(function: Any) -> Any:
+    if function.__module__ not in _BY_VALUE:
+        return function.__reduce__()
+    return _cached_again, (function.__wrapped__, function.cache_parameters())
+
+
+def _cached_again(function: Any, parameters: Any) -> Any:
+    return lru_cache(**parameters)(function)
+
+
+# cloudpickle sends a function with an lru_cache by name only.
+cloudpickle.Pickler.dispatch_table[type(lru_cache(len))] = _reduce_cached
 
 # ------------------------------------------------------------------------------------------- a JVM of this process
 

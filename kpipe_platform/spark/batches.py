@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
@@ -16,7 +17,7 @@ from kpipe_platform.codecs.batches import decode_each, encode_each
 from kpipe_platform.codecs.faults import may_be_of_data
 from kpipe_platform.codecs.types import stage_type
 from kpipe_platform.errors import ConfigError
-from kpipe_platform.spark._compat import cloudpickle, to_arrow_type
+from kpipe_platform.spark._compat import cloudpickle, send_by_value, to_arrow_type
 from kpipe_platform.spark.column_cache import reused
 
 _ENCODED = T.StructType().add("data", T.BinaryType()).add("misfit", T.StringType())
@@ -55,7 +56,7 @@ def decode_batch(codec: Codec, data: pa.Array, kind: pa.DataType) -> pa.Array:
     except Exception as error:
         if not may_be_of_data(error):
             raise
-        decoded = decode_each(codec.decode, data, kind)
+        decoded = decode_each(codec.decode, data, kind, codec.value_type)
     return _checked(codec, "decode_batch", decoded, kind, len(data))
 
 
@@ -70,11 +71,12 @@ def encode_batch(codec: Codec, values: pa.Array) -> tuple[pa.Array, pa.Array]:
     except Exception as error:
         if not may_be_of_data(error):
             raise
-        encoded, misfits = encode_each(codec.encode, values)
-    return (
-        _checked(codec, "encode_batch", encoded, pa.binary(), len(values)),
-        _checked(codec, "encode_batch", misfits, pa.string(), len(values)),
-    )
+        return encode_each(codec.encode, values)
+    encoded = _checked(codec, "encode_batch", encoded, pa.binary(), len(values))
+    misfits = _checked(codec, "encode_batch", misfits, pa.string(), len(values))
+    # Without a reason, a null would be written as a tombstone.
+    is_lost = pc.and_(values.is_valid(), pc.and_(encoded.is_null(), misfits.is_null()))
+    return encode_each(codec.encode, values) if pc.any(is_lost).as_py() else (encoded, misfits)
 
 
 def _checked(codec: Codec, method: str, array: Any, kind: pa.DataType, length: int) -> pa.Array:
@@ -118,11 +120,27 @@ def _function(call: Callable[[pa.Array], pa.Array], kind: T.DataType, codec: Cod
 
 
 def ship(codec: Codec) -> None:
-    """Have a codec's classes sent to the executors, which need not have the user's modules."""
-    register: Any = cloudpickle.register_pickle_by_value
-    for cls in type(codec).__mro__:
-        if issubclass(cls, Codec) and not cls.__module__.startswith("kpipe_platform."):
-            register(sys.modules[cls.__module__])
-    for value in vars(codec).values():
-        if isinstance(value, Codec):
-            ship(value)
+    """Have a codec's classes sent to the executors, which need not have the user's modules.
+
+    Raises:
+        ConfigError: A class uses an object that cannot be pickled.
+    """
+    modules = {module for cls in _classes(codec) if not (module := cls.__module__).startswith("kpipe_platform.")}
+    for module in modules:
+        send_by_value(sys.modules[module])
+    try:
+        if modules:
+            cloudpickle.dumps(codec)  # type: ignore[no-untyped-call]
+    except Exception as error:
+        msg = f"{type(codec).__name__} cannot be sent to Spark's workers: {error}"
+        raise ConfigError(msg, fix="create this object in a method, not at the top of the module") from error
+
+
+def _classes(value: object) -> Iterator[type[Codec]]:
+    """Classes of a codec and of the codecs in its settings."""
+    if isinstance(value, list | tuple):
+        for each in value:
+            yield from _classes(each)
+    elif isinstance(value, Codec):
+        yield from (cls for cls in type(value).__mro__ if issubclass(cls, Codec))
+        yield from _classes(list(vars(value).values()))

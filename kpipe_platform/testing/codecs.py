@@ -154,11 +154,10 @@ def _check_batches(case: CodecCase, pinned: Pinned) -> None:
         # A slice, because Spark's batches may be parts of larger ones.
         batch = pa.array([b"", *chosen, b""], pa.binary()).slice(1, len(chosen))
         decoded = decode_batch(reader, batch, kind)
-        require_same(
-            decoded.to_pylist(), decode_each(reader.decode, batch, kind).to_pylist(), f"decode_batch of {what}"
-        )
+        expected = decode_each(reader.decode, batch, kind, reader.value_type)
+        require_same(decoded.to_pylist(), expected.to_pylist(), f"decode_batch of {what}")
     for data in good:
-        held = decode_each(reader.decode, pa.array([data], pa.binary()), kind)
+        held = decode_each(reader.decode, pa.array([data], pa.binary()), kind, reader.value_type)
         require_that(not held.null_count, f"{kind}, the codec's value_type, cannot hold the value of {data!r:.200}")
     # Otherwise each batch is decoded twice.
     reader.decode_batch(pa.array(good, pa.binary()), kind)

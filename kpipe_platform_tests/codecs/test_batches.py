@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import importlib
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql import types as T
 
+from kpipe_platform.codecs import Codec, JsonCodec
 from kpipe_platform.codecs.batches import decode_each, encode_each
 from kpipe_platform.errors import ConfigError, DecodeFault, EncodeFault, EnvironmentSetupError, UnknownSchemaIdError
-from kpipe_platform.spark.batches import decode_batch, encode_batch
+from kpipe_platform.spark.batches import arrow_type, decode_batch, encode_batch, ship
 
 from .careless import LongCodec
 
@@ -127,5 +134,89 @@ def test_explain_names_the_type_that_cannot_hold_the_value() -> None:
     fault = LongCodec().explain(ONE or b"")
     assert (fault.kind, fault.message) == (
         "unreadable",
-        "LongCodec decodes these 8 bytes to a value that bigint cannot hold",
+        "LongCodec decodes these 8 bytes to 1, which bigint cannot hold",
     )
+
+
+@dataclass(frozen=True)
+class Answering(Codec):
+    """A codec that returns the same for all bytes and values."""
+
+    name: ClassVar[str] = "answering"
+    answer: Any = None
+
+    @property
+    def value_type(self) -> T.DataType:
+        return JsonCodec("id BIGINT NOT NULL, legs ARRAY<STRUCT<code: STRING NOT NULL>>").fields
+
+    def _decode(self, data: bytes) -> Any:
+        return self.answer
+
+    def _encode(self, value: Any) -> Any:
+        return self.answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (None, "Answering decoded these 1 bytes to None"),
+        ({}, 'field "id" is required but null'),
+        ({"id": 1, "legs": [None, {"code": None}]}, 'field "legs[1].code" is required but null'),
+        ("text", "Answering decodes these 1 bytes to 'text', which struct<"),
+        ({"id": 1, "other": 2}, "Answering decodes these 1 bytes to {'id': 1, 'other': 2}, which struct<"),
+    ],
+)
+def test_what_does_not_fit_the_declared_columns_is_a_fault(answer: Any, message: str) -> None:
+    codec = Answering(answer)
+    assert decode_batch(codec, pa.array([b"x", None]), arrow_type(codec)).to_pylist() == [None, None]
+    assert codec.explain(b"x").message.startswith(message)
+
+
+@pytest.mark.parametrize("answer", [None, "text", 1])
+def test_what_is_not_bytes_is_never_written_as_a_tombstone(answer: Any) -> None:
+    data, misfits = encode_batch(Answering(answer), pa.array([{"id": 1}, None]))
+    message = f"Answering encoded this value to {type(answer).__name__}, not bytes"
+    assert (data.to_pylist(), misfits.to_pylist()) == ([None, None], [message, None])
+
+
+def test_a_value_that_a_batch_loses_is_encoded_again() -> None:
+    lost = (pa.array([None, None, TWO], pa.binary()), pa.nulls(3, pa.string()))
+    data, misfits = encode_batch(Made(None, lost), pa.array([1, None, 2], pa.int64()))
+    assert (data.to_pylist(), misfits.to_pylist()) == ([ONE, None, TWO], [None] * 3)
+
+
+CODEC = """
+import struct
+from dataclasses import dataclass
+from functools import lru_cache
+from kpipe_platform import TextCodec
+
+@lru_cache(maxsize=8)
+def shout(text):
+    return text.upper()
+
+@dataclass(frozen=True)
+class Shouting(TextCodec):
+    def _decode(self, data):
+        return shout(data.decode())
+
+FORMAT = struct.Struct(">q")
+
+class Packed(Shouting):
+    def _decode(self, data):
+        return FORMAT.unpack(data)
+"""
+
+
+def test_executors_need_not_have_the_module_of_a_codec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = f"codec_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(CODEC)
+    monkeypatch.syspath_prepend(tmp_path)
+    module = importlib.import_module(name)
+    codec = module.Shouting()
+    ship(codec)
+    load = f"import pyspark.cloudpickle as c; print(c.loads({cloudpickle.dumps(codec)!r}).decode(b'a'))"  # type: ignore[no-untyped-call]
+    done = subprocess.run([sys.executable, "-c", load], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("A\n", "")
+    with pytest.raises(ConfigError, match="cannot be sent to Spark's workers: cannot pickle"):
+        ship(Made(module.Packed()))

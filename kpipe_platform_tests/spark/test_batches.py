@@ -7,11 +7,11 @@ import io
 from collections.abc import Callable
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kpipe_platform.codecs import RawCodec
+from kpipe_platform.codecs import Codec, RawCodec, TextCodec
 from kpipe_platform.spark.columns import encoded_value, misfit_of
 from kpipe_platform.spark.source.reader import _SOURCE_COLUMNS, empty_rows
 from kpipe_platform.spark.source.rows import SliceFrames, TopicCodecs, decode_rows
@@ -89,3 +89,20 @@ def test_a_column_of_another_codec_has_no_key_bytes(spark: SparkSession) -> None
     raw = decode_rows(empty_rows(spark), TopicCodecs(RawCodec(), RawCodec()), src=F.lit(0))
     assert "key_bytes" not in raw.good.schema["_kafka"].dataType.names  # type: ignore[attr-defined]
     assert "key_bytes" in frames(spark).good.schema["_kafka"].dataType.names  # type: ignore[attr-defined]
+
+
+class LosingCodec(TextCodec):
+    """Its expression is null for some values."""
+
+    misfit = Codec.misfit
+
+    def write(self, value: Column, kind: T.DataType) -> Column:
+        return F.when(value != "lost", value).cast("binary")
+
+
+def test_a_value_that_an_expression_encodes_to_null_does_not_fit(spark: SparkSession) -> None:
+    output = spark.createDataFrame([("kept",), ("lost",), (None,)], "value string")
+    misfit = misfit_of(LosingCodec(), output.schema)
+    assert misfit is not None
+    found = [row[0] for row in output.select(misfit).collect()]
+    assert found == [None, "LosingCodec encoded this value to null", None]

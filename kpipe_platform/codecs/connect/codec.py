@@ -99,7 +99,8 @@ class ConnectJsonCodec(Codec):
         if not self.schemas:
             return self._row.from_record(record, "")
         if record["payload"] is None:
-            raise DecodeFault('the record has no "payload"', kind=NULL_FIELD, field="payload")
+            fix = "use schemas=False if the converter has schemas.enable=false"
+            raise DecodeFault('the record has no "payload"', kind=NULL_FIELD, field="payload", fix=fix)
         embedded.check(self._row, (record["schema"] or {}).get("fields"))
         return self._row.from_record(record["payload"], "")
 

@@ -62,7 +62,8 @@ def types_of(types: object) -> Types:
     for path, name in pairs:
         if not isinstance(path, str) or name not in SEMANTICS:
             msg = f"types: {path!r} has the semantic type {name!r}, which is unknown"
-            raise ConfigError(msg, fix=f"use one of {', '.join(sorted(SEMANTICS))}", column=path)
+            fix = f"use one of {', '.join(sorted(SEMANTICS))}; leave out a type that needs no conversion"
+            raise ConfigError(msg, fix=fix, column=path)
     return tuple(sorted(pairs))
 
 

@@ -90,6 +90,9 @@ class JsonCodec(Codec):
         """Whether the codec has a schema, which is required to decode values to columns."""
         return self.schema is not None
 
+    def misfit(self, value: Column, kind: T.DataType) -> None:
+        """Return None, because all values of the type can be encoded."""
+
     def parse(self, data: Column) -> Column:
         """Parse JSON text with ``from_json``."""
         return parse_json(self._fields, data)
