@@ -130,6 +130,15 @@ class FramedCodec(Codec):
 
     # What they share
 
+    def unresolved(self) -> ConfigError:
+        """Return the error for single values that are to be converted without a registered schema."""
+        cls = type(self).__name__
+        if self.given is None:
+            msg = f"{cls}() has no schema to convert single values with, such as those of a list[KafkaRecord]"
+            return ConfigError(msg, fix=f"give the schema of the topic: {cls}(schema=...), or return a DataFrame")
+        msg = f"{cls}(...) needs a schema registry to convert single values, and there is none"
+        return ConfigError(msg, fix='KafkaConnection(schema_registry=SchemaRegistry(url="http://..."), ...)')
+
     @property
     def is_framed(self) -> bool:
         """Whether the id of its schema is in front of each value."""
@@ -148,6 +157,7 @@ class FramedCodec(Codec):
         registry = self._registry(registry, topic, part)
         reader = self.given or self._latest(registry, topic, part)
         if ids is None:
+            # One request for each slice. Without it, a slice with a schema that is new to it would be read twice.
             name = self._subject(topic, part, reader)
             frames = [frame(schema_id) for schema_id in registry.versions(name)]
         else:
@@ -180,7 +190,12 @@ class FramedCodec(Codec):
         if self.subject != "topic":
             msg = f"topic {topic!r}: {type(self).__name__}(subject={self.subject!r}) needs a schema to read the topic"
             raise ConfigError(msg, fix="give the schema: its name is part of the subject's name", topic=topic)
-        found = registry.latest(f"{topic}-{part}")
+        try:
+            found = registry.latest(f"{topic}-{part}")
+        except SchemaNotFoundError as error:
+            msg = f"topic {topic!r}: the schema registry has no subject {topic}-{part}, or it was deleted"
+            fix = f"give the schema to read with: {type(self).__name__}(schema=...), or register it under this subject"
+            raise SchemaNotFoundError(msg, fix=fix, topic=topic) from error
         if found.type != self.schema_type:
             msg = f"topic {topic!r}: the schema of subject {topic}-{part} is {found.type}, not {self.schema_type}"
             raise ConfigError(msg, fix=f"use the codec for {found.type}", topic=topic)
@@ -215,7 +230,12 @@ def _found(registry: RegistryClient, frames: Iterable[bytes]) -> Iterable[tuple[
 @lru_cache(maxsize=256)
 def _registered(registry: RegistryClient, subject: str, schema: Schema, register: bool) -> RegisteredSchema:
     if not register:
-        return registry.lookup(subject, schema)
+        try:
+            return registry.lookup(subject, schema)
+        except SchemaNotFoundError as error:
+            msg = f"the schema registry does not have the schema under the subject {subject!r}, and register is False"
+            fix = "register exactly this schema, or let kpipe register it: register=True"
+            raise SchemaNotFoundError(msg, fix=fix, subject=subject) from error
     # Its answer has all reasons; that of a registration may have none.
     registry.check_compatible(subject, schema)
     return registry.register(subject, schema)

@@ -225,10 +225,6 @@ class AvroCodec(FramedCodec):
 
     @property
     def _plain(self) -> Schema:
-        if self.is_framed and self.given is None:
-            msg = "AvroCodec() has no schema, so it cannot convert single records"
-            raise ConfigError(msg, fix="give the schema: AvroCodec(schema=...)")
         if self.is_framed or self.given is None:
-            msg = "AvroCodec() needs a schema registry, which the connection does not have"
-            raise ConfigError(msg, fix='KafkaConnection(schema_registry=SchemaRegistry(url="http://..."), ...)')
+            raise self.unresolved()
         return self.given

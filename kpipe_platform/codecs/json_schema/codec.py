@@ -335,8 +335,7 @@ class JsonSchemaCodec(FramedCodec):
     @property
     def _plain(self) -> Schema:
         if self.given is None:
-            msg = "JsonSchemaCodec() has no schema, and its topic's connection was not asked for one"
-            raise ConfigError(msg, fix="give the schema: JsonSchemaCodec(schema=...)")
+            raise self.unresolved()
         return self.given
 
     @property

@@ -83,10 +83,7 @@ class ProtobufCodec(FramedCodec):
 
     def _messages(self) -> MessageCodec:
         if self._plain is None or self.is_framed:
-            msg = "ProtobufCodec with framing='confluent' needs a schema registry to decode and encode"
-            raise ConfigError(
-                msg, fix="use the codec that resolved() or resolved_to_write() returns, or framing='none'"
-            )
+            raise self.unresolved()
         return self._plain
 
     def _decode(self, data: bytes) -> Any:
