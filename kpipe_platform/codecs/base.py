@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from kpipe_platform.codecs.faults import NOT_ENCODABLE, NULL_FIELD, UNREADABLE, DecodeFault, EncodeFault, may_be_of_data
@@ -42,6 +44,19 @@ class TableChanges:
     removes: Column
     clears: Column
     at_ms: Column
+
+
+def any_of(conditions: Iterable[Column]) -> Column:
+    """Return a condition that is true if one of several is; false without conditions.
+
+    It is a balanced tree, because a chain of a thousand conditions overflows the stack of Spark's analyzer.
+    """
+    from pyspark.sql import functions as F
+
+    found = list(conditions) or [F.lit(False)]
+    while len(found) > 1:
+        found = [reduce(or_, found[start : start + 2]) for start in range(0, len(found), 2)]
+    return found[0]
 
 
 class Codec(ABC):

@@ -223,6 +223,7 @@ class FramedCodec(Codec):
         registry = self._registry(registry, topic, part)
         reader = self.given or self._latest(registry, topic, part)
         if ids is None:
+            # One request for each slice. Without it, a slice with a schema that is new to it would be read twice.
             name = self._subject(topic, part, reader)
             frames = [frame(schema_id) for schema_id in registry.versions(name)]
         else:
@@ -301,7 +302,12 @@ class FramedCodec(Codec):
         return registry
 
     def _latest(self, registry: RegistryClient, topic: str, part: Part) -> RegisteredSchema:
-        found = registry.latest(f"{topic}-{part}")
+        try:
+            found = registry.latest(f"{topic}-{part}")
+        except SchemaNotFoundError as error:
+            msg = f"topic {topic!r}: the schema registry has no subject {topic}-{part}, or it was deleted"
+            fix = f"give the schema to read with: {type(self).__name__}(schema=...), or register it under this subject"
+            raise SchemaNotFoundError(msg, fix=fix, topic=topic) from error
         if found.type != self.schema_type:
             msg = f"topic {topic!r}: the schema of subject {topic}-{part} is {found.type}, not {self.schema_type}"
             raise ConfigError(msg, fix=f"use the codec for {found.type}", topic=topic)
@@ -336,7 +342,12 @@ def _found(registry: RegistryClient, frames: Iterable[bytes]) -> Iterable[tuple[
 @lru_cache(maxsize=256)
 def _registered(registry: RegistryClient, subject: str, schema: Schema, register: bool) -> RegisteredSchema:
     if not register:
-        return registry.lookup(subject, schema)
+        try:
+            return registry.lookup(subject, schema)
+        except SchemaNotFoundError as error:
+            msg = f"the schema registry does not have the schema under the subject {subject!r}, and register is False"
+            fix = "register exactly this schema, or let kpipe register it: register=True"
+            raise SchemaNotFoundError(msg, fix=fix, subject=subject) from error
     # Its answer has all reasons; that of a registration may have none.
     registry.check_compatible(subject, schema)
     return registry.register(subject, schema)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from functools import reduce
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs import Codec, RawCodec, TextCodec
-from kpipe_platform.codecs.base import Part
+from kpipe_platform.codecs.base import Part, any_of
 from kpipe_platform.codecs.json.columns import WRITTEN
 from kpipe_platform.errors import ConfigError
 from kpipe_platform.spark.batches import parse_batches, write_batches
@@ -35,6 +34,11 @@ def framed(codec: Codec, data: Column, headers: Column, part: Part) -> Column:
     frames = F.filter(headers, lambda header: (header["key"] == name) & header["value"].isNotNull())
     # Most topics have no such header.
     return F.when(F.size(frames) > 0, F.concat(F.element_at(frames, -1)["value"], data)).otherwise(data)
+
+
+def without_header(headers: Column, name: str | None) -> Column:
+    """The headers without those of a name. An id of a schema describes bytes that an output does not have."""
+    return headers if name is None else F.filter(headers, lambda header: ~header["key"].eqNullSafe(name))
 
 
 def parsed(codec: Codec, data: Column) -> Column:
@@ -121,8 +125,7 @@ def passed_tombstone(codec: Codec, output: T.StructType) -> Column:
     The output must have ``_kafka``. All value columns of a tombstone are null, because it has no value to decode.
     """
     names = [name for name in output.names if name != "_kafka"] if codec.is_struct else ["value"]
-    nulls = (F.col(_quoted(name)).isNull() for name in names)
-    return reduce(Column.__and__, nulls, F.col("_kafka.tombstone"))
+    return F.col("_kafka.tombstone") & ~any_of(F.col(_quoted(name)).isNotNull() for name in names)
 
 
 @reused

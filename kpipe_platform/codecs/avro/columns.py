@@ -27,6 +27,7 @@ from kpipe_platform.codecs.avro.schema import (
     to_text,
     without_logical,
 )
+from kpipe_platform.codecs.base import any_of
 from kpipe_platform.codecs.framed import frame_column
 from kpipe_platform.codecs.types import field_path, is_type
 from kpipe_platform.errors import ConfigError
@@ -133,9 +134,9 @@ def is_bad_avro(reader: Schema, parsed: Column) -> Column:
     """Whether the bytes did not decode, from the result of `parse_avro_column`."""
     conditions = [
         F.coalesce(parsed[_AFTER] != F.lit(_END), F.lit(True)),
-        *(F.coalesce(each, F.lit(False)) for each in _unfit(parse_avro(reader), parsed[_VALUE])),
+        *_falses(_unfit(parse_avro(reader), parsed[_VALUE])),
     ]
-    return reduce(Column.__or__, conditions)
+    return any_of(conditions)
 
 
 def _is_wide(node: Node) -> bool:
@@ -203,7 +204,7 @@ def _unfit(node: Node, column: Column) -> list[Column]:
 def _any(node: Node, values: Column) -> list[Column]:
     if not _unfit(node, F.lit(None)):
         return []
-    return [F.exists(values, lambda each: reduce(Column.__or__, _falses(_unfit(node, each))))]
+    return [F.exists(values, lambda each: any_of(_falses(_unfit(node, each))))]
 
 
 def _falses(conditions: Iterable[Column]) -> Iterator[Column]:

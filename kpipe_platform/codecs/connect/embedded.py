@@ -5,13 +5,13 @@ Source: Kafka Connect ``JsonSchema`` and ``JsonConverter``.
 
 from __future__ import annotations
 
-from functools import reduce
 from typing import Any
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kpipe_platform.codecs.base import any_of
 from kpipe_platform.codecs.connect.row import Row
 from kpipe_platform.codecs.connect.semantics import ExactDecimal, PlainDecimal
 from kpipe_platform.codecs.faults import DecodeFault
@@ -61,7 +61,7 @@ def differs(row: Row, fields: Column) -> Column:
             & (~F.coalesce(field["name"], F.lit("")).isin(*names) | _other_scale(field["parameters"]["scale"], scale))
             for column, names, scale in expected
         ]
-        return F.coalesce(reduce(Column.__or__, conditions), F.lit(False))
+        return F.coalesce(any_of(conditions), F.lit(False))
 
     return F.coalesce(F.exists(fields, contradicts), F.lit(False)) if expected else F.lit(False)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any, TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kpipe_platform.codecs.base import any_of
 from kpipe_platform.codecs.connect.semantics import SEMANTICS, Semantic, UnfitError
 from kpipe_platform.codecs.faults import NOT_ENCODABLE, WRONG_TYPE, DecodeFault, EncodeFault
 from kpipe_platform.codecs.types import field_path, map_fields, stage_type
@@ -296,4 +296,4 @@ def _leaves(kind: T.DataType, path: str) -> Iterator[tuple[str, T.DataType]]:
 
 
 def _either(conditions: Iterator[Column]) -> Column:
-    return reduce(Column.__or__, (F.coalesce(one, F.lit(False)) for one in conditions), F.lit(False))
+    return any_of(F.coalesce(one, F.lit(False)) for one in conditions)

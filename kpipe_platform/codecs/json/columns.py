@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable
-from functools import partial, reduce
+from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kpipe_platform.codecs.base import any_of
 from kpipe_platform.codecs.json.scalars import MAX_EPOCH_SECONDS, held
 from kpipe_platform.codecs.json.syntax import BACKSLASHES, HUGE_NUMBER, MAX_DEPTH, SURROGATE, SURROGATE_PAIR
 from kpipe_platform.codecs.types import EpochType, TimestampMillisType, json_type, map_fields, types_in
@@ -47,7 +48,7 @@ def parse_json(fields: T.StructType, data: Column) -> Column:
     text = data.cast("string")
     # Parse a first time, but only records whose text has digits that may be a huge exponent.
     numbers = _exactly(decimals, data)
-    huge = F.when(text.rlike(_MAYBE_HUGE), _either(_conditions(decimals, numbers, partial(_is_huge, text))))
+    huge = F.when(text.rlike(_MAYBE_HUGE), any_of(_conditions(decimals, numbers, partial(_is_huge, text))))
     return F.when(~F.coalesce(huge, F.lit(False)), value)
 
 
@@ -110,9 +111,9 @@ def is_bad_json(fields: T.StructType, data: Column, parsed: Column) -> Column:
     exact = _reduced(fields, (T.DecimalType, *_SUSPECT))
     if exact:
         # Parse again without losing digits, but only records whose text may have too many digits.
-        changed = _either(_conditions(exact, _exactly(exact, data), _is_changed))
+        changed = any_of(_conditions(exact, _exactly(exact, data), _is_changed))
         conditions.append(F.when(text.rlike(_suspect(fields)), changed))
-    return ~F.is_valid_utf8(text) | _either([F.coalesce(c, F.lit(False)) for c in conditions])
+    return ~F.is_valid_utf8(text) | any_of([F.coalesce(c, F.lit(False)) for c in conditions])
 
 
 def encode_json(fields: T.StructType, value: Column, output: T.DataType, *, include_nulls: bool) -> Column:
@@ -134,10 +135,6 @@ def encode_json(fields: T.StructType, value: Column, output: T.DataType, *, incl
         )
     options = {**WRITTEN, "ignoreNullFields": "false" if include_nulls else "true"}
     return F.to_json(value, options).cast("binary")
-
-
-def _either(conditions: Iterable[Column]) -> Column:
-    return reduce(Column.__or__, conditions, F.lit(False))
 
 
 def _half_of_a_pair(text: Column) -> Column:
@@ -176,7 +173,7 @@ def _unfit_inside(kind: T.DataType, column: Column) -> list[Column]:
 
 
 def _any(kind: T.DataType, element: Column) -> Column:
-    return _either(F.coalesce(c, F.lit(False)) for c in _unfit_inside(kind, element))
+    return any_of(F.coalesce(c, F.lit(False)) for c in _unfit_inside(kind, element))
 
 
 def _has_limits(kind: T.DataType) -> bool:
@@ -242,7 +239,7 @@ def _conditions(fields: T.StructType, parent: Column, rule: _Rule) -> list[Colum
 
 def _condition(kind: T.DataType, column: Column, rule: _Rule) -> Column:
     if isinstance(kind, T.StructType):
-        return _either(_conditions(kind, column, rule))
+        return any_of(_conditions(kind, column, rule))
     if isinstance(kind, T.ArrayType | T.MapType):
         inside = kind.elementType if isinstance(kind, T.ArrayType) else kind.valueType
         values = column if isinstance(kind, T.ArrayType) else F.map_values(column)

@@ -11,8 +11,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
+from kpipe_platform.codecs import Codec, RawCodec
 from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.errors import ConfigError
+from kpipe_platform.registry.wire import KEY_HEADER
 from kpipe_platform.spark.columns import (
     HEADERS_TYPE,
     MISFIT,
@@ -25,6 +27,7 @@ from kpipe_platform.spark.columns import (
     misfit_of,
     passed_tombstone,
     source_key,
+    without_header,
 )
 from kpipe_platform.spark.failures import root_cause
 
@@ -223,6 +226,10 @@ def _columns(output: T.StructType, topic: KafkaTopic, by: str | None) -> dict[st
     headers = topic.headers_column or ("headers" if "headers" in own else "_kafka.headers" if kept else None)
     if headers:
         columns["headers"] = F.coalesce(_as_headers(*column_at(output, headers), headers), F.array().cast(HEADERS_TYPE))
+        if declared and headers == "_kafka.headers" and not _is_bytes(topic.key_codec, column_at(output, declared)[1]):
+            # The id describes the source's key, which is written for a passed tombstone only.
+            own_id = F.when(passed_tombstone(codec, fields), columns["headers"])
+            columns["headers"] = F.coalesce(own_id, without_header(columns["headers"], KEY_HEADER))
     partition = topic.partition_column or ("partition" if "partition" in own else None)
     if partition:
         columns["partition"] = _as_partition(*column_at(output, partition), partition)
@@ -252,6 +259,10 @@ def _as_headers(column: Column, kind: T.DataType, name: str) -> Column:
             return column.cast(HEADERS_TYPE)
     msg = f"headers column {name!r} is {kind.simpleString()}"
     raise ConfigError(msg, fix=f"use {HEADERS_TYPE}, or map<string,binary>", column=name)
+
+
+def _is_bytes(codec: Codec, kind: T.DataType) -> bool:
+    return isinstance(codec, RawCodec) and isinstance(kind, T.BinaryType)
 
 
 def _is_text(kind: T.DataType) -> bool:

@@ -13,7 +13,7 @@ from kpipe_platform.codecs.topic import KafkaTopic
 from kpipe_platform.kafka.model.offsets import OffsetRange
 from kpipe_platform.policies.faults import Component
 from kpipe_platform.spark.column_cache import reused
-from kpipe_platform.spark.columns import HEADERS_TYPE, KEY_BYTES, framed, parsed, value_columns
+from kpipe_platform.spark.columns import HEADERS_TYPE, KEY_BYTES, framed, parsed, value_columns, without_header
 from kpipe_platform.spark.source.cache import RowCache
 
 # Maximum number of offsets of a small slice: reading and decoding it twice costs less than using a cache.
@@ -237,6 +237,8 @@ def _decoding(key: Codec, value: Codec, lacks_times: bool) -> _Decoding:
         F.col("timestamp_type"),
         F.col("fault").alias("component"),
     )
+    # The id is a part of the value, as it is in front of other values. The bytes of the key keep theirs.
+    given = {"key": _key_value(key), "headers": without_header(F.col("headers"), value.id_header("value"))}
     return _Decoding(
         staged=[
             *[F.col(name) for name in ("topic", "partition", "offset", "timestamp")],
@@ -252,7 +254,7 @@ def _decoding(key: Codec, value: Codec, lacks_times: bool) -> _Decoding:
         fault=fault,
         flat=[
             F.col("src"),
-            *[_key_value(key).alias("key") if name == "key" else F.col(name) for name in kafka],
+            *[given.get(name, F.col(name)).alias(name) for name in kafka],
             value.value(F.col("parsed")).alias("v"),
             F.when(F.col("fault").isNotNull(), letter).alias("bad"),
         ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -29,11 +30,13 @@ from kpipe_platform import (
 )
 from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform.dead_letters.envelope.model import Envelope
-from kpipe_platform.errors import IncompatibleSchemaError, RegistryUnavailableError
+from kpipe_platform.errors import ConfigError, IncompatibleSchemaError, RegistryUnavailableError, SchemaNotFoundError
+from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.testing.messages import ConsumedRecord
 from kpipe_platform.testing.plugin import Consume, Produce, TopicFactory
 from kpipe_platform.testing.registry.embedded import EmbeddedRegistry
 from kpipe_platform_tests.codecs.managers import with_registry
+from kpipe_platform_tests.docs.pages import ROOT
 from kpipe_platform_tests.metadata import plain_metadata
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -268,3 +271,58 @@ def test_an_incompatible_schema_fails_before_the_run_writes(shop: Shop) -> None:
         shop.run(topic=KafkaTopic(shop.target, value_codec=AvroCodec({**V1, "fields": fields})))
     assert shop.committed() is None
     assert shop.outputs() == []
+
+
+def test_the_example_of_the_readme_with_avro(shop: Shop) -> None:
+    """One line changes, besides the import."""
+    example = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)[0]
+    json_codec = 'JsonCodec("id STRING NOT NULL, quantity INT, price DOUBLE")'
+    assert example.count(json_codec) == 1
+    example = example.replace(json_codec, "AvroCodec()").replace("JsonCodec", "AvroCodec")
+    example = example.replace('"orders", ', f'"{shop.topic}", name="orders", ')
+    example = example.replace('"orders.priced"', f'"{shop.target}"')
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(example, "README.md", "exec"), namespace)
+    fields = [{"name": n, "type": t} for n, t in (("id", "string"), ("quantity", "int"), ("price", "double"))]
+    order = shop.serialized(
+        {"type": "record", "name": "Order", "fields": fields}, {"id": "a", "quantity": 2, "price": 1.5}
+    )
+    shop.send(order, b"not Avro")
+    dg.materialize(
+        [namespace["orders"], namespace["orders_priced"]],
+        selection=[namespace["orders_priced"]],
+        resources={"kafka_io_manager": shop.manager},
+        partition_key="0",
+        instance=shop.instance,
+    )
+    assert [record.json() for record in shop.outputs()] == [{"id": "a", "quantity": 2, "price": 1.5, "total": 3.0}]
+    assert [each.fault.kind for each in shop.dead_letters()] == ["wrong_magic_byte"]
+
+
+def test_a_schema_of_10_mb_with_a_thousand_fields(shop: Shop) -> None:
+    """A chain of a thousand conditions would overflow the stack of Spark's analyzer."""
+    names = [f"f{number}" for number in range(1000)]
+    fields = [{"name": each, "type": ["null", "string"], "default": None, "doc": "d" * 10_000} for each in names]
+    schema = {"type": "record", "name": "Wide", "fields": fields}
+    value = dict.fromkeys(names, "x")
+    shop.send(shop.serialized(schema, value), shop.serialized(schema, value) + b"x", None)
+    found = shop.run()
+    assert (found["records_written"], found["dead_letters"]) == (2, 1)
+    assert [record.value and shop.deserialized(record.value) for record in shop.outputs()] == [value, None]
+
+
+def test_what_to_do_without_a_schema(shop: Shop) -> None:
+    """Errors say it: records are encoded one by one, a subject does not exist, and a schema is only looked up."""
+    shop.send(b"\x00\x00\x00\x00\x01x")
+    with pytest.raises(SchemaNotFoundError, match=r"(?s)no subject orders-.*AvroCodec\(schema=...\)"):
+        shop.run()
+    shop.codec = AvroCodec(V1)
+
+    def records(orders: list[KafkaRecord]) -> list[KafkaRecord]:
+        return [KafkaRecord(key=b"k", value={"id": 1})]
+
+    with pytest.raises(ConfigError, match=r"(?s)list\[KafkaRecord\].*AvroCodec\(schema=...\), or return a DataFrame"):
+        shop.run(records)
+    with pytest.raises(SchemaNotFoundError, match=f"(?s)subject '{shop.target}-value'.*register=True"):
+        shop.run(topic=KafkaTopic(shop.target, value_codec=AvroCodec(V1, register=False)))
+    assert shop.committed() is None
