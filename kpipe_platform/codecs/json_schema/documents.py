@@ -87,22 +87,14 @@ def validator(schema: Schema, formats: bool) -> Validator:
 
     root = document(schema)
 
-    missing: list[ConfigError] = []
-
     def retrieve(uri: str) -> Any:
-        try:
-            return _target(schema, _base(root), uri)
-        except ConfigError as error:
-            missing.append(error)
-            raise
+        return _target(schema, _base(root), uri)
 
     has_draft = isinstance(root, dict) and "$schema" in root
     make = jsonschema_rs.validator_for if has_draft else getattr(jsonschema_rs, _DEFAULT_DRAFT)
     try:
         compiled: Validator = make(root, validate_formats=formats, retriever=retrieve, base_uri=_BASE)
     except (ValueError, jsonschema_rs.ReferencingError) as error:
-        if missing:
-            raise missing[0] from None
         problem = str(error).partition("\n")[0]
         msg = f"the JSON Schema is invalid: {_shortened(problem)}"
         fix = "correct the schema; a $ref leads within it, or to a reference that is registered with it"

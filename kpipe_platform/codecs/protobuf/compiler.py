@@ -95,8 +95,7 @@ def _with_maps(data: bytes) -> bytes:
     for file in found.file:
         for message in file.message_type:
             convert(message.nested_type)
-    serialized: bytes = found.SerializeToString()
-    return serialized
+    return bytes(found.SerializeToString())
 
 
 def _run(folder: Path, main: str) -> bytes:

@@ -133,7 +133,7 @@ def _shape(message: Descriptor) -> dict[str, object]:
             tuple(sorted(fields)),
             tuple(one.name for one in made.oneof_decl),
             # In an edition, these depend on options.
-            tuple((one.type, one.has_presence) for one in each.fields),
+            frozenset((one.number, one.type, one.is_required, one.has_presence) for one in each.fields),
         )
         for one in each.fields:
             if one.message_type is not None:

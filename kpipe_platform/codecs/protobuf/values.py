@@ -53,11 +53,6 @@ def _read_field(message: Message, field: FieldDescriptor, path: str) -> Any:
     if P.is_map(field):
         entries = getattr(message, field.name)
         key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
-        try:
-            list(entries)
-        except UnicodeDecodeError as error:
-            shown = error.object[:_SHOWN_BYTES]
-            raise DecodeFault(f"a key of {path!r} is not UTF-8: {shown!r}", kind=NOT_PROTOBUF, field=path) from None
         return {_read(key, one, path): _read(value, entries[one], f"{path}[{one!r}]") for one in entries}
     if field.is_repeated:
         return [_read(field, one, f"{path}[{i}]") for i, one in enumerate(getattr(message, field.name))]
