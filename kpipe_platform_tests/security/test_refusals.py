@@ -59,6 +59,19 @@ def test_no_certificate_and_one_of_another_authority(
     assert isinstance(refused(settings("mutual TLS", **files)), AuthenticationFailedError)
 
 
+def test_a_broker_whose_certificate_is_not_trusted(
+    settings: Callable[..., ConnectionSettings], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Another authority, and another host name; librdkafka does not tell them apart."""
+    given = settings("mutual TLS")
+    other = Authority(tmp_path_factory.mktemp("another"))
+    elsewhere = given.bootstrap_servers.replace(LOOPBACK, "localhost")
+    for changes in ({"ssl_ca_pem": str(other.pem)}, {"bootstrap_servers": elsewhere}):
+        found = refused(dataclasses.replace(given, **changes))
+        assert isinstance(found, AuthenticationFailedError)
+        assert "openssl s_client" in str(found)
+
+
 def test_an_encrypted_key(cluster: Cluster, settings: Callable[..., ConnectionSettings], authority: Authority) -> None:
     files = authority.client("encrypted", password="of-the-key")
     given = {"ssl_certificate_pem": str(files.certificate), "ssl_key_pem": str(files.key)}

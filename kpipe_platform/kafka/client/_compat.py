@@ -22,6 +22,7 @@ __all__ = [
     "is_refused",
     "is_token_endpoint_away",
     "is_unknown_property",
+    "is_untrusted",
     "producer_fatal_cause",
     "serve_reports",
 ]
@@ -146,6 +147,11 @@ def is_refused(error: KafkaError) -> bool:
 def is_token_endpoint_away(error: KafkaError) -> bool:
     """Whether the token endpoint does not respond. The code is that of a token that the endpoint refuses."""
     return error.code() == KafkaError._AUTHENTICATION and _ENDPOINT_AWAY.search(error.str()) is not None
+
+
+def is_untrusted(error: KafkaError) -> bool:
+    """Whether the client does not accept the brokers' certificate. librdkafka does not report the reason."""
+    return error.code() == KafkaError._SSL and "certificate verify failed" in error.str()
 
 
 def is_unknown_property(refusal: str) -> bool:

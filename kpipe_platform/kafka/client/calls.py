@@ -25,7 +25,7 @@ from kpipe_platform.errors import (
     TopicNotFoundError,
     TransientError,
 )
-from kpipe_platform.kafka.client._compat import is_refused, is_token_endpoint_away
+from kpipe_platform.kafka.client._compat import is_refused, is_token_endpoint_away, is_untrusted
 from kpipe_platform.kafka.client.clients import Clients
 from kpipe_platform.kafka.client.settings import ConnectionSettings
 
@@ -135,6 +135,13 @@ def translate(
         return BrokerUnavailableError(
             message,
             fix="check that the token endpoint (oauth_token_url) is running and reachable, then run again",
+            **where,
+        )
+    if is_untrusted(error):
+        return AuthenticationFailedError(
+            message,
+            fix="the brokers' certificate has expired, is for another host name, or is not signed by an authority of "
+            "ssl_ca_pem; for the reason: openssl s_client -connect HOST:PORT -verify_hostname HOST -CAfile CA_PEM",
             **where,
         )
     if is_refused(error):
@@ -303,8 +310,9 @@ def _is_momentary(exception: BaseException) -> bool:
 def no_answer(settings: ConnectionSettings, what: str, **where: Any) -> BrokerUnavailableError:
     """Build the error for a call without an answer."""
     message = f"cannot {what} at {settings.bootstrap_servers}: no answer within {settings.request_timeout_s:g} s"
+    also = "" if settings.oauth_token_url is None else " and the token endpoint (oauth_token_url)"
     return BrokerUnavailableError(
-        message, fix="check that the brokers are running and reachable, then run again", **where
+        message, fix=f"check that the brokers{also} are running and reachable, then run again", **where
     )
 
 

@@ -7,6 +7,7 @@ aws-msk-iam-auth (Java) and aws-msk-iam-sasl-signer-python.
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
@@ -72,7 +73,8 @@ class SaslSettings:
         oauth_client_secret: Client secret at the token endpoint; never shown.
         oauth_scope: Scope of the token.
         oauth_extensions: SASL extensions by name, sent to the brokers with the token.
-        oauth_ca_pem: Path of the CA certificates of the token endpoint (PEM). Default: those of the system.
+        oauth_ca_pem: Path of the CA certificates of the token endpoint (PEM). Default: those of the system, and in
+            librdkafka those of the file that ``SSL_CERT_FILE`` names.
         oauth_token_callback: ``package.module:function`` that returns the token, instead of a token endpoint. It takes
             the value of librdkafka's ``sasl.oauthbearer.config`` or None, and returns (token, expiry in seconds since
             1970), and optionally the principal and a dict of extensions.
@@ -157,7 +159,7 @@ class SaslSettings:
             "sasl.oauthbearer.client.secret": self.oauth_client_secret,
             "sasl.oauthbearer.scope": self.oauth_scope,
             "sasl.oauthbearer.extensions": extensions or None,
-            "https.ca.location": self.oauth_ca_pem,
+            "https.ca.location": self._oauth_ca(),
             "sasl.kerberos.service.name": self._service_name,
             "sasl.kerberos.keytab": self.kerberos_keytab,
             "sasl.kerberos.principal": self.kerberos_principal,
@@ -201,6 +203,13 @@ class SaslSettings:
         given = "".join(f' {name}="{_quoted(value)}"' for name, value in options.items() if value is not None)
         properties["sasl.jaas.config"] = f"{_LOGIN_MODULES[mechanism]} required{given};"
         return properties
+
+    def _oauth_ca(self) -> str | None:
+        if self.oauth_ca_pem is not None or not (self.oauth_token_url or "").startswith("https:"):
+            return self.oauth_ca_pem
+        # The libcurl in confluent-kafka's wheels reads only a file that Debian and Ubuntu do not have.
+        system = ssl.get_default_verify_paths()
+        return system.cafile or system.capath
 
     @property
     def _service_name(self) -> str | None:

@@ -110,11 +110,15 @@ class ConnectionSettings(SaslSettings):
             path = getattr(self, name)
             try:
                 if path is not None:
-                    Path(path).open("rb").close()
+                    content = Path(path).read_bytes()
             except OSError as error:
                 msg = f"{name}: cannot read {path}: {error.strerror}"
                 fix = "check the path and its permissions, where Dagster runs and where Spark's workers run"
                 raise ConfigError(msg, fix=fix, setting=name, path=path) from error
+            if path is not None and name == "ssl_key_pem" and self.ssl_key_password is None and b"ENCRYPTED" in content:
+                # The clients' errors name neither.
+                msg = f"ssl_key_pem: the private key in {path} is encrypted, but ssl_key_password is not set"
+                raise ConfigError(msg, fix="set ssl_key_password; use dagster.EnvVar for secrets", setting=name)
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -152,6 +152,13 @@ def test_a_password_in_java_keeps_each_character() -> None:
     assert jaas.endswith(r'password="a\"b\\c$d\ne\rf\\n";')
 
 
+def test_the_token_endpoints_authority_is_the_systems_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", CA)
+    assert settings(**OAUTH).for_librdkafka()["https.ca.location"] == CA
+    plain = settings(**{**OAUTH, "oauth_token_url": "http://127.0.0.1/token"})
+    assert "https.ca.location" not in plain.for_librdkafka()
+
+
 def test_kerberos_with_a_librdkafka_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kpipe_platform.kafka.client.sasl.has_feature", lambda feature: feature == "gssapi")
     rendered = settings(**KERBEROS)
@@ -196,6 +203,15 @@ def test_a_key_that_java_cannot_read_names_the_command_that_converts_it(kind: st
     wrong = settings(security_protocol="SSL", ssl_certificate_pem=str(key), ssl_key_pem=str(key))
     with pytest.raises(ConfigError, match="openssl pkcs8 -topk8"):
         wrong.for_java()
+
+
+def test_an_encrypted_key_without_its_password(tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----\n")
+    wrong = settings(security_protocol="SSL", ssl_certificate_pem=CA, ssl_key_pem=str(key))
+    for render in (wrong.for_java, wrong.for_librdkafka):
+        with pytest.raises(ConfigError, match="is encrypted, but ssl_key_password is not set"):
+            render()
 
 
 def test_files_of_windows_and_text_around_the_blocks(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -70,6 +71,13 @@ def test_tasks_import_no_other_package() -> None:
     used = {one.lower() for name in answer.stdout.split() for one in known.get(name, [])}
     assert {"confluent-kafka", "pyarrow", "tenacity"} <= used
     assert used - held.keys() <= {"kpipe-platform", "pyspark", "py4j"}
+
+
+def test_the_packages_of_extras_that_tasks_use_are_packed() -> None:
+    extras = re.compile(r"^([\w-]+).*extra == .(avro|protobuf|jsonschema|msk)\W")
+    found = {match.group(1) for line in metadata.requires("kpipe-platform") or () if (match := extras.match(line))}
+    # Only the driver compiles .proto files.
+    assert found - {"grpcio-tools"} == set(executor_archive.OPTIONAL_PACKAGES)
 
 
 def test_it_holds_what_tasks_need_and_no_more(archive: Path) -> None:
