@@ -1,4 +1,4 @@
-"""A codec of one's own: one line of comma-separated values for each record."""
+"""A codec of your own: one line of comma-separated values for each record."""
 
 from __future__ import annotations
 

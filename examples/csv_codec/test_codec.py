@@ -1,4 +1,4 @@
-"""The conformance test, for a codec of one's own."""
+"""The conformance test, for codecs of your own."""
 
 import datetime as dt
 from dataclasses import replace
@@ -7,6 +7,7 @@ import pytest
 
 from examples.csv_codec.codec import CsvCodec
 from examples.csv_codec.fast import FastCsvCodec
+from examples.csv_codec.number import LongCodec
 from kpipe_platform import KafkaIOManager
 from kpipe_platform.testing.codecs import CodecCase, check_codec, check_codec_in_topics
 
@@ -45,3 +46,20 @@ def test_csv_in_python(codec: CsvCodec) -> None:
 
 def test_csv_in_topics(kafka_io_manager: KafkaIOManager) -> None:
     check_codec_in_topics(replace(CASE, codec=FastCsvCodec(SCHEMA)), kafka_io_manager)
+
+
+LONG = CodecCase(
+    LongCodec(),
+    values=[0, 1, -1, 2**63 - 1, -(2**63)],
+    faults={b"": "unreadable", b"1234567": "unreadable", b"123456789": "unreadable"},
+    not_encodable=["1", 1.5, 2**63],
+)
+
+
+def test_long_in_python() -> None:
+    check_codec(LONG)
+
+
+@pytest.mark.slow
+def test_long_in_topics(kafka_io_manager: KafkaIOManager) -> None:
+    check_codec_in_topics(LONG, kafka_io_manager)

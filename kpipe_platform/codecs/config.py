@@ -47,8 +47,8 @@ def codec_to_config(codec: Codec) -> dict[str, Any]:
         is not kpipe's is its import path, such as ``shop.codecs:CsvCodec``.
 
     Raises:
-        ConfigError: The codec's class cannot be imported by its name, is no dataclass, or has a setting that is
-            neither JSON nor a codec.
+        ConfigError: The codec's class cannot be imported by its name, is not a dataclass, or has a setting that
+            is neither JSON nor a codec.
     """
     cls = type(codec)
     name = codec.name if CODECS.get(codec.name) is cls else f"{cls.__module__}:{cls.__qualname__}"
@@ -115,7 +115,7 @@ def require_codec(codec: object, where: str) -> None:
         where: What it was given as, for the message.
 
     Raises:
-        ConfigError: It is no codec, cannot be hashed, or declares no valid columns.
+        ConfigError: It is not a codec, cannot be hashed, or declares no valid columns.
     """
     if not isinstance(codec, Codec):
         msg = f"{where} is {codec!r}, which is not a codec"

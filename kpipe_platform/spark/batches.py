@@ -1,4 +1,4 @@
-"""Arrow functions of codecs that are no Spark expressions."""
+"""Arrow functions of codecs that are not Spark expressions."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ class CodecCase:
         not_encodable: Python values that the codec cannot encode.
         misfits: Values that fit the codec's columns, and that it cannot encode.
         lenient: Further byte strings that decode, each with its value.
-        removing: Those of ``values`` that are no rows of a table, see `Codec.table_changes`.
+        removing: Those of ``values`` that leave no row in a table, see `Codec.table_changes`.
         is_exact: Whether Spark and Python must write the same bytes for a value. Default True. False if the format has
             several forms of a value.
         is_key: Whether keys are tested too. Default True.

@@ -105,7 +105,7 @@ class DebeziumCodec(Codec):
         missing = [name for name in ("op", "before", "after") if name not in inner.fields.names]
         rows = [inner.fields[name].dataType for name in ("before", "after") if not missing]
         if missing or not all(isinstance(one, T.StructType) for one in rows):
-            what = f"no field {missing[0]!r}" if missing else "a before or after that is no record"
+            what = f"no field {missing[0]!r}" if missing else "a before or after that is not a struct"
             msg = f"DebeziumCodec({type(inner).__name__}(...)): the schema has {what}"
             raise ConfigError(msg, fix="use this codec for topics of Debezium only, without a transform of the event")
         after = rows[1]

@@ -259,13 +259,17 @@ def test_what_is_no_event_is_not_written(value: Any, message: str) -> None:
             "column 'a' is int, but .* becomes DATE",
         ),
         (lambda: DebeziumCodec("a DATE", types={"b": "io.debezium.time.Date"}), "there is no column 'b'"),
+        (
+            lambda: DebeziumCodec("a INT", types={"a": "io.debezium.time.Year"}),
+            "leave out a type that needs no conversion",
+        ),
         (lambda: DebeziumCodec("a DATE", types={"a": "Date"}), "'a' has the semantic type 'Date', which is unknown"),
         (lambda: DebeziumCodec("a DATE", types=5), "types is 5, which is not a dict"),
         (lambda: DebeziumCodec("a INT", decimals="exact"), "decimals='exact'"),  # type: ignore[arg-type]
         (lambda: DebeziumCodec("a INTT"), "expected a type, found 'INTT'"),
         (lambda: DebeziumCodec(TextCodec()), "this codec has no fields"),
         (lambda: DebeziumCodec(JsonCodec("op STRING")), "the schema has no field 'before'"),
-        (lambda: DebeziumCodec(JsonCodec("op STRING, before INT, after INT")), "a before or after that is no record"),
+        (lambda: DebeziumCodec(JsonCodec("op STRING, before INT, after INT")), "after that is not a struct"),
         (lambda: ConnectJsonCodec("at TIMESTAMP", types={"at": "io.debezium.time.Date"}), "becomes DATE"),
     ],
 )
