@@ -130,7 +130,7 @@ class FramedCodec(Codec):
 
     # What they share
 
-    def unresolved(self) -> ConfigError:
+    def _unresolved(self) -> ConfigError:
         """Return the error for single values that are to be converted without a registered schema."""
         cls = type(self).__name__
         if self.given is None:

@@ -226,5 +226,5 @@ class AvroCodec(FramedCodec):
     @property
     def _plain(self) -> Schema:
         if self.is_framed or self.given is None:
-            raise self.unresolved()
+            raise self._unresolved()
         return self.given

@@ -335,7 +335,7 @@ class JsonSchemaCodec(FramedCodec):
     @property
     def _plain(self) -> Schema:
         if self.given is None:
-            raise self.unresolved()
+            raise self._unresolved()
         return self.given
 
     @property

@@ -83,7 +83,7 @@ class ProtobufCodec(FramedCodec):
 
     def _messages(self) -> MessageCodec:
         if self._plain is None or self.is_framed:
-            raise self.unresolved()
+            raise self._unresolved()
         return self._plain
 
     def _decode(self, data: bytes) -> Any:
