@@ -71,6 +71,8 @@ class _Parser:
         if self._is_word("struct") and self.ddl[self.end :].lstrip().startswith("<"):
             self._next()
             fields = self._fields(closing=">")
+            if not fields:
+                self._fail("the schema is empty", _EXAMPLE)
         else:
             fields = self._fields(closing=None)
         if self.kind != _END:
@@ -80,6 +82,8 @@ class _Parser:
     def _fields(self, *, closing: str | None) -> list[T.StructField]:
         if closing is not None:
             self._expect("<")
+            if self._take(closing):
+                return []  # a Protobuf message type without fields
         fields: list[T.StructField] = []
         names: set[str] = set()
         while True:
