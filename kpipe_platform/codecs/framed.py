@@ -16,7 +16,7 @@ from kpipe_platform.codecs.faults import DecodeFault
 from kpipe_platform.errors import ConfigError, SchemaNotFoundError, UnknownSchemaIdError
 from kpipe_platform.registry.client import RegistryClient
 from kpipe_platform.registry.model import RegisteredSchema, Schema, SchemaType
-from kpipe_platform.registry.wire import KEY_HEADER, VALUE_HEADER, frame, split
+from kpipe_platform.registry.wire import frame, split
 
 if TYPE_CHECKING:
     from pyspark.sql import types as T
@@ -143,10 +143,6 @@ class FramedCodec(Codec):
     def is_framed(self) -> bool:
         """Whether the id of its schema is in front of each value."""
         return self.framing == "confluent"
-
-    def id_header(self, part: Part) -> str | None:
-        """Return Confluent's header for the id."""
-        return {"key": KEY_HEADER, "value": VALUE_HEADER}[part] if self.is_framed else None
 
     def resolved(
         self, registry: RegistryClient | None, topic: str, part: Part, ids: Collection[bytes] | None = None

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kpipe_platform.codecs.base import Codec, Part
+from kpipe_platform.codecs.base import Codec
 from kpipe_platform.codecs.faults import NOT_ENCODABLE, NOT_PROTOBUF, DecodeFault, EncodeFault
 from kpipe_platform.codecs.framed import UNKNOWN_SCHEMA_ID
 from kpipe_platform.codecs.json.write import plain_value
@@ -16,7 +16,7 @@ from kpipe_platform.codecs.protobuf.values import read_message, write_message
 from kpipe_platform.codecs.protobuf.wire import problem_of
 from kpipe_platform.codecs.types import stage_type
 from kpipe_platform.errors import UnknownSchemaIdError
-from kpipe_platform.registry.wire import KEY_HEADER, VALUE_HEADER, frame_indexes, split, split_indexes
+from kpipe_platform.registry.wire import frame_indexes, split, split_indexes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -75,10 +75,6 @@ class MessageCodec(Codec):
     def is_framed(self) -> bool:
         """Whether the id of its schema is in front of each value."""
         return self.writers is not None
-
-    def id_header(self, part: Part) -> str | None:
-        """Return Confluent's header for the id."""
-        return {"key": KEY_HEADER, "value": VALUE_HEADER}[part] if self.is_framed else None
 
     def _decode(self, data: bytes) -> Any:
         return self.read_payload(data if self.writers is None else self._split(data))
