@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from kpipe_platform.codecs.faults import NOT_ENCODABLE, NULL_FIELD, UNREADABLE, DecodeFault, EncodeFault, may_be_of_data
 from kpipe_platform.policies.faults import qualified_name
+from kpipe_platform.registry.wire import KEY_HEADER, VALUE_HEADER
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -108,9 +109,10 @@ class Codec(ABC):
     def id_header(self, part: Part) -> str | None:
         """Name of a record header that may have the id of the record's schema; None if the codec does not use one.
 
-        If a record has this header, the header's value is put in front of the bytes to decode.
+        If a record has this header, the header's value is put in front of the bytes to decode. By default, a codec that
+        `is_framed` uses Confluent's header.
         """
-        return None
+        return {"key": KEY_HEADER, "value": VALUE_HEADER}[part] if self.is_framed else None
 
     def resolved(
         self, registry: RegistryClient | None, topic: str, part: Part, ids: Collection[bytes] | None = None

@@ -17,7 +17,7 @@ from kpipe_platform.codecs.faults import DecodeFault
 from kpipe_platform.errors import ConfigError, SchemaNotFoundError, UnknownSchemaIdError
 from kpipe_platform.registry.client import RegistryClient
 from kpipe_platform.registry.model import RegisteredSchema, Schema, SchemaType
-from kpipe_platform.registry.wire import KEY_HEADER, VALUE_HEADER, frame, split
+from kpipe_platform.registry.wire import frame, split
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,11 +71,6 @@ class WriterSchemas:
         raise UnknownSchemaIdError(msg)
 
 
-def header_of(part: Part) -> str:
-    """Confluent's record header for the id of the schema."""
-    return {"key": KEY_HEADER, "value": VALUE_HEADER}[part]
-
-
 def frame_column(data: Column) -> Column:
     """The bytes in front of the data that name the schema: the magic byte and the id."""
     from pyspark.sql import functions as F
@@ -115,10 +110,6 @@ class PinnedCodec(Codec):
     def is_framed(self) -> bool:
         """Whether the id of its schema is in front of each value that is read."""
         return self.writers is not None
-
-    def id_header(self, part: Part) -> str | None:
-        """Return Confluent's header for the id."""
-        return header_of(part) if self.is_framed else None
 
     def _split(self, data: bytes) -> tuple[Schema, bytes]:
         """Return the schema that a record was written with, and the bytes after its id."""
@@ -209,10 +200,6 @@ class FramedCodec(Codec):
     def is_framed(self) -> bool:
         """Whether the id of its schema is in front of each value."""
         return self.framing == "confluent"
-
-    def id_header(self, part: Part) -> str | None:
-        """Return Confluent's header for the id."""
-        return header_of(part) if self.is_framed else None
 
     def resolved(
         self, registry: RegistryClient | None, topic: str, part: Part, ids: Collection[bytes] | None = None

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from kpipe_platform.codecs.base import Codec, Part
+from kpipe_platform.codecs.base import Codec
 from kpipe_platform.codecs.faults import NOT_ENCODABLE, NOT_PROTOBUF, DecodeFault, EncodeFault
-from kpipe_platform.codecs.framed import UNKNOWN_SCHEMA_ID, header_of, payload_of
+from kpipe_platform.codecs.framed import UNKNOWN_SCHEMA_ID, payload_of
 from kpipe_platform.codecs.json.write import plain_value
 from kpipe_platform.codecs.protobuf.descriptors import message_type
 from kpipe_platform.codecs.protobuf.types import struct_of
@@ -75,10 +75,6 @@ class MessageCodec(Codec):
     def is_framed(self) -> bool:
         """Whether the id of its schema is in front of each value."""
         return self.writers is not None
-
-    def id_header(self, part: Part) -> str | None:
-        """Return Confluent's header for the id."""
-        return header_of(part) if self.is_framed else None
 
     def _decode(self, data: bytes) -> Any:
         return self.read_payload(payload_of(data, self.prefix) if self.writers is None else self._split(data))

@@ -70,8 +70,8 @@ def test_headers_with_guids(
         value = values({"id": number}, SerializationContext(topic, "value", headers))
         return {"key": key, "value": (value or b"") + after, "headers": headers}
 
-    unknown = [(VALUE_HEADER, frame(UUID(int=7))), *sent(4)["headers"][:1]]
-    bad = [sent(3, b"x"), {**sent(4), "headers": unknown}, {**sent(5), "headers": [(VALUE_HEADER, b"\x01abc")]}]
+    ids = [frame(UUID(int=7)), b"\x01abc"]
+    bad = [sent(3, b"x"), *({**sent(4), "headers": [*sent(4)["headers"][:1], (VALUE_HEADER, each)]} for each in ids)]
     good = [sent(1), {**sent(2), "value": None}]
     produce(topic, [*good, *bad])
     source = kafka_topic_asset(topic, value_codec=AvroCodec(), key_codec=AvroCodec(), partitions=1, name="orders")
