@@ -7,6 +7,7 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from pyspark.sql import types as T
 
 from kpipe_platform import (
     AvroCodec,
@@ -26,6 +27,8 @@ from kpipe_platform import (
 )
 from kpipe_platform.codecs import Codec
 from kpipe_platform.errors import EnvironmentSetupError
+from kpipe_platform.registry.client import registry_client
+from kpipe_platform.registry.settings import RegistrySettings
 from kpipe_platform.spark.connect.executor_archive import OPTIONAL_PACKAGES, write_archive
 from kpipe_platform.spark.connect.executors import Executors
 from kpipe_platform.spark.connect.server import ConnectServer
@@ -125,16 +128,20 @@ def test_change_events(run: Run, broker: EmbeddedBroker, engine: ConnectServer) 
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_an_extra_that_executors_lack_is_named(
-    name: str, run: Run, broker: EmbeddedBroker, poor_engine: ConnectServer
+    name: str, run: Run, broker: EmbeddedBroker, schema_registry: EmbeddedRegistry, poor_engine: ConnectServer
 ) -> None:
     servers, codec = broker.bootstrap_servers, FORMATS[name]
     plain, framed, never = (f"{name}-{step}" for step in ("plain", "no-frame", "never"))
     for topic in (plain, framed, never):
         create_topic(servers, topic)
     produce(servers, plain, [b'{"id": 1}'])
-    # A value that is diagnosed, which needs the package of each format.
-    produce(servers, framed, [b"\0\0\0\0\x01no value"])
-    for source, read, written in ((framed, codec, JsonCodec()), (plain, JsonCodec("id BIGINT"), codec)):
+    registry = registry_client(RegistrySettings(url=schema_registry.url))
+    writer = codec.resolved_to_write(registry, framed, "value", T.StructType().add("id", T.LongType()))
+    # Bytes after the value: finding that reason needs the package of each format.
+    produce(servers, framed, [(writer.encode({"id": 1}) or b"") + b"\xff"])
+    cases = [(framed, codec, JsonCodec()), (plain, JsonCodec("id BIGINT"), codec)]
+    # Spark writes Avro by itself.
+    for source, read, written in cases[: 1 if name == "avro" else 2]:
         with pytest.raises(EnvironmentSetupError, match=rf"kpipe-platform\[{name}\]") as caught:
             run(poor_engine.remote, source, never, read, written)
         assert "kpipe spark pack" in str(caught.value)
