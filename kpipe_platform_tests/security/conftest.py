@@ -191,6 +191,7 @@ class Shop:
     instance: dg.DagsterInstance
     stage: Callable[..., Any]
     cursor: str | None = None
+    skip_reason: str | None = None
 
     def __post_init__(self) -> None:
         servers = self.cluster.broker.bootstrap_servers
@@ -258,7 +259,7 @@ class Shop:
             resources={"kafka_io_manager": self.manager},
         ) as context:
             made = self.sensor.evaluate_tick(context)
-        self.cursor = made.cursor
+        self.cursor, self.skip_reason = made.cursor, made.skip_message
         return list(made.run_requests or [])
 
     def run(self, partition: str | None = "0", tags: dict[str, str] | None = None) -> dg.ExecuteInProcessResult:

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AclOperation, ResourceType
+from typer.testing import CliRunner
 
+from kpipe_platform.cli.main import app
 from kpipe_platform.errors import AuthorizationFailedError
 
-from .conftest import Acl, Shop, Way
+from .conftest import PASSWORD, Acl, Shop, Way
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark, pytest.mark.slow]
 
@@ -77,6 +79,45 @@ def test_a_redrive_without_one_of_its_acls(way: Callable[..., Way], make_shop: C
     cluster.grant(principal, shop.redrive_acls)
     check_each(shop, shop.redrive_acls, shop.redrive)
     assert shop.redrive()["sent"] == 1
+
+
+@pytest.mark.timeout(600)
+def test_a_tick_and_commands_without_one_of_their_acls(
+    way: Callable[..., Way], make_shop: Callable[..., Shop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = make_shop(way("SCRAM", request_timeout_s=5))
+    principal, cluster = shop.way.principal, shop.cluster
+    for name, value in {
+        "KAFKA_BOOTSTRAP_SERVERS": shop.way.connection.bootstrap_servers,
+        "KAFKA_SECURITY_PROTOCOL": "SASL_PLAINTEXT",
+        "KAFKA_SASL_MECHANISM": "SCRAM-SHA-512",
+        "KAFKA_SASL_USERNAME": principal.removeprefix("User:"),
+        "KAFKA_SASL_PASSWORD": PASSWORD,
+    }.items():
+        monkeypatch.setenv(name, value)
+
+    def tick() -> str:
+        shop.tick()
+        return shop.skip_reason or ""
+
+    def command(*words: str) -> str:
+        return " ".join(CliRunner().invoke(app, list(words)).output.split())
+
+    cluster.grant(principal, shop.acls)
+    shop.send(b'{"id": 1}')
+    source, write, configs, *_, groups, _ids = shop.acls
+    show = ("offsets", "show", f"{shop.prefix}.priced", shop.source)
+    for acl, ways in {
+        source: [tick, lambda: command(*show)],
+        groups: [tick, lambda: command(*show)],
+        write: [lambda: command("topics", "describe", shop.target)],
+        configs: [lambda: command("topics", "describe", shop.target)],
+    }.items():
+        cluster.revoke(principal, acl)
+        for act in ways:
+            assert re.search(expected(acl, described=False), act())
+        cluster.grant(principal, [acl])
+    assert len(shop.tick()) == 1
 
 
 def test_the_documented_acls_are_those_of_the_tests() -> None:

@@ -91,7 +91,7 @@ def committed_offsets(clients: Clients, group: str, partitions: Iterable[Partiti
     except BrokerUnavailableError:
         # Three causes are possible: the brokers are unreachable, and this call fails too; the response waits for a
         # transaction; or a new cluster took long to find the group's coordinator, and has found it by now.
-        fetch_offsets(clients, group, wanted, isolation="read_uncommitted", timeout_s=timeout_s)
+        _uncommitted_offsets(clients, group, wanted)
     try:
         return fetch_offsets(clients, group, wanted, isolation="read_committed", timeout_s=min(_DECIDED_S, timeout_s))
     except BrokerUnavailableError as error:
@@ -149,7 +149,17 @@ def stored_offsets(clients: Clients, group: str, partitions: Sequence[Partition]
         )
     except BrokerUnavailableError:
         # Either the brokers are unreachable, and this call fails too, or the response waits for the transaction.
+        return _uncommitted_offsets(clients, group, partitions)
+
+
+def _uncommitted_offsets(clients: Clients, group: str, partitions: Sequence[Partition]) -> Offsets:
+    timeout_s = clients.settings.request_timeout_s
+    try:
         return fetch_offsets(clients, group, partitions, isolation="read_uncommitted", timeout_s=timeout_s)
+    except BrokerUnavailableError:
+        # Without an ACL for the group, librdkafka looks for the coordinator until the time-out. This call says why.
+        group_members(clients, group)
+        raise
 
 
 def fetch_stored(
