@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,13 +12,39 @@ from kpipe_platform.codecs.batches import decode_each, encode_each
 from kpipe_platform.codecs.protobuf._compat import is_panic
 from kpipe_platform.codecs.protobuf.arrow import arrow_converter
 
-if TYPE_CHECKING:
-    from kpipe_platform.codecs.protobuf.messages import MessageCodec
-
 # Where a batch does not convert as a whole, its halves are tried down to this size, then each record.
 _FEW = 32
 
 _Convert = Callable[[pa.Array], pa.Array]
+
+
+class MessageCodec(Protocol):
+    """The codec of a message type, as `kpipe_platform.codecs.protobuf.messages` defines it."""
+
+    @property
+    def descriptors(self) -> str:
+        """Serialized ``FileDescriptorSet`` in base64."""
+
+    @property
+    def message(self) -> str:
+        """Full name of the message type."""
+
+    @property
+    def prefixes(self) -> tuple[bytes, ...] | None:
+        """The usual bytes in front of messages; None if there are none."""
+
+    @property
+    def prefix(self) -> bytes:
+        """The bytes in front of each message that is written."""
+
+    def decode(self, data: bytes | None) -> Any:
+        """Decode a record."""
+
+    def encode(self, value: Any) -> bytes | None:
+        """Encode a record."""
+
+    def read_payload(self, payload: bytes | None) -> Any:
+        """Decode a message without what is in front of it."""
 
 
 def decode_messages(codec: MessageCodec, data: pa.Array, kind: pa.DataType) -> pa.Array:
