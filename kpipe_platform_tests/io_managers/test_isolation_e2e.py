@@ -132,6 +132,7 @@ def test_one_of_a_hundred_thousand(orders: Orders) -> None:
     assert orders.ids() == [n for n in range(100_000) if n != 77_777]
 
 
+@pytest.mark.slow
 def test_twenty_scattered_ones(orders: Orders) -> None:
     poison = tuple(range(13, 400, 20))
     assert len(poison) == 20

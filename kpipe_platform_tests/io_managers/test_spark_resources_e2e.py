@@ -51,7 +51,7 @@ def test_tasks_at_once_come_from_the_session(orders: Orders, spark: SparkSession
     assert made.engine.remote is None
 
 
-@pytest.mark.parametrize("provider", ["LazyPySparkResource", "PySparkResource"])
+@pytest.mark.parametrize("provider", ["LazyPySparkResource", pytest.param("PySparkResource", marks=pytest.mark.slow)])
 def test_a_session_without_the_connector_is_refused_with_the_fix(
     orders: Orders, spark: SparkSession, provider: str
 ) -> None:

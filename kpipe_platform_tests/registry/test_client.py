@@ -201,6 +201,7 @@ def test_an_outage_is_transient_and_cached_schemas_stay(schema_registry: Embedde
     assert RegistryClient(client.settings).schema_by_id(registered.id) == registered
 
 
+@pytest.mark.slow
 def test_a_registry_that_comes_back_within_the_timeout(schema_registry: EmbeddedRegistry, subject: str) -> None:
     client = RegistryClient(RegistrySettings(schema_registry.url, timeout_s=60))
     registered = client.register(subject, record("a"))

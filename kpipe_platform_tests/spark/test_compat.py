@@ -145,6 +145,7 @@ print("started twice")
 
 @pytest.mark.spark
 @pytest.mark.timeout(300)
+@pytest.mark.slow
 def test_a_jvm_ends_with_its_pipe_and_another_starts_after_it_is_forgotten(classic: SparkSession) -> None:
     answer = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, check=False, timeout=280)
     assert answer.stdout == "started twice\n", answer.stderr

@@ -29,6 +29,7 @@ def client(registry: EmbeddedRegistry) -> RegistryClient:
     return RegistryClient(RegistrySettings(registry.url, timeout_s=0))
 
 
+@pytest.mark.slow
 def test_schemas_survive_an_outage_and_a_crash_at_the_same_address(monkeypatch: pytest.MonkeyPatch) -> None:
     # The registry would take these for its own.
     monkeypatch.setenv("KAFKA_BOOTSTRAP_SERVERS", "127.0.0.1:1")
@@ -51,6 +52,7 @@ def test_schemas_survive_an_outage_and_a_crash_at_the_same_address(monkeypatch: 
     assert folder is None or not folder.exists()
 
 
+@pytest.mark.slow
 def test_a_folder_keeps_the_schemas(tmp_path: Path) -> None:
     folder = tmp_path / "data of dev"
     with EmbeddedRegistry(folder) as registry:

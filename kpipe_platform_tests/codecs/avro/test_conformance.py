@@ -97,7 +97,9 @@ def test_in_python(name: str, schema_registry: EmbeddedRegistry) -> None:
     check_codec(CASES[name], registry=SchemaRegistry(url=schema_registry.url).client(), topic=f"check-{name}")
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "one value" else pytest.mark.slow) for name in CASES]
+)
 def test_in_topics(name: str, kafka_io_manager: KafkaIOManager, schema_registry: EmbeddedRegistry) -> None:
     manager = with_registry(kafka_io_manager, SchemaRegistry(url=schema_registry.url), start="earliest")
     check_codec_in_topics(CASES[name], manager)

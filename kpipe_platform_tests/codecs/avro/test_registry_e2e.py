@@ -299,6 +299,7 @@ def test_the_example_of_the_readme_with_avro(shop: Shop) -> None:
     assert [each.fault.kind for each in shop.dead_letters()] == ["wrong_magic_byte"]
 
 
+@pytest.mark.slow
 def test_a_schema_of_10_mb_with_a_thousand_fields(shop: Shop) -> None:
     """A chain of a thousand conditions would overflow the stack of Spark's analyzer."""
     names = [f"f{number}" for number in range(1000)]
