@@ -36,6 +36,10 @@ from kpipe_platform_tests.metadata import plain_metadata
 ORDER = "id BIGINT NOT NULL, amount DOUBLE, note STRING"
 
 
+# Tests that differ only in the writer. Those without transactions take minutes together.
+DELIVERIES = ("exactly_once", pytest.param("at_least_once", marks=pytest.mark.slow))
+
+
 def order(number: int, **changes: Any) -> dict[str, Any]:
     """A record of the orders topic."""
     value = {"id": number, "amount": number * 1.5, "note": f"n{number}"}

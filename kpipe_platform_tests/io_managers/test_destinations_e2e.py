@@ -34,7 +34,7 @@ from kpipe_platform.policies.faults import Fault
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 from kpipe_platform.testing.plugin import TopicFactory
 
-from .conftest import BAD, Orders, incompressible, order
+from .conftest import BAD, DELIVERIES, Orders, incompressible, order
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
 
@@ -134,7 +134,7 @@ def of_any_record(orders: DataFrame) -> DataFrame:
 
 
 @pytest.mark.parametrize("known_before", [True, False], ids=["checked", "by the brokers"])
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("delivery", DELIVERIES)
 @pytest.mark.parametrize("stage", [with_the_time, with_a_uuid, without_order, of_any_record])
 def test_what_is_refused_is_dead_lettered_though_its_rows_differ_each_time(
     make_orders: Callable[..., Orders],
@@ -174,7 +174,7 @@ class TestCompression:
         orders.send(order(0), order(1, value={"note": "x" * 3_000_000}), order(2), client=client)
         return orders
 
-    @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+    @pytest.mark.parametrize("delivery", DELIVERIES)
     @pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
     def test_what_a_topic_holds_can_be_copied(self, large: Orders, delivery: str, compression: str) -> None:
         manager = with_destination(large.manager, delivery=delivery, compression=compression)
@@ -294,7 +294,7 @@ def with_headers_as_new_records(orders: list[KafkaRecord]) -> list[KafkaRecord]:
     return [KafkaRecord(value=str(n), headers=(("mine", b"x"), (name, b"x"))) for n, name in enumerate(names)]
 
 
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("delivery", DELIVERIES)
 @pytest.mark.parametrize("stage", [with_headers, with_headers_without_a_source, with_headers_as_new_records])
 def test_a_header_without_a_name(orders: Orders, stage: Callable[..., Any], delivery: str) -> None:
     orders.send(*(order(n) for n in range(3)))
@@ -480,7 +480,7 @@ class TestLoops:
         )
 
     @pytest.mark.parametrize("is_plain", [False, True])
-    @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+    @pytest.mark.parametrize("delivery", DELIVERIES)
     def test_the_destination_is_the_source(self, orders: Orders, delivery: str, is_plain: bool) -> None:
         def enriched(orders: DataFrame) -> DataFrame:
             return orders

@@ -26,7 +26,7 @@ from kpipe_platform.dead_letters import Envelope, decode_envelope
 from kpipe_platform.errors import DeadLetterLimitError, EngineUnavailableError, StageFailedError, TransientError
 from kpipe_platform.testing.broker.embedded import EmbeddedBroker
 
-from .conftest import BAD, Orders, manager_at, order
+from .conftest import BAD, DELIVERIES, Orders, manager_at, order
 from .killing import kill_at
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -332,7 +332,7 @@ def test_sixty_percent_bad_with_a_limit_of_ten_writes_nothing(orders: Orders) ->
     assert orders.outputs(isolation="read_uncommitted") == []
 
 
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_sixty_percent_that_do_not_decode(orders: Orders, delivery: Any) -> None:
     orders.send(*(order(n) if n % 5 >= 3 else BAD for n in range(100)))
     connection = orders.manager.source.connection

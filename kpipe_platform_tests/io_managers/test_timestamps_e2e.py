@@ -30,7 +30,7 @@ from kpipe_platform.errors import DestinationRejectedError, RecordFaultError
 from kpipe_platform.kafka.model.records import KafkaRecord
 from kpipe_platform.testing.messages import ConsumedRecord
 
-from .conftest import CACHED, Orders, order
+from .conftest import CACHED, DELIVERIES, Orders, order
 from .test_destinations_e2e import with_destination
 from .unchanged import as_pandas, as_records, as_spark
 
@@ -58,7 +58,7 @@ def timestamps_of(letters: list[ConsumedRecord]) -> set[tuple[int, int]]:
 
 
 class TestBeyondSpark:
-    @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+    @pytest.mark.parametrize("delivery", DELIVERIES)
     @pytest.mark.parametrize("stage", [as_spark, as_pandas, as_records, with_a_shuffle])
     def test_the_record_alone_is_dead_lettered(
         self, any_times: Orders, stage: Callable[..., Any], delivery: str
@@ -205,7 +205,7 @@ class TestBeyondSpark:
 class TestZero:
     """librdkafka takes 0 for "now"."""
 
-    @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+    @pytest.mark.parametrize("delivery", DELIVERIES)
     @pytest.mark.parametrize("zero", [0, -7])
     def test_an_output_is_dead_lettered(self, any_times: Orders, delivery: str, zero: int) -> None:
         def stage(orders: DataFrame) -> DataFrame:

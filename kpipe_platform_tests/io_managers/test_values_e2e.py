@@ -25,7 +25,7 @@ from kpipe_platform.codecs import Codec
 from kpipe_platform.dead_letters import decode_envelope
 from kpipe_platform.errors import ConfigError, RecordFaultError
 
-from .conftest import ORDER, Orders, order
+from .conftest import DELIVERIES, ORDER, Orders, order
 from .unchanged import as_arrow, as_pandas, as_polars, as_records, as_spark
 
 pytestmark = [pytest.mark.broker, pytest.mark.spark]
@@ -58,7 +58,7 @@ def typed(orders: Orders, schema: str = SCHEMA) -> Orders:
 
 
 @pytest.mark.parametrize("stage", [as_spark, in_order, as_pandas, as_arrow, as_polars, as_records])
-@pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
+@pytest.mark.parametrize("delivery", DELIVERIES)
 def test_values_leave_as_they_came_and_those_that_would_change_are_faults(
     orders: Orders, stage: Callable[..., Any], delivery: str
 ) -> None:
