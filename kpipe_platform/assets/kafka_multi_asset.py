@@ -56,7 +56,8 @@ def kafka_multi_asset(
 
     Args:
         source: The topic asset(s) to read, as for ``kafka_asset``.
-        outs: The topic of each output by the output's name, which is also the name of its asset: letters, digits and _.
+        outs: The topic of each output by the output's name, which is also the name of its asset. A name has only
+            letters, digits and underscores.
         on_fault: As for ``kafka_asset``. If the action applies to one output of a record, it applies to all of them.
         isolate: As for ``kafka_asset``.
         max_dead_letter_ratio: As for ``kafka_asset``.
@@ -88,7 +89,9 @@ def kafka_multi_asset(
     for output in outs:
         if not isinstance(output, str) or not re.fullmatch(r"[A-Za-z0-9_]+", output):
             msg = f"{where}(outs=...): {output!r} is not a name for an output"
-            raise ConfigError(msg, fix="use letters, digits and _; key_prefix= sets a prefix of the asset keys")
+            raise ConfigError(
+                msg, fix="use letters, digits and underscores; key_prefix= sets a prefix of the asset keys"
+            )
     require_distinct(f"{where}(outs=...)", outs.values())
     if asset_kwargs.get("can_subset"):
         msg = f"{where}(can_subset=True): the outputs of a slice are written in one transaction"

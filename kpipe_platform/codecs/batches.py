@@ -11,6 +11,7 @@ from pyspark.sql import types as T
 
 from kpipe_platform.codecs.exact import MISFITS, MisfitError, exact_array
 from kpipe_platform.codecs.faults import DecodeFault, EncodeFault
+from kpipe_platform.codecs.types import field_path
 from kpipe_platform.errors import UnknownSchemaIdError
 
 _NESTED = (T.StructType, T.ArrayType, T.MapType)
@@ -62,13 +63,13 @@ def missing_in(value: Any, kind: T.DataType, path: str = "") -> str | None:
     if isinstance(kind, T.StructType) and isinstance(value, Mapping):
         for field in kind:
             if not field.nullable and value.get(field.name) is None:
-                return f"{path}.{field.name}".lstrip(".")
-        inside = ((f"{path}.{field.name}", value.get(field.name), field.dataType) for field in kind)
+                return field_path(path, field.name)
+        inside = ((field_path(path, field.name), value.get(field.name), field.dataType) for field in kind)
     elif isinstance(kind, T.ArrayType) and isinstance(value, list | tuple):
         inside = ((f"{path}[{number}]", each, kind.elementType) for number, each in enumerate(value))
     elif isinstance(kind, T.MapType) and isinstance(value, Mapping):
         inside = ((f"{path}[{key!r}]", each, kind.valueType) for key, each in value.items())
-    found = (missing_in(each, own, at.lstrip(".")) for at, each, own in inside if isinstance(own, _NESTED))
+    found = (missing_in(each, own, at) for at, each, own in inside if isinstance(own, _NESTED))
     return next(filter(None, found), None)
 
 

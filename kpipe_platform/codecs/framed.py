@@ -187,7 +187,7 @@ class FramedCodec(Codec):
 
     # What they share
 
-    def unresolved(self) -> ConfigError:
+    def _unresolved(self) -> ConfigError:
         """Return the error for single values that are to be converted without a registered schema."""
         cls = type(self).__name__
         if self.given is None:
@@ -267,7 +267,7 @@ class FramedCodec(Codec):
 
     def _plain(self) -> Codec:
         if self.is_framed:
-            raise self.unresolved()
+            raise self._unresolved()
         return self.plain()
 
     def _keep_schema_as_text(self, what: str) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import reduce
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from kpipe_platform.codecs.base import Codec, Part, TableChanges
+from kpipe_platform.codecs.base import Codec, Part, TableChanges, any_of
 from kpipe_platform.codecs.connect import embedded
 from kpipe_platform.codecs.connect.codec import check_decimals
 from kpipe_platform.codecs.connect.row import DEBEZIUM, Row, bound, declared_row, row_over, types_of
@@ -234,7 +233,7 @@ class DebeziumCodec(Codec):
             bound(before, self._row.unfit),
             bound(after, self._row.unfit),
         ]
-        return reduce(Column.__or__, (F.coalesce(one, F.lit(False)) for one in conditions))
+        return any_of(F.coalesce(one, F.lit(False)) for one in conditions)
 
     def _event_of(self, parsed: Column) -> Column:
         value = self.inner.value(parsed)

@@ -21,7 +21,7 @@ from uuid import UUID
 from pyspark.sql import types as T
 
 from kpipe_platform.codecs.faults import NOT_ENCODABLE, EncodeFault
-from kpipe_platform.codecs.types import EpochType
+from kpipe_platform.codecs.types import EpochType, field_path
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc)
 _ENCODER = json.JSONEncoder(ensure_ascii=False)
@@ -95,7 +95,7 @@ def _write_object(value: Mapping[Any, Any], put: Any, nulls: bool, path: str, ki
             message = f"the name {name!r} in {where} is {type(name).__name__}; names in JSON are strings"
             raise EncodeFault(message, kind=NOT_ENCODABLE, field=path or None)
         put(f"{separator}{_text(name)}:")
-        _write(one, put, nulls, f"{path}.{name}" if path else name, entry or fields.get(name))
+        _write(one, put, nulls, field_path(path, name), entry or fields.get(name))
         separator = ","
     put("{}" if separator == "{" else "}")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kpipe_platform.codecs.protobuf import types as P
+from kpipe_platform.codecs.types import field_path
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, FieldDescriptor
@@ -46,7 +47,7 @@ def _unreadable(writer: Descriptor, reader: Descriptor, path: str, met: set[tupl
         written = writer.fields_by_number.get(field.number)
         if written is None:
             continue
-        where = f"{path}.{field.name}" if path else str(field.name)
+        where = field_path(path, field.name)
         if not _reads(field, written):
             return f"field {where!r} (number {field.number}) was written as {_shown(written)}, read as {_shown(field)}"
         if field.message_type is not None:

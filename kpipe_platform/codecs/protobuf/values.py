@@ -18,6 +18,7 @@ from kpipe_platform.codecs.faults import (
     EncodeFault,
 )
 from kpipe_platform.codecs.protobuf import types as P
+from kpipe_platform.codecs.types import field_path
 
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
@@ -46,7 +47,9 @@ def read_message(message: Message, path: str = "") -> dict[str, Any]:
     Raises:
         DecodeFault: A required field is missing, a time is out of range, or a string is not UTF-8.
     """
-    return {field.name: _read_field(message, field, _at(path, field)) for field in message.DESCRIPTOR.fields}
+    return {
+        field.name: _read_field(message, field, field_path(path, field.name)) for field in message.DESCRIPTOR.fields
+    }
 
 
 def _read_field(message: Message, field: FieldDescriptor, path: str) -> Any:
@@ -133,13 +136,15 @@ def write_message(message: Message, values: Any, path: str = "") -> None:
             raise EncodeFault(msg, kind=NOT_ENCODABLE, field=path or None)
         if value is None:
             continue
-        where, oneof = _at(path, field), field.containing_oneof
+        where, oneof = field_path(path, field.name), field.containing_oneof
         if oneof is not None and taken.setdefault(oneof.name, where) != where:
             msg = f"{taken[oneof.name]!r} and {where!r} both have values, but belong to the oneof {oneof.name!r}"
             raise EncodeFault(msg, kind=NOT_ENCODABLE, field=where)
         _write_field(message, field, value, where)
     missing = [
-        _at(path, each) for each in message.DESCRIPTOR.fields if each.is_required and not message.HasField(each.name)
+        field_path(path, each.name)
+        for each in message.DESCRIPTOR.fields
+        if each.is_required and not message.HasField(each.name)
     ]
     if missing:
         raise EncodeFault(f"the required field {missing[0]!r} is null", kind=NOT_ENCODABLE, field=missing[0])
@@ -312,7 +317,3 @@ def _enum_number(enum: EnumDescriptor, value: Any, path: str) -> int:
 def _unfit(path: str, value: Any, wanted: str) -> EncodeFault:
     shown = type(value).__name__
     return EncodeFault(f"{path!r} is {shown}, not {wanted}", kind=NOT_ENCODABLE, field=path)
-
-
-def _at(path: str, field: FieldDescriptor) -> str:
-    return f"{path}.{field.name}" if path else str(field.name)

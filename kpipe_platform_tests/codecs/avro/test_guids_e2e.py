@@ -103,8 +103,8 @@ def test_headers_with_guids(
         )
         assert result.success
         redrive(manager.source.connection_settings, RedriveOptions(f"{topic}.dlq"))
-    letters = [letter.json()["fault"]["kind"] for letter in consume(f"{topic}.dlq")]
-    assert sorted(letters) == sorted(2 * ["trailing_bytes", "unknown_schema_id", "truncated_frame"])
+    kinds = [dead_letter.json()["fault"]["kind"] for dead_letter in consume(f"{topic}.dlq")]
+    assert sorted(kinds) == sorted(2 * ["trailing_bytes", "unknown_schema_id", "truncated_frame"])
     again = [(record.value, record.header(VALUE_HEADER)) for record in consume(topic)[len(good) + len(bad) :]]
     assert set(again) == {(each["value"], dict(each["headers"])[VALUE_HEADER]) for each in bad}
 
